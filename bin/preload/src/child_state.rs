@@ -1,20 +1,20 @@
 //! What does a process leave to its child, or to the program that takes its place?
 //!
-//! Before fork(2) or execve(2) the process prepares everything for the next one, while it still holds the sockets itself: a connection
-//! to the supervisor that will stand for the next process, a session of the next process's own with all bound ports and listeners registered in
-//! it, and membership in each session that has open connections, marked as a holder of each. So nothing can end in between,
-//! whatever the process closes afterwards.
+//! Before fork(2) or execve(2) the process prepares everything for the next one, while it still holds the
+//! sockets itself: a connection to the supervisor that will stand for the next process, a session of the next
+//! process's own with all bound ports and listeners registered in it, and membership in each session that has
+//! open connections, marked as a holder of each. So nothing can end in between, whatever the process closes
+//! afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_base::Duration;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
-use atoll_sockets::asking::Asking;
+use atoll_sockets::client::object::{Kind, Place};
 
-use crate::object::{Body, Kind, Place};
-use crate::session::{Control, Reason, Session};
-use crate::state::State;
+use crate::control::{CONTROL, Control, Joined, Reason};
+use crate::state::{State, own};
 
 /// How long a replica may take to register a listener of the next process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,16 +34,16 @@ fn say_why(reason: Reason) {
 pub struct ChildState {
     pub control: Control,
     /// The next process's own session.
-    pub own: Session,
+    pub own: Joined,
     /// Sessions that it joins: their index here, and how the next process sees them.
-    pub joined: Vec<(usize, Session)>,
+    pub joined: Vec<(usize, Joined)>,
     /// The slots that it holds.
     places: Vec<Place>,
 }
 
 impl ChildState {
-    /// Prepares for a next process that gets `objects`. `keep`: it gets them over exec, so it needs the descriptors. `None`: the
-    /// supervisor does not play along.
+    /// Prepares for a next process that gets `objects`. `keep`: it gets them over exec, so it needs the
+    /// descriptors. `None`: the supervisor does not play along.
     pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<ChildState> {
         let joined = state.connect_another().and_then(|control| {
             let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
@@ -57,7 +57,7 @@ impl ChildState {
             }
         };
         for object in objects {
-            let places = state.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
+            let places = state.client.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
             for place in places {
                 if !child_state.hold(state, place, keep) {
                     child_state.disown(state);
@@ -71,36 +71,34 @@ impl ChildState {
 
     /// Makes the next process a holder of a slot.
     fn hold(&mut self, state: &mut State, place: Place, keep: bool) -> bool {
-        let Some(session) = state.sessions.get_mut(place.session) else { return false };
+        let Some(session) = state.client.sessions().get(place.session) else { return false };
         let member = match self.joined.iter().find(|(index, _)| *index == place.session) {
-            Some((_, joined)) => joined.member,
+            Some((_, joined)) => joined.session.member,
             None => {
                 let request = Request::Join { session: session.id, key: session.key };
                 let Ok(mut joined) = self.control.ask(&request, keep) else { return false };
-                session.shared = true;
-                joined.shared = true;
-                let member = joined.member;
+                joined.session.shared = true;
+                let member = joined.session.member;
                 self.joined.push((place.session, joined));
                 member
             }
         };
-        let Some(slot) = state.slot_of(place) else { return false };
-        slot.add_holder(member);
-        // The bell that the whole family hears.
-        slot.set_bell(0);
+        if !state.client.add_holder(place, member) {
+            return false;
+        }
         self.places.push(place);
         true
     }
 
     /// Registers a bound port, and a listener, in the next process's own session.
     fn register(&mut self, state: &mut State, object: u32) {
-        let token = state.new_token();
-        let Some(socket) = state.socket(object).filter(|socket| socket.lease != 0) else { return };
+        let token = state.client.new_token();
+        let Some(socket) = state.client.socket(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
         let (reuse_addr, reuse_port) = (socket.options.reuse_addr, socket.options.reuse_port);
         let v6_only = socket.options.v6_only;
-        let defer_accept = u16::try_from(socket.options.defer_accept).unwrap_or(u16::MAX);
-        let replicas = self.own.replicas.len();
+        let defer_accept = socket.options.defer_accept_seconds();
+        let replicas = self.own.session.count();
         let authority = usize::from(local.port) % replicas;
         let shown = socket.show_all(replicas);
         let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
@@ -110,7 +108,7 @@ impl ChildState {
             for i in 0..replicas {
                 let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
                 let replica = (authority + i) % replicas;
-                shown[replica].iter().for_each(|show| self.own.push(replica, show));
+                shown[replica].iter().for_each(|show| self.own.session.push(replica, show));
                 self.ask(state, replica, token, &listen);
             }
         }
@@ -118,10 +116,10 @@ impl ChildState {
 
     /// Sends a command from the next process's session, and waits for the answer there.
     fn ask(&mut self, state: &State, replica: usize, token: u32, command: &Command) -> bool {
-        self.own.push(replica, command);
+        self.own.session.push(replica, command);
         let deadline = state.now() + ANSWER_TIMEOUT;
         loop {
-            let port = &mut self.own.replicas[replica].port;
+            let port = self.own.session.replicas_mut()[replica].port_mut();
             while let Some(event) = port.next_event() {
                 port.publish();
                 match event {
@@ -137,7 +135,7 @@ impl ChildState {
                 return false;
             }
             // The ring may have been full.
-            self.own.send_waiting();
+            self.own.session.send_waiting(state.now());
             atoll_sys::sched::yield_now();
         }
     }
@@ -145,9 +143,9 @@ impl ChildState {
     /// There will be no next process.
     pub fn disown(self, state: &State) {
         for place in &self.places {
-            let member = self.joined.iter().find(|(index, _)| *index == place.session).map(|(_, joined)| joined.member);
-            if let (Some(member), Some(slot)) = (member, state.slot_of(*place)) {
-                slot.remove_holder(member);
+            let joined = self.joined.iter().find(|(index, _)| *index == place.session);
+            if let Some((_, joined)) = joined {
+                state.client.remove_holder(*place, joined.session.member);
             }
         }
     }
@@ -159,36 +157,10 @@ impl ChildState {
 
     /// The child of a fork takes its place: everything of the parent that it does not share is dropped.
     pub fn take_over(self, state: &mut State) {
-        let index_of: Vec<usize> = self.joined.iter().map(|(index, _)| *index).collect();
-        // Arenas and bells of the parent are unmapped and closed here; the next process has its own views of them.
-        let parents = std::mem::take(&mut state.sessions);
-        state.control = Some(self.control);
-        state.adopt(self.own);
-        state.sessions.extend(self.joined.into_iter().map(|(_, session)| session));
-        drop(parents);
-        state.inherited.clear();
-        state.forget_passed();
-        for object in state.objects.indices() {
-            let Some(entry) = state.objects.get_mut(object) else { continue };
-            let Body::Socket(socket) = &mut entry.body else { continue };
-            let mut known = true;
-            for place in socket.places_mut() {
-                match index_of.iter().position(|index| *index == place.session) {
-                    Some(at) => place.session = at + 1,
-                    None => known = false,
-                }
-            }
-            if let Kind::Listening(listener) = &mut socket.kind {
-                listener.offers.clear();
-                (listener.claimed, listener.verdict, listener.accepting) = (None, None, 0);
-                listener.asking = Asking::default();
-                state.listeners_idle = true;
-            }
-            let places = socket.places().to_vec();
-            if known && !places.is_empty() {
-                state.inherited.push(object);
-                places.iter().for_each(|place| state.set_user(*place, object));
-            }
-        }
+        CONTROL.with(|own| *own = Some(self.control));
+        let joined = self.joined.into_iter().map(|(index, joined)| (index, joined.session)).collect();
+        // Arenas and doorbells of the parent are unmapped and closed here; the child has its own views of
+        // them.
+        drop(state.client.become_child(own(self.own.session), joined));
     }
 }

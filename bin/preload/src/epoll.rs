@@ -1,22 +1,26 @@
 //! epoll(7) over Atoll's sockets and the kernel's descriptors together.
 //!
-//! Behind every instance is one of the kernel's, which has the kernel's descriptors. Atoll's are in a [`Set`]. A thread that finds
-//! nothing sleeps in a third, hidden instance that holds the bells and the kernel's instance.
+//! Behind every instance is one of the kernel's, which has the kernel's descriptors. Atoll's are in a
+//! [`Set`]. A thread that finds nothing sleeps in a third, hidden instance that holds the bells and the
+//! kernel's instance.
 
 use atoll_base::{Duration, Instant};
 use atoll_sockets::Errno;
-use atoll_sockets::watch::{EDGE, EXCLUSIVE, Fired, Head, ONESHOT, WAKEUP};
+use atoll_sockets::client::Change;
+use atoll_sockets::client::object::{Body, Set};
+use atoll_sockets::watch::Fired;
 use libc::epoll_event;
 
 use crate::asking;
-use crate::object::{Body, Kind, Object, Set};
-use crate::real::sys;
+use crate::lock::{STATE, interrupts, signals_sent};
+use crate::platform::{Linux, Object};
+use crate::real::{count_system_call, last_errno, sys};
 use crate::settings::settings;
-use crate::state::{NESTING_MAX, STATE, State};
+use crate::state::{State, asks};
 use crate::stats;
 use crate::table::{self, Fd, lookup};
-use crate::urgent;
-use crate::wait::{Waiter, count_system_call, last_errno, met, spin_until_event, waited};
+use crate::wait::{met, spin_until_event, waited};
+use crate::waiter::{KernelSet, Waiter};
 
 /// How often the kernel's descriptors of a mixed set are looked at while Atoll's keep the program busy.
 const KERNEL_EVERY: u64 = 50_000;
@@ -27,26 +31,11 @@ const INTERRUPT: u64 = 0xa701_1be1_1a70_11be;
 /// epoll_create1(2): an object beside a real instance.
 pub fn create(fd: i32, close_on_exec: bool) {
     STATE.with(|state| {
-        if state.refused.is_some() || (state.sessions.is_empty() && settings().socket.is_none()) {
+        if state.refused.is_some() || (state.client.own().is_none() && settings().socket.is_none()) {
             return;
         }
-        let bell = state.new_bell();
-        let set = Set {
-            fd,
-            members: Head::default(),
-            ready: Head::default(),
-            waiter: None,
-            bell,
-            bells: 1 << bell,
-            has_sets: false,
-            has_kernel: false,
-            kernel_looked: 0,
-            calls_since: 0,
-            sleepers: 0,
-            kernel_sleepers: 0,
-            interrupt: None,
-        };
-        let number = state.objects.insert(Object::new(Body::Epoll(Box::new(set)), false));
+        let set = Set::new(state.client.new_bell(), KernelSet::new(fd));
+        let number = state.client.insert(Object::new(Body::Epoll(Box::new(set)), false));
         table::set_object(fd, number, close_on_exec);
     });
 }
@@ -68,8 +57,8 @@ pub fn control(epoll: u32, control: Control) -> Option<Result<(), Errno>> {
         Fd::Kernel => {
             if control.op == libc::EPOLL_CTL_ADD {
                 STATE.with(|state| {
-                    if let Some(set) = state.set_mut(epoll) {
-                        set.has_kernel = true;
+                    if let Some(set) = state.client.set_mut(epoll) {
+                        set.kernel.has_members = true;
                     }
                 });
             }
@@ -77,19 +66,19 @@ pub fn control(epoll: u32, control: Control) -> Option<Result<(), Errno>> {
         }
     };
     STATE.with(|state| {
-        state.set(epoll)?;
+        state.client.set(epoll)?;
         if target == epoll {
             return Some(Err(Errno::EINVAL));
         }
-        let is_epoll = state.set(target).is_some();
+        let is_epoll = state.client.set(target).is_some();
         if is_epoll {
             // The kernel judges whether instances may be nested so, and reports what is ready among its own.
             let result = control_kernel(state, epoll, control);
             if result.is_err() {
                 return Some(result);
             }
-            if let Some(set) = state.set_mut(epoll) {
-                set.has_kernel = true;
+            if let Some(set) = state.client.set_mut(epoll) {
+                set.kernel.has_members = true;
             }
         }
         Some(control_ours(state, epoll, target, control))
@@ -97,12 +86,12 @@ pub fn control(epoll: u32, control: Control) -> Option<Result<(), Errno>> {
 }
 
 fn control_kernel(state: &mut State, epoll: u32, Control { op, fd, event }: Control) -> Result<(), Errno> {
-    let Some(set) = state.set(epoll) else { return Err(Errno::EINVAL) };
+    let Some(set) = state.client.set(epoll) else { return Err(Errno::EINVAL) };
     let (events, u64) = event.unwrap_or((0, 0));
     let mut event = epoll_event { events, u64 };
     count_system_call();
     // SAFETY: two numbers and a valid event.
-    match unsafe { sys!(libc::SYS_epoll_ctl, set.fd, op, fd, &raw mut event) } {
+    match unsafe { sys!(libc::SYS_epoll_ctl, set.kernel.fd, op, fd, &raw mut event) } {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
@@ -110,136 +99,33 @@ fn control_kernel(state: &mut State, epoll: u32, Control { op, fd, event }: Cont
 
 fn control_ours(state: &mut State, epoll: u32, target: u32, control: Control) -> Result<(), Errno> {
     let Control { op, fd, event } = control;
-    let head = state.watchers(target);
-    let found = state.watches.find(&head, epoll, fd);
-    match (op, found, event) {
-        (libc::EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EEXIST),
-        (libc::EPOLL_CTL_ADD, None, Some((events, data))) => {
-            check_exclusive(events, state.set(target).is_some())?;
-            add(state, epoll, target, fd, events, data);
-            Ok(())
-        }
-        (libc::EPOLL_CTL_MOD, Some(watch), Some((events, data))) => {
-            // epoll_ctl(2): EPOLLEXCLUSIVE only with EPOLL_CTL_ADD.
-            if (events | state.watches.get(watch).map_or(0, |w| w.events)) & EXCLUSIVE != 0 {
-                return Err(Errno::EINVAL);
-            }
-            state.watches.modify(watch, events, data);
-            look(state, epoll, target, watch);
-            Ok(())
-        }
-        (libc::EPOLL_CTL_DEL, Some(watch), _) => {
-            state.unwatch(watch);
-            if state.watchers(target).is_empty() && !state.is_awaited(target) {
-                state.stop_accepting(target);
-            }
-            Ok(())
-        }
-        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, _, None) => Err(Errno::EFAULT),
-        (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None, _) => Err(Errno::ENOENT),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// epoll_ctl(2): which flags go with EPOLLEXCLUSIVE.
-fn check_exclusive(events: u32, is_epoll: bool) -> Result<(), Errno> {
-    const ALLOWED: u32 = 0x1f | EDGE | WAKEUP | EXCLUSIVE;
-    if events & EXCLUSIVE != 0 && (is_epoll || events & ONESHOT != 0 || events & !ALLOWED != 0) {
-        return Err(Errno::EINVAL);
+    let change = match (op, event) {
+        (libc::EPOLL_CTL_ADD, Some((events, data))) => Change::Add(events, data),
+        (libc::EPOLL_CTL_MOD, Some((events, data))) => Change::Modify(events, data),
+        (libc::EPOLL_CTL_DEL, _) => Change::Delete,
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return Err(Errno::EFAULT),
+        _ => return Err(Errno::EINVAL),
+    };
+    state.client.control(epoll, target, fd, change)?;
+    let is_interrupted =
+        |set: &Set<Linux>| set.kernel.sleepers > 0 && set.kernel.interrupt.is_none() && !set.members.is_empty();
+    if state.client.set(epoll).is_some_and(is_interrupted) {
+        interrupt_kernel_sleepers(state, epoll);
     }
     Ok(())
 }
 
-fn add(state: &mut State, epoll: u32, target: u32, fd: i32, events: u32, data: u64) {
-    let mut of_target = state.watchers(target);
-    let is_set = state.set(target).is_some();
-    let (target_bells, mut new_bells) = (state.set(target).map_or(0, |set| set.bells), 0);
-    let Some(mut members) = state.set(epoll).map(|set| set.members) else { return };
-    let watch = state.watches.add((epoll, &mut members), (target, &mut of_target), fd, events, data);
-    let mut bell = 0;
-    let (mut wake, mut interrupt) = (false, false);
-    if let Some(set) = state.set_mut(epoll) {
-        new_bells = target_bells & !set.bells;
-        set.bells |= target_bells;
-        set.has_sets |= is_set;
-        set.members = members;
-        bell = set.bell;
-        // Whoever sleeps in it already does not know the new member's bells.
-        wake = set.sleepers > 0 && new_bells != 0;
-        interrupt = set.kernel_sleepers > 0 && set.interrupt.is_none();
-    }
-    if let Some(object) = state.objects.get_mut(target) {
-        object.watchers = of_target;
-    }
-    if let Some(socket) = state.socket_mut(target) {
-        socket.bell = bell;
-        let is_listening = matches!(socket.kind, Kind::Listening(_));
-        state.set_bell(target, bell);
-        if is_listening {
-            state.accept_connections(target);
-        }
-    }
-    if new_bells != 0 {
-        spread_bells(state, epoll, new_bells, 0);
-    }
-    look(state, epoll, target, watch);
-    if wake && let Some(session) = state.sessions.first() {
-        session.ring(bell);
-    }
-    if interrupt {
-        interrupt_kernel_sleepers(state, epoll);
-    }
-}
-
-/// Instances that an instance is in sleep on the bells of all its members.
-fn spread_bells(state: &mut State, epoll: u32, bells: u16, depth: u32) {
-    let mut watch = state.watches.first(&state.watchers(epoll));
-    while let Some(outer) = state.watches.get(watch).map(|w| w.set) {
-        watch = state.watches.next_of_target(watch);
-        if let Some(set) = state.set_mut(outer)
-            && bells & !set.bells != 0
-            && depth < NESTING_MAX
-        {
-            set.bells |= bells;
-            let (bell, asleep) = (set.bell, set.sleepers > 0);
-            if asleep && let Some(session) = state.sessions.first() {
-                session.ring(bell);
-            }
-            spread_bells(state, outer, bells, depth + 1);
-        }
-    }
-}
-
-/// Threads sleep in the kernel's instance of a set that had no member of ours until now: they are to come back.
+/// Threads sleep in the kernel's instance of a set that had no member of ours until now: they are to come
+/// back.
 fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
     let Ok(eventfd) = atoll_sys::eventfd::create() else { return };
     let _ = atoll_sys::eventfd::ring(&eventfd);
-    let Some(set) = state.set_mut(epoll) else { return };
+    let Some(set) = state.client.set_mut(epoll) else { return };
     let interrupt = table::Internal::new(eventfd);
     let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: INTERRUPT };
     // SAFETY: two numbers and a valid event.
-    unsafe { sys!(libc::SYS_epoll_ctl, set.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event) };
-    set.interrupt = Some(interrupt);
-}
-
-/// Queues a watch for what is ready already.
-pub fn look(state: &mut State, epoll: u32, target: u32, watch: u32) {
-    // What was published after the bell was set comes as an event, or is seen here.
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-    state.prune(target, 0);
-    let ready = state.readiness(target);
-    let State { watches, objects, .. } = state;
-    let Some(Object { body: Body::Epoll(set), watchers, .. }) = objects.get_mut(epoll) else { return };
-    if !watches.queue(watch, ready, &mut set.ready) {
-        return;
-    }
-    let (is_nested, asleep) = (!watchers.is_empty(), set.sleepers > 0);
-    if is_nested {
-        state.announce(epoll, 1);
-    }
-    if asleep {
-        state.wake_set(epoll);
-    }
+    unsafe { sys!(libc::SYS_epoll_ctl, set.kernel.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event) };
+    set.kernel.interrupt = Some(interrupt);
 }
 
 /// epoll_wait(2) for an instance of Atoll's.
@@ -250,7 +136,7 @@ pub fn wait(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::EPOLL_WAIT);
-    if asking::is_on() {
+    if asks() {
         asking::look(&[])?;
     }
     let first = STATE.with(|state| look_once(state, epoll, events, timeout == Some(Duration::ZERO)))?;
@@ -262,11 +148,11 @@ pub fn wait(
         return Ok(count);
     }
     let (mut deadline, only_kernel) = STATE.with(|state| {
-        let only_kernel = state.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
-            set.kernel_sleepers += 1;
-            set.fd
+        let only_kernel = state.client.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
+            set.kernel.sleepers += 1;
+            set.kernel.fd
         });
-        state.pin(epoll);
+        state.client.pin(epoll);
         (timeout.map(|timeout| state.now() + timeout), only_kernel)
     });
     let mut result = Ok(0);
@@ -278,7 +164,7 @@ pub fn wait(
         result = spun.and_then(|()| wait_in_set(epoll, events, &mut deadline, mask));
         waited();
     }
-    STATE.with(|state| state.unpin(epoll));
+    STATE.with(|state| state.client.unpin(epoll));
     result
 }
 
@@ -290,24 +176,24 @@ struct Look {
 }
 
 fn look_once(state: &mut State, epoll: u32, events: &mut [epoll_event], at_once: bool) -> Result<Look, Errno> {
-    state.drain();
-    state.accept_watched(epoll);
+    state.client.drain();
+    state.client.accept_watched(epoll);
     let count = collect(state, epoll, events);
-    let Some(set) = state.set_mut(epoll) else { return Err(Errno::EINVAL) };
-    if !set.has_kernel || (count == 0 && !at_once) {
+    let Some(set) = state.client.set_mut(epoll) else { return Err(Errno::EINVAL) };
+    if !set.kernel.has_members || (count == 0 && !at_once) {
         return Ok(Look { count, kernel: None });
     }
-    set.calls_since += 1;
-    let fd = set.fd;
-    let (calls, looked) = (set.calls_since, set.kernel_looked);
+    set.kernel.calls_since += 1;
+    let fd = set.kernel.fd;
+    let (calls, looked) = (set.kernel.calls_since, set.kernel.asked_at);
     let now = state.now().as_nanos();
     let due = calls >= KERNEL_CALLS || now.saturating_sub(looked) > KERNEL_EVERY;
     if !(due || count == 0) || count == events.len() {
         return Ok(Look { count, kernel: None });
     }
-    if let Some(set) = state.set_mut(epoll) {
-        set.kernel_looked = now;
-        set.calls_since = 0;
+    if let Some(set) = state.client.set_mut(epoll) {
+        set.kernel.asked_at = now;
+        set.kernel.calls_since = 0;
     }
     Ok(Look { count, kernel: Some(fd) })
 }
@@ -322,10 +208,10 @@ fn wait_in_kernel(
 ) -> Result<usize, Errno> {
     let result = ask_kernel(fd, events, millis(timeout), mask);
     STATE.with(|state| {
-        if let Some(set) = state.set_mut(epoll) {
-            set.kernel_sleepers -= 1;
-            if set.kernel_sleepers == 0 {
-                set.interrupt = None;
+        if let Some(set) = state.client.set_mut(epoll) {
+            set.kernel.sleepers -= 1;
+            if set.kernel.sleepers == 0 {
+                set.kernel.interrupt = None;
             }
         }
     });
@@ -338,46 +224,46 @@ fn wait_in_set(
     deadline: &mut Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    let mut signals = urgent::sent();
+    let mut signals = signals_sent();
     loop {
         // (place to sleep, bells, time left), or what was found.
         let asleep = STATE.with(|state| {
-            state.drain();
+            state.client.drain();
             let left = deadline.map(|at| at.since(state.now()));
-            state.look_if_due();
+            state.client.poll_due();
             let count = collect(state, epoll, events);
             if count > 0 || left == Some(Duration::ZERO) {
                 return Err(Ok(count));
             }
-            if asking::is_on() {
-                asking::before_sleep_in_set(state);
+            if asks() {
+                state.client.ask_before_sleep_in_set();
             }
             let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EMFILE)) };
-            state.fall_asleep(bells);
-            state.drain();
-            state.accept_watched(epoll);
+            state.client.before_sleep(bells);
+            state.client.drain();
+            state.client.accept_watched(epoll);
             let count = collect(state, epoll, events);
             if count > 0 {
-                state.wake_up(bells);
+                state.client.after_sleep(bells);
                 return Err(Ok(count));
             }
-            stats::publish(state);
-            state.doze_off();
-            let nap = state.nap(left);
-            let Some(set) = state.set_mut(epoll) else { return Err(Err(Errno::EBADF)) };
+            stats::publish(&state.client);
+            state.client.doze_off();
+            let nap = state.client.nap(left);
+            let Some(set) = state.client.set_mut(epoll) else { return Err(Err(Errno::EBADF)) };
             set.sleepers += 1;
-            Ok((set.waiter.as_ref().map_or(-1, Waiter::number), set.fd, bells, nap))
+            Ok((set.kernel.waiter.as_ref().map_or(-1, Waiter::number), set.kernel.fd, bells, nap))
         });
         let (number, fd, bells, left) = match asleep {
             Ok(asleep) => asleep,
             Err(found) => return found,
         };
         // A handler of SIGURG has run in this thread: as if it had come during the sleep.
-        let is_late = urgent::interrupts(&mut signals);
+        let is_late = interrupts(&mut signals);
         let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, mask) };
         STATE.with(|state| {
-            state.wake_up(bells);
-            if let Some(set) = state.set_mut(epoll) {
+            state.client.after_sleep(bells);
+            if let Some(set) = state.client.set_mut(epoll) {
                 set.sleepers = set.sleepers.saturating_sub(1);
             }
         });
@@ -386,10 +272,10 @@ fn wait_in_set(
             if count > 0 {
                 // Both kinds of a mixed set get their turn.
                 let more = STATE.with(|state| {
-                    if let Some(set) = state.set_mut(epoll) {
-                        set.has_kernel = true;
+                    if let Some(set) = state.client.set_mut(epoll) {
+                        set.kernel.has_members = true;
                     }
-                    state.drain();
+                    state.client.drain();
                     collect(state, epoll, &mut events[count..])
                 });
                 return Ok(count + more);
@@ -398,47 +284,31 @@ fn wait_in_set(
     }
 }
 
-/// Makes sure that the set has a place to sleep that knows all bells. Returns the bells.
+/// Makes sure that the set has a place to sleep that knows all doorbells. Returns the doorbells.
 fn prepare_to_sleep(state: &mut State, epoll: u32) -> Option<u16> {
-    let State { objects, sessions, .. } = state;
-    let Some(Object { body: Body::Epoll(set), .. }) = objects.get_mut(epoll) else { return None };
-    if set.waiter.is_none() {
-        let waiter = Waiter::new()?;
-        waiter.add(set.fd, 0);
-        set.waiter = Some(waiter);
-    }
-    set.waiter.as_mut()?.watch(sessions, set.bells);
-    Some(set.bells)
+    let set = state.client.set_mut(epoll)?;
+    let (bells, fd) = (set.bells, set.kernel.fd);
+    // Out of the set while the sessions are looked at.
+    let mut waiter = match set.kernel.waiter.take() {
+        Some(waiter) => waiter,
+        None => {
+            let waiter = Waiter::new()?;
+            waiter.add(fd, 0);
+            waiter
+        }
+    };
+    waiter.watch(state.client.sessions(), bells);
+    state.client.set_mut(epoll)?.kernel.waiter = Some(waiter);
+    Some(bells)
 }
 
 fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
-    if events.is_empty() {
-        return 0;
-    }
-    let Some((mut ready, has_sets)) = state.set(epoll).map(|set| (set.ready, set.has_sets)) else { return 0 };
-    if ready.is_empty() {
-        return 0;
-    }
-    if has_sets {
-        state.prune(epoll, 0);
-        ready = state.set(epoll).map_or(ready, |set| set.ready);
-    }
-    let mut watches = std::mem::take(&mut state.watches);
     let mut count = 0;
-    watches.collect(
-        &mut ready,
-        events.len(),
-        |target| state.readiness(target),
-        |Fired { events: bits, data }| {
-            events[count] = epoll_event { events: bits, u64: data };
-            count += 1;
-            met(data as u32);
-        },
-    );
-    state.watches = watches;
-    if let Some(set) = state.set_mut(epoll) {
-        set.ready = ready;
-    }
+    state.client.collect(epoll, events.len(), |Fired { events: bits, data }| {
+        events[count] = epoll_event { events: bits, u64: data };
+        count += 1;
+        met(data as u32);
+    });
     count
 }
 
@@ -446,7 +316,8 @@ fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
 fn ask_kernel(fd: i32, events: &mut [epoll_event], millis: i32, mask: *const libc::sigset_t) -> Result<usize, Errno> {
     let max = i32::try_from(events.len()).unwrap_or(i32::MAX);
     count_system_call();
-    // SAFETY: `events` is valid for `max` entries; the mask is null or the program's. 8: size of the kernel's signal set.
+    // SAFETY: `events` is valid for `max` entries; the mask is null or the program's. 8: size of the kernel's
+    // signal set.
     let count = unsafe { sys!(libc::SYS_epoll_pwait, fd, events.as_mut_ptr(), max, millis, mask, 8) };
     if count < 0 {
         return Err(last_errno());
@@ -467,14 +338,12 @@ fn millis(timeout: Option<Duration>) -> i32 {
 
 /// A socket becomes the kernel's: its watches move to the kernel's instances.
 pub fn move_to_kernel(state: &mut State, object: u32) {
-    let mut watch = state.watches.first(&state.watchers(object));
-    while let Some((set, fd, events, data)) = state.watches.get(watch).map(|w| (w.set, w.fd, w.events, w.data)) {
-        let next = state.watches.next_of_target(watch);
+    let watches = state.client.watches_on(object).map(|watch| (watch.set, watch.fd, watch.events, watch.data));
+    for (set, fd, events, data) in watches.collect::<Vec<_>>() {
         let _ = control_kernel(state, set, Control { op: libc::EPOLL_CTL_ADD, fd, event: Some((events, data)) });
-        if let Some(set) = state.set_mut(set) {
-            set.has_kernel = true;
+        if let Some(set) = state.client.set_mut(set) {
+            set.kernel.has_members = true;
         }
-        watch = next;
     }
-    state.unwatch_all(object);
+    state.client.unwatch_all(object);
 }

@@ -1,7 +1,9 @@
-//! What happens to sockets when another program takes the place of this one, or is spawned? execve(2), posix_spawn(3).
+//! What happens to sockets when another program takes the place of this one, or is spawned? execve(2),
+//! posix_spawn(3).
 //!
-//! A program image leaves nothing but descriptors. So what a next process needs to know ([`crate::child_state`]) is written to a memfd whose
-//! number is in the environment variable `ATOLL_INHERIT`; the constructor of the next image's library reads it.
+//! A program image leaves nothing but descriptors. So what a next process needs to know
+//! ([`crate::child_state`]) is written to a memfd whose number is in the environment variable
+//! `ATOLL_INHERIT`; the constructor of the next image's library reads it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -11,20 +13,20 @@ use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Reply;
 use atoll_ipc::lease::Voucher;
+use atoll_sockets::client::groups::{Multicast, MulticastV6};
+use atoll_sockets::client::object::{Body, Datagram, Kind, Options, Place, Socket};
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
-use crate::backlog;
 use crate::child_state::ChildState;
-use crate::groups::{Multicast, MulticastV6};
-use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
+use crate::control::{CONTROL, Control, Joined};
+use crate::lock::{self, STATE};
+use crate::platform::Object;
+use crate::real::last_errno;
 use crate::real::sys;
-use crate::session::{Control, Session};
 use crate::settings::settings;
-use crate::state::{SHUT_IN, STATE, State, is_away};
-use crate::symbols::streams::replace_standard;
+use crate::state::{SHUT_IN, State, is_away, own};
 use crate::table::{self, Internal};
-use crate::wait::last_errno;
 
 const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
 const MAGIC: u64 = u64::from_le_bytes(*b"atollinh");
@@ -34,30 +36,29 @@ pub struct ExecState {
     _variable: CString,
     environment: Vec<*const c_char>,
     child_state: ChildState,
-    will: Internal,
+    memory: Internal,
     /// Numbers whose kernel descriptor closes on exec again if this program goes on.
     opened: Vec<c_int>,
 }
 
 impl ExecState {
-    /// Prepares for a program that gets `sockets` (descriptor number there, object here). `None`: there is nothing to pass on.
+    /// Prepares for a program that gets `sockets` (descriptor number there, object here). `None`: there is
+    /// nothing to pass on.
     ///
     /// # Safety
     /// `environment` is a valid environment.
     pub unsafe fn prepare(sockets: &[(c_int, u32)], environment: *const *const c_char) -> Option<ExecState> {
-        let is_held =
-            |state: &State, object| state.socket(object).is_some_and(|s| s.lease != 0 || !s.places().is_empty());
-        let (child_state, will, opened) = STATE.with(|state| {
+        let (child_state, memory, opened) = STATE.with(|state| {
             let mut objects: Vec<u32> =
-                sockets.iter().map(|(_, object)| *object).filter(|object| is_held(state, *object)).collect();
+                sockets.iter().map(|(_, object)| *object).filter(|object| state.client.is_held(*object)).collect();
             objects.sort_unstable();
             objects.dedup();
             if objects.is_empty() {
                 return None;
             }
             let child_state = ChildState::prepare(state, &objects, true)?;
-            let words = write_will(state, &child_state, &objects, sockets);
-            let Some(will) = to_memfd(&words) else {
+            let words = write_words(state, &child_state, &objects, sockets);
+            let Some(memory) = to_memfd(&words) else {
                 child_state.disown(state);
                 return None;
             };
@@ -68,20 +69,20 @@ impl ExecState {
                     opened.push(*fd);
                 }
             }
-            Some((child_state, will, opened))
+            Some((child_state, memory, opened))
         })?;
-        will.set_inheritable(true);
+        memory.set_inheritable(true);
         child_state.control.descriptor().set_inheritable(true);
         for session in std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, session)| session)) {
             session.descriptors().for_each(|fd| fd.set_inheritable(true));
         }
-        let variable = CString::new([VARIABLE, will.number().to_string().as_bytes()].concat()).ok()?;
+        let variable = CString::new([VARIABLE, memory.number().to_string().as_bytes()].concat()).ok()?;
         // SAFETY: the caller's promise.
         let mut all = unsafe { without_variable(environment) };
         all.extend(missing(&all));
         all.push(variable.as_ptr());
         all.push(std::ptr::null());
-        Some(ExecState { _variable: variable, environment: all, child_state, will, opened })
+        Some(ExecState { _variable: variable, environment: all, child_state, memory, opened })
     }
 
     /// The environment of the next program.
@@ -93,7 +94,7 @@ impl ExecState {
     pub fn take_back(self) {
         STATE.with(|state| self.child_state.disown(state));
         close_again(&self.opened);
-        drop(self.will);
+        drop(self.memory);
     }
 
     /// The program runs beside this one.
@@ -105,7 +106,7 @@ impl ExecState {
 fn close_again(opened: &[c_int]) {
     for fd in opened {
         let is_pooled =
-            STATE.with(|state| table::object_at(*fd).and_then(|o| state.socket(o)).is_some_and(|s| s.pooled));
+            STATE.with(|state| table::object_at(*fd).and_then(|o| state.client.socket(o)).is_some_and(|s| s.pooled));
         if is_pooled || table::closes_on_exec(*fd) {
             table::set_kernel_cloexec(*fd, true);
         }
@@ -131,8 +132,8 @@ unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_ch
     all
 }
 
-/// What an environment lacks for the library to be loaded, and to find its stack: nginx executes a new version of itself with hardly
-/// any environment.
+/// What an environment lacks for the library to be loaded, and to find its stack: nginx executes a new
+/// version of itself with hardly any environment.
 fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
     let name_of =
         |entry: &'static CStr| entry.to_bytes().split_inclusive(|byte| *byte == b'=').next().unwrap_or_default();
@@ -143,10 +144,12 @@ fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
     ours.filter(|entry| !is_there(name_of(entry))).map(CStr::as_ptr).collect()
 }
 
-/// What a program gets that inherits no sockets, but could not join the stack by itself: a connection, and an environment.
+/// What a program gets that inherits no sockets, but could not join the stack by itself: a connection, and an
+/// environment.
 ///
-/// The connection stands for one process, so it says for which: `NUMBER:PID`, or `NUMBER:-PID` for any child of that process. A program
-/// that does not know this library hands both on to its children, who must not all take it for theirs.
+/// The connection stands for one process, so it says for which: `NUMBER:PID`, or `NUMBER:-PID` for any child
+/// of that process. A program that does not know this library hands both on to its children, who must not all
+/// take it for theirs.
 pub struct Guidance {
     _variable: Option<CString>,
     environment: Vec<*const c_char>,
@@ -216,7 +219,8 @@ fn take_connection() {
 /// Where the number of a connection is; see [`Guidance`].
 const CONNECTION: &str = "ATOLL_CONNECTION";
 
-/// The sockets that stay open over exec. Those that do not are closed by the kernel, whatever it thinks of their flags now.
+/// The sockets that stay open over exec. Those that do not are closed by the kernel, whatever it thinks of
+/// their flags now.
 pub fn survivors() -> Vec<(c_int, u32)> {
     let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
     for (fd, _) in &all {
@@ -225,21 +229,21 @@ pub fn survivors() -> Vec<(c_int, u32)> {
     all.into_iter().filter(|(fd, _)| !table::closes_on_exec(*fd)).collect()
 }
 
-// ---- the will: words of 64 bits ----
+// ---- what is written down: words of 64 bits ----
 
-fn write_will(state: &State, child_state: &ChildState, objects: &[u32], sockets: &[(c_int, u32)]) -> Vec<u64> {
-    let sessions: Vec<&Session> =
+fn write_words(state: &State, child_state: &ChildState, objects: &[u32], sockets: &[(c_int, u32)]) -> Vec<u64> {
+    let sessions: Vec<&Joined> =
         std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, s)| s)).collect();
     let mut words = vec![MAGIC, child_state.control.descriptor().number() as u64, sessions.len() as u64];
     for session in sessions {
-        write_reply(&mut words, &session.reply);
+        write_reply(&mut words, &session.session.reply);
         let fds: Vec<u64> = session.descriptors().map(|fd| fd.number() as u64).collect();
         words.push(fds.len() as u64);
         words.extend(fds);
     }
     words.push(objects.len() as u64);
     for object in objects {
-        if let Some(Object { body: Body::Socket(socket), nonblocking, .. }) = state.objects.get(*object) {
+        if let Some(Object { body: Body::Socket(socket), nonblocking, .. }) = state.client.object(*object) {
             let index = |place: &Place| child_state.index_of(place.session).unwrap_or(0);
             write_socket(&mut words, socket, *nonblocking, index);
         }
@@ -530,43 +534,46 @@ pub fn from_memfd(fd: c_int) -> Option<Vec<u64>> {
     Some(words)
 }
 
-/// What the program before this one has left, if it has. From the constructor.
-pub fn restore() {
+/// Takes the sockets that the program before this one has left. Returns whether there were any. From the
+/// constructor.
+pub fn restore() -> bool {
     take_connection();
-    let Some(value) = std::env::var_os("ATOLL_INHERIT") else { return };
+    let Some(value) = std::env::var_os("ATOLL_INHERIT") else { return false };
     // SAFETY: the constructor runs before the program's threads. Our children are not to find it.
     unsafe { libc::unsetenv(c"ATOLL_INHERIT".as_ptr()) };
-    let Some(fd) = value.to_str().and_then(|value| value.parse::<c_int>().ok()) else { return };
+    let Some(fd) = value.to_str().and_then(|value| value.parse::<c_int>().ok()) else { return false };
     let words = from_memfd(fd);
     table::close(fd);
-    if let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) {
-        STATE.with(|state| {
-            if read_will(state, &mut Words(&words[1..])).is_none() {
-                crate::complain(format_args!(
-                    "libatoll: the sockets of the program before this one are lost ({:?})\n",
-                    last_errno()
-                ));
-            }
-        });
-        (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(replace_standard);
-    }
+    let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) else { return false };
+    STATE.with(|state| {
+        if read_words(state, &mut Words(&words[1..])).is_none() {
+            crate::complain(format_args!(
+                "libatoll: the sockets of the program before this one are lost ({:?})\n",
+                last_errno()
+            ));
+        }
+    });
+    true
 }
 
-fn read_will(state: &mut State, words: &mut Words<'_>) -> Option<()> {
+fn read_words(state: &mut State, words: &mut Words<'_>) -> Option<()> {
     let control = Control::inherited(Internal::inherited(words.next()? as c_int));
     let count = words.next()?;
     let mut sessions = Vec::new();
     for index in 0..count {
         let reply = words.reply()?;
         let fds = words.list()?.iter().map(|fd| Internal::inherited(*fd as c_int));
-        let mut session = Session::new(&reply, fds.collect::<Vec<_>>().into_iter(), false)?;
+        let mut session = Joined::new(&reply, fds.collect::<Vec<_>>().into_iter(), false)?.session;
         session.shared = index > 0;
         sessions.push(session);
     }
     let mut sessions = sessions.into_iter();
-    state.control = Some(control);
-    state.adopt(sessions.next()?);
-    state.sessions.extend(sessions);
+    CONTROL.with(|own| *own = Some(control));
+    let (session, clock, seed) = own(sessions.next()?);
+    state.client.adopt(session, clock, seed);
+    for session in sessions {
+        state.client.add_session(session);
+    }
     for _ in 0..words.next()? {
         let object = words.socket()?;
         let fds = words.list()?;
@@ -578,20 +585,7 @@ fn read_will(state: &mut State, words: &mut Words<'_>) -> Option<()> {
 /// Makes a socket that came from elsewhere an object of this process, under its descriptors.
 pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIterator<Item = c_int>) {
     object.descriptors = fds.len() as u32;
-    let (mut places, mut lease, mut listens) = (Vec::new(), 0, false);
-    if let Body::Socket(socket) = &object.body {
-        places = socket.places().to_vec();
-        listens = matches!(socket.kind, Kind::Listening(_));
-        lease = socket.lease;
-    }
-    let number = state.objects.insert(object);
-    if listens {
-        state.listeners.push((lease, number));
-    }
-    if !places.is_empty() {
-        state.inherited.push(number);
-        places.iter().for_each(|place| state.set_user(*place, number));
-    }
+    let number = state.client.insert_inherited(object);
     for fd in fds {
         table::set_object(fd, number, false);
     }
@@ -605,7 +599,7 @@ pub unsafe fn with_sockets(
     environment: *const *const c_char,
     exec: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
-    if !backlog::settle() {
+    if !lock::settle() {
         // What has not been said by now would never be. execve(2): "Resource temporarily unavailable".
         // SAFETY: a valid thread-local.
         unsafe { *libc::__errno_location() = libc::EAGAIN };

@@ -1,4 +1,5 @@
-//! How do the processes of a family take turns in an arena that they share? One lock in the arena, which outlives its holder's death.
+//! How do the processes of a family take turns in an arena that they share? One lock in the arena, which
+//! outlives its holder's death.
 //!
 //! ```text
 //!   bits 0..29   thread number of the holder, in its own namespace; 0: nobody
@@ -6,19 +7,21 @@
 //!   bit 30       the holder has died (FUTEX_OWNER_DIED)
 //!   bit 31       somebody waits (FUTEX_WAITERS)
 //! ```
-//! The kernel is told of the lock as the C library tells it of a robust mutex (get_robust_list(2)): when a thread ends that holds it, for
-//! whatever reason, the kernel sets bit 30 and wakes one who waits. That needs no system call, and it holds where asking would not: a thread
-//! number may be another's by then, or of another namespace, and whoever waits may be the very one who has to reap the dead. There is room
-//! for one such lock in each thread (the list's pending operation), which is enough: a second one at the same time, or that of a thread without such a
-//! list, has bit 29.
+//! The kernel is told of the lock as the C library tells it of a robust mutex (get_robust_list(2)): when a
+//! thread ends that holds it, for whatever reason, the kernel sets bit 30 and wakes one who waits. That needs
+//! no system call, and it holds where asking would not: a thread number may be another's by then, or of
+//! another namespace, and whoever waits may be the very one who has to reap the dead. There is room for one
+//! such lock in each thread (the list's pending operation), which is enough: a second one at the same time,
+//! or that of a thread without such a list, has bit 29.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 use atoll_base::Duration;
 use atoll_shm::ShmMemory;
+use atoll_sockets::client::platform::Before;
 
-use crate::real::sys;
+use crate::real::{last_errno, sys};
 
 const NUMBER: u32 = (1 << 29) - 1;
 const UNWATCHED: u32 = 1 << 29;
@@ -34,15 +37,6 @@ pub struct FamilyLock {
     memory: ShmMemory,
     at: usize,
     watched: bool,
-}
-
-/// How the last holder has left the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// It gave it back.
-    Done,
-    /// It died, perhaps in the middle of a change.
-    Died,
 }
 
 impl FamilyLock {
@@ -103,7 +97,7 @@ const SPINS: u32 = 200;
 fn is_gone(number: u32) -> bool {
     // SAFETY: signal 0 only asks whether the thread exists.
     let asked = unsafe { sys!(libc::SYS_kill, number, 0) };
-    asked < 0 && crate::wait::last_errno().0 == libc::ESRCH
+    asked < 0 && last_errno().0 == libc::ESRCH
 }
 
 /// The head of a thread's list of robust futexes, as the kernel defines it.
@@ -141,8 +135,9 @@ pub fn forget_thread() {
 
 fn list<'a>() -> Option<&'a RobustList> {
     thread_number();
-    // SAFETY: the C library has given the kernel this list for the running thread, in memory that lives as long as the thread. Others than the
-    // thread itself do not look at it, and it is reached here through an atomic only.
+    // SAFETY: the C library has given the kernel this list for the running thread, in memory that lives as
+    // long as the thread. Others than the thread itself do not look at it, and it is reached here through an
+    // atomic only.
     unsafe { (LIST.get() as *const RobustList).as_ref() }
 }
 

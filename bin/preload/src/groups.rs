@@ -1,46 +1,24 @@
-//! What do the multicast options of a datagram socket do? ip(7), RFC 3678 §4.1 for those that any source may send to. Those of IPv6 are in
-//! `groups/v6.rs`.
+//! What do the multicast options of a datagram socket do? ip(7), RFC 3678 §4.1 for those that any source may
+//! send to. Those of IPv6 are in `groups/v6.rs`.
 //!
-//! The library knows what a socket is in, so that it can tell the program at once; replicas are told when they have the socket.
+//! The library knows what a socket is in, so that it can tell the program at once; replicas are told when
+//! they have the socket.
 
 use atoll_base::Addr;
-use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
+use atoll_sockets::client::groups::{LOOPBACK_INDEX, Multicast};
+use atoll_sockets::client::options::Membership;
 
 use crate::calls::answer;
-use crate::object::Place;
-use crate::options::Value;
-use crate::state::{STATE, State};
+use crate::lock::STATE;
+use crate::platform::Client;
+use crate::value::Value;
 
 mod v6;
 
-pub use v6::MulticastV6;
-
-/// What a socket wants of groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Multicast {
-    /// The groups of both families, and whether each was joined on the loopback.
-    pub joined: Vec<(Addr, bool)>,
-    pub all: bool,
-    pub is_looped: bool,
-    pub ttl: u8,
-    /// `IP_MULTICAST_IF`: an address, 0 for none.
-    pub interface: u32,
-    pub v6: MulticastV6,
-}
-
-/// As ip(7) says of a new socket.
-impl Default for Multicast {
-    fn default() -> Multicast {
-        Multicast { joined: Vec::new(), all: true, is_looped: true, ttl: 1, interface: 0, v6: MulticastV6::default() }
-    }
-}
-
 /// Memberships of one socket in groups of IPv4: Linux's `igmp_max_memberships`.
 const MEMBERSHIPS_MAX: usize = 20;
-/// Interface number of the loopback, in every network namespace.
-const LOOPBACK_INDEX: u32 = 1;
 /// linux/in.h; not in libc for every target.
 const MCAST_JOIN_GROUP: i32 = 42;
 const MCAST_LEAVE_GROUP: i32 = 45;
@@ -75,7 +53,7 @@ pub struct Joining {
 
 /// A new value of an option.
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    match STATE.with(|state| change_option(state, object, level, name, value))? {
+    match STATE.with(|state| change_option(&mut state.client, object, level, name, value))? {
         Some(joining) => finish(object, &joining),
         None => Ok(()),
     }
@@ -94,27 +72,28 @@ fn finish(object: u32, joining: &Joining) -> Result<(), Errno> {
     let Some(errno) = refused else { return Ok(()) };
     STATE.with(|state| {
         let Joining { group, inside, .. } = *joining;
-        if let Some(multicast) = state.socket_mut(object).and_then(|socket| socket.multicast.as_mut()) {
+        let client = &mut state.client;
+        if let Some(multicast) = client.socket_mut(object).and_then(|socket| socket.multicast.as_mut()) {
             multicast.joined.retain(|joined| *joined != (group, inside));
         }
-        tell(state, object, group, inside, Tell::Leaves);
+        client.send_membership(object, group, inside, Membership::Leaves);
     });
     Err(errno)
 }
 
 /// The value counts in this process; what is to be answered by replicas is returned.
 fn change_option(
-    state: &mut State,
+    client: &mut Client,
     object: u32,
     level: i32,
     name: i32,
     value: &[u8],
 ) -> Result<Option<Joining>, Errno> {
     if level == libc::IPPROTO_IPV6 {
-        return v6::set(state, object, name, value);
+        return v6::set(client, object, name, value);
     }
-    let own = state.sessions.first().map_or(0, |session| session.v4().map_or(0, |own| own.addr));
-    let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+    let own = client.own().map_or(0, |session| session.v4().map_or(0, |own| own.addr));
+    let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
     let multicast = socket.multicast.get_or_insert_default();
     match name {
@@ -125,12 +104,12 @@ fn change_option(
                 ttl => u8::try_from(ttl).map_err(|_| Errno::EINVAL)?,
             };
             let ttl = multicast.ttl.into();
-            state.send_option(object, SocketOption::MulticastTtl, ttl);
+            client.send_option(object, SocketOption::MulticastTtl, ttl);
         }
         libc::IP_MULTICAST_LOOP => {
             multicast.is_looped = number(value)? != 0;
             let on = multicast.is_looped.into();
-            state.send_option(object, SocketOption::MulticastLoop, on);
+            client.send_option(object, SocketOption::MulticastLoop, on);
         }
         libc::IP_MULTICAST_ALL => {
             multicast.all = match number(value)? {
@@ -139,7 +118,7 @@ fn change_option(
                 _ => return Err(Errno::EINVAL),
             };
             let on = multicast.all.into();
-            state.send_option(object, SocketOption::MulticastAll, on);
+            client.send_option(object, SocketOption::MulticastAll, on);
         }
         libc::IP_MULTICAST_IF if tcp => return Err(Errno::EINVAL),
         libc::IP_MULTICAST_IF => {
@@ -153,14 +132,14 @@ fn change_option(
             let addr = addr.filter(|addr| *addr == 0 || *addr == own || is_loopback(*addr));
             multicast.interface = addr.ok_or(Errno::EADDRNOTAVAIL)?;
             let inside = is_loopback(multicast.interface).into();
-            state.send_option(object, SocketOption::MulticastInside, inside);
+            client.send_option(object, SocketOption::MulticastInside, inside);
         }
         _ if tcp => return Err(Errno::EPROTO),
         _ => {
             let joins = matches!(name, libc::IP_ADD_MEMBERSHIP | MCAST_JOIN_GROUP);
             let (group, interface) = membership(name, value)?;
             let interface = interface.filter(|addr| *addr == 0 || *addr == own || is_loopback(*addr));
-            return change(state, object, group, interface, joins);
+            return change(client, object, group, interface, joins);
         }
     }
     Ok(None)
@@ -181,26 +160,9 @@ pub fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value
     })
 }
 
-/// Tells replicas all that differs from the default: the socket is new to them.
-pub fn tell_all(state: &mut State, object: u32) {
-    let Some(multicast) = state.socket(object).and_then(|socket| socket.multicast.clone()) else { return };
-    for (option, value) in [
-        (SocketOption::MulticastTtl, multicast.ttl.into()),
-        (SocketOption::MulticastLoop, multicast.is_looped.into()),
-        (SocketOption::MulticastAll, multicast.all.into()),
-        (SocketOption::MulticastInside, is_loopback(multicast.interface).into()),
-    ] {
-        state.send_option(object, option, value);
-    }
-    v6::tell_all(state, object, &multicast.v6);
-    for (group, inside) in multicast.joined {
-        tell(state, object, group, inside, Tell::JoinsUnasked);
-    }
-}
-
 /// Joins or leaves a group. `interface`: an address of ours, or 0 for any; `None`: it was somebody else's.
 fn change(
-    state: &mut State,
+    client: &mut Client,
     object: u32,
     group: u32,
     interface: Option<u32>,
@@ -209,7 +171,7 @@ fn change(
     if !is_group(group) {
         return Err(if joins { Errno::EINVAL } else { Errno::EADDRNOTAVAIL });
     }
-    let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+    let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let joined = &mut socket.multicast.get_or_insert_default().joined;
     let interface = interface.ok_or(Errno::ENODEV)?;
     let inside = is_loopback(interface);
@@ -222,44 +184,16 @@ fn change(
         None if joins && count >= MEMBERSHIPS_MAX => Err(Errno::ENOBUFS),
         None if joins => {
             joined.push((group, inside));
-            let tokens = tell(state, object, group, inside, Tell::Joins);
+            let tokens = client.send_membership(object, group, inside, Membership::Joins);
             Ok(Some(Joining { group, inside, tokens }))
         }
         Some(at) => {
             let (_, inside) = joined.remove(at);
-            tell(state, object, group, inside, Tell::Leaves);
+            client.send_membership(object, group, inside, Membership::Leaves);
             Ok(None)
         }
         None => Err(Errno::EADDRNOTAVAIL),
     }
-}
-
-/// What replicas are told of a group.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tell {
-    /// The socket joins, and somebody waits for the answer.
-    Joins,
-    JoinsUnasked,
-    Leaves,
-}
-
-/// Returns the numbers of the questions that are answered: a session of somebody else's has its answers itself.
-fn tell(state: &mut State, object: u32, group: Addr, inside: bool, what: Tell) -> Vec<u32> {
-    let places = state.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default();
-    let mut tokens = Vec::new();
-    for Place { session, replica, slot, generation } in places {
-        let is_asked = what == Tell::Joins && session == 0;
-        let token = if is_asked { state.new_token() } else { 0 };
-        tokens.extend(is_asked.then_some(token));
-        let joins = what != Tell::Leaves;
-        let command = Command::Group { slot, generation, group, inside, joins, token };
-        if is_asked {
-            state.ask(replica, token, vec![command]);
-        } else {
-            state.sessions[session].push(replica, &command);
-        }
-    }
-    tokens
 }
 
 /// Group and interface of `struct ip_mreq`, `ip_mreqn` or `group_req`.
@@ -280,7 +214,8 @@ fn membership(name: i32, value: &[u8]) -> Result<(u32, Option<u32>), Errno> {
     }
 }
 
-/// An interface's address, unless its number says more. The stack has no number, so all but the loopback's mean the link.
+/// An interface's address, unless its number says more. The stack has no number, so all but the loopback's
+/// mean the link.
 fn named(addr: Option<u32>, index: u32) -> Option<u32> {
     match index {
         0 => addr,

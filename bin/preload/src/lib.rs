@@ -1,58 +1,67 @@
-//! libatoll.so: the socket API of Atoll for unmodified programs (P6, N2). Loaded by LD_PRELOAD; `ATOLL_SOCKET` names the stack.
+//! libatoll.so: the socket API of Atoll for unmodified programs (P6, N2). Loaded by LD_PRELOAD;
+//! `ATOLL_SOCKET` names the stack.
 //!
 //! * [`symbols`]: the C library's names
 //! * [`calls`], [`transfer`], [`epoll`], [`poll`], [`options`]: what they do on Atoll's sockets
-//! * [`fast_open`]: text that goes along with a SYN
+//! * [`octets`]: which way a send or receive goes; [`fast_open`]: text that goes along with a SYN
 //! * [`urgent`]: urgent octets, and the signal for them
-//! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
-//! * [`buffers`]: when send buffers are given back; [`session`]: what is shared with replicas; [`wait`]: how calls sleep
+//! * [`table`]: what a number names; [`state`]: what belongs to the process besides its sockets; [`lock`],
+//!   [`futex_lock`]: the one lock
+//! * [`platform`]: what the client ([`atoll_sockets::client`], everything that is decided) stands on;
+//!   [`family`]: the lock of an arena that several processes use
+//! * [`control`]: the connection to the supervisor; [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
-//! * [`real`]: the C library behind us; [`lock`]: the one lock; [`family`]: the lock of an arena that several processes use; [`settings`]: the environment; [`stats`]: the share of calls without system call
+//! * [`real`]: the C library behind us; [`settings`]: the environment; [`stats`]: the share of calls without
+//!   system call
 //!
-//! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's), `ATOLL_REQUIRED=1` (sockets
-//! fail rather than be the kernel's if the stack cannot be joined), `ATOLL_KERNEL=CIDR,...` (destinations that are the
-//! kernel's), `ATOLL_STATS=1` (counters at the end), `ATOLL_FOLLOW=1` (programs that are executed without these variables get them all
-//! the same), `ATOLL_INHERIT` and `ATOLL_CONNECTION` (set by this library over exec: sockets, and a connection for where the socket's path
-//! leads nowhere).
+//! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's),
+//! `ATOLL_REQUIRED=1` (sockets fail rather than be the kernel's if the stack cannot be joined),
+//! `ATOLL_KERNEL=CIDR,...` (destinations that are the kernel's), `ATOLL_STATS=1` (counters at the end),
+//! `ATOLL_FOLLOW=1` (programs that are executed without these variables get them all the same),
+//! `ATOLL_INHERIT` and `ATOLL_CONNECTION` (set by this library over exec: sockets, and a connection for where
+//! the socket's path leads nowhere).
 //!
 //! Invariants that its `unsafe` rests on:
 //! 1. Pointers from the program are as valid as the C library's functions of the same name want them.
-//! 2. Shared memory is reached through `atoll_shm` only; `send_file` lets the kernel write to ranges that it has checked.
-//! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the program.
-//!    A signal handler that interrupts the library must therefore not use Atoll's sockets; the kernel's it may.
+//! 2. Shared memory is reached through `atoll_shm` only; `send_file` lets the kernel write to ranges that it
+//!    has checked.
+//! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the
+//!    program. A signal handler that interrupts the library must therefore not use Atoll's sockets; the
+//!    kernel's it may.
 
 #![warn(clippy::print_stderr)]
 
-// structure: cycle of asking, backlog, buffers, calls, epoll, exec, family, fast_open, groups, child_state, lock, object, options, poll, session, state, stats, symbols, transfer, urgent, wait: each file has a part of the library's one state
-
 mod asking;
-mod backlog;
-mod buffers;
 mod calls;
 mod child_state;
+mod control;
 mod epoll;
 mod exec;
 mod family;
 mod fast_open;
+mod futex_lock;
 mod groups;
 mod lock;
-mod object;
+mod octets;
 mod options;
+mod platform;
 mod poll;
 mod process;
 mod real;
-mod session;
 mod settings;
+mod signals;
 mod state;
 mod stats;
 mod symbols;
 mod table;
 mod transfer;
 mod urgent;
+mod value;
 mod wait;
+mod waiter;
 
-/// Writes to the program's standard error, if somebody reads it. The program neither waits nor dies because nobody does: `eprintln!` would
-/// panic, and SIGPIPE is deadly.
+/// Writes to the program's standard error, if somebody reads it. The program neither waits nor dies because
+/// nobody does: `eprintln!` would panic, and SIGPIPE is deadly.
 fn complain(text: std::fmt::Arguments<'_>) {
     let _ = atoll_sys::stderr::ErrorOutput::asking().write(text.to_string().as_bytes());
 }
@@ -60,11 +69,13 @@ fn complain(text: std::fmt::Arguments<'_>) {
 extern "C" fn start() {
     settings::settings();
     process::install();
-    exec::restore();
+    if exec::restore() {
+        (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);
+    }
 }
 
 extern "C" fn end() {
-    state::STATE.with(|state| stats::publish(state));
+    lock::STATE.with(|state| stats::publish(&state.client));
     if settings::settings().stats
         && let Some(report) = stats::report()
     {

@@ -3,14 +3,15 @@
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_ipc::info::Info;
 use atoll_ipc::{CONGESTION_NAMES, Command};
+use atoll_sockets::client::object::{Kind, Place};
+use atoll_sockets::client::options::pacing_rate as sent_rate;
 use atoll_sockets::{Errno, Failure};
 
-use crate::calls::take_error;
 use crate::fast_open;
 use crate::groups;
-use crate::object::{Kind, Options, Place};
-use crate::state::{STATE, State};
+use crate::lock::STATE;
 use crate::stats;
+use crate::value::Value;
 use crate::wait::block;
 
 /// Sizes that Linux reports for a new socket.
@@ -25,27 +26,6 @@ const SOMAXCONN: u32 = 4096;
 const MTU_DISCOVER: u32 = libc::IP_PMTUDISC_WANT as u32;
 const MTU_DISCOVER_MAX: u32 = libc::IP_PMTUDISC_OMIT as u32;
 
-/// The value of an option.
-#[derive(Clone, Copy, Debug)]
-pub struct Value {
-    bytes: [u8; 232],
-    len: usize,
-}
-
-impl Value {
-    /// A value of these bytes, of which there are at most 232.
-    pub fn of(bytes: &[u8]) -> Value {
-        let mut value = Value { bytes: [0; 232], len: bytes.len().min(232) };
-        value.bytes[..value.len].copy_from_slice(&bytes[..value.len]);
-        value
-    }
-
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
 // structure: set: an arm for each option; there is no table of them yet
 /// A new value of an option.
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
@@ -57,8 +37,8 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
         return groups::set(object, level, name, value);
     }
     STATE.with(|state| {
-        let is_fast_open = fast_open::is_enabled(state);
-        let Some(socket) = state.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
+        let is_fast_open = fast_open::is_enabled(&state.client);
+        let Some(socket) = state.client.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
         let tcp = socket.protocol == Protocol::Tcp;
         let o = &mut socket.options;
         let mut tell: Option<(SocketOption, u32)> = None;
@@ -72,7 +52,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
                 o.keepalive = flag()?;
                 let o = *o;
-                tell_keep_alive(state, object, &o);
+                state.client.send_keep_alive(object, &o);
             }
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let (Some(on), Some(time)) = (value.first_chunk::<4>(), value.get(4..8)) else {
@@ -81,8 +61,8 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 let seconds = i32::from_ne_bytes([time[0], time[1], time[2], time[3]]);
                 o.linger = (i32::from_ne_bytes(*on) != 0).then_some(u32::try_from(seconds).unwrap_or(0));
                 let resets = o.linger == Some(0);
-                let _family = state.family(object);
-                if let Some((stream, ..)) = state.stream(object) {
+                let _family = state.client.family(object);
+                if let Some((stream, ..)) = state.client.stream(object) {
                     stream.set_reset_on_close(resets);
                 }
             }
@@ -108,7 +88,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                     Some(rate) => u64::from_ne_bytes(*rate),
                     None => pacing_rate(int()? as u32),
                 };
-                tell = tcp.then_some((SocketOption::MaxPacingRate, told_rate(o.pacing_rate)));
+                tell = tcp.then_some((SocketOption::MaxPacingRate, sent_rate(o.pacing_rate)));
             }
             (libc::SOL_SOCKET, libc::SO_PRIORITY) => o.priority = number()?,
             (libc::SOL_SOCKET, libc::SO_DONTROUTE) => o.dont_route = flag()?,
@@ -142,17 +122,17 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
                 o.keep_idle = within(number()?, 32767)?;
                 let o = *o;
-                tell_keep_alive(state, object, &o);
+                state.client.send_keep_alive(object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
                 o.keep_interval = within(number()?, 32767)?;
                 let o = *o;
-                tell_keep_alive(state, object, &o);
+                state.client.send_keep_alive(object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
                 o.keep_count = within(number()?, 127)?;
                 let o = *o;
-                tell_keep_alive(state, object, &o);
+                state.client.send_keep_alive(object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
                 o.user_timeout = number()?;
@@ -274,7 +254,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             _ => return Err(Errno::EOPNOTSUPP),
         }
         if let Some((option, value)) = tell {
-            state.send_option(object, option, value);
+            state.client.send_option(object, option, value);
         }
         Ok(())
     })
@@ -283,11 +263,6 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
 /// `SO_MAX_PACING_RATE` of four octets: all bits set is no limit.
 fn pacing_rate(rate: u32) -> u64 {
     if rate == u32::MAX { u64::MAX } else { rate.into() }
-}
-
-/// What the replica is told: it paces up to 4 GB a second.
-fn told_rate(rate: u64) -> u32 {
-    u32::try_from(rate).unwrap_or(u32::MAX)
 }
 
 /// tcp(7): times and counts start at 1.
@@ -304,7 +279,7 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     }
     STATE.with(|state| {
         let int = |n: u32| Ok(Value::of(&n.to_ne_bytes()));
-        let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
+        let Some(socket) = state.client.socket(object) else { return Err(Errno::ENOTSOCK) };
         if groups::is_option(level, name) {
             if level == libc::IPPROTO_IPV6 && !socket.v6 {
                 return Err(Errno::EOPNOTSUPP);
@@ -316,7 +291,9 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
         let tcp = protocol == Protocol::Tcp;
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
         match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => int(take_error(state, object) as u32),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                int(state.client.take_error(object).map_or(0, |errno| errno.0) as u32)
+            }
             (libc::SOL_SOCKET, libc::SO_TYPE) => int(if tcp { 1 } else { 2 }),
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => int((if v6 { libc::AF_INET6 } else { libc::AF_INET }) as u32),
             (libc::SOL_SOCKET, libc::SO_PROTOCOL) => int(protocol as u32),
@@ -387,63 +364,6 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
 /// Linux's `TCP_CA_NAME_MAX`.
 const CONGESTION_NAME_LEN: usize = 16;
 
-/// Tells replicas all options that differ from the default: the socket is new to them.
-pub fn tell_all(state: &mut State, object: u32) {
-    let Some((o, protocol)) = state.socket(object).map(|s| (s.options, s.protocol)) else { return };
-    let udp = protocol == Protocol::Udp;
-    let listening = state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)));
-    for (wanted, option, value) in [
-        (o.nodelay, SocketOption::NoDelay, 1),
-        (o.cork, SocketOption::Cork, 1),
-        (o.quickack, SocketOption::QuickAck, 1),
-        (o.user_timeout > 0, SocketOption::UserTimeout, o.user_timeout),
-        (o.max_segment > 0, SocketOption::MaxSegment, o.max_segment),
-        (o.receive_buffer > 0, SocketOption::ReceiveBuffer, o.receive_buffer),
-        (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
-        (o.congestion > 0, SocketOption::Congestion, o.congestion.into()),
-        (o.linger2 > 0, SocketOption::Linger2, o.linger2),
-        (o.syn_count > 0, SocketOption::SynCount, o.syn_count),
-        (o.unsent_low > 0, SocketOption::UnsentLow, o.unsent_low),
-        (o.pacing_rate > 0 && !udp, SocketOption::MaxPacingRate, told_rate(o.pacing_rate)),
-        (o.fast_open > 0 && listening, SocketOption::FastOpen, o.fast_open),
-        (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
-        (o.tos > 0, SocketOption::TypeOfService, o.tos),
-        (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),
-        (o.mtu_discover_v6.is_some() && udp, SocketOption::MtuDiscoverV6, o.mtu_discover_v6.unwrap_or(MTU_DISCOVER)),
-        (o.dont_fragment_v6 && udp, SocketOption::DontFragmentV6, 1),
-        (o.hops > 0, SocketOption::UnicastHops, o.hops.saturating_sub(1)),
-        (o.tclass > 0, SocketOption::TrafficClass, o.tclass),
-    ] {
-        if wanted {
-            state.send_option(object, option, value);
-        }
-    }
-    tell_keep_alive(state, object, &o);
-    if udp {
-        groups::tell_all(state, object);
-    }
-}
-
-/// Keep-alive first, its times afterwards: turning it on resets them.
-fn tell_keep_alive(state: &mut State, object: u32, o: &Options) {
-    let listening = state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)));
-    if !o.keepalive && listening {
-        return;
-    }
-    state.send_option(object, SocketOption::KeepAlive, o.keepalive.into());
-    if o.keepalive {
-        for (option, value) in [
-            (SocketOption::KeepIdle, o.keep_idle),
-            (SocketOption::KeepInterval, o.keep_interval),
-            (SocketOption::KeepCount, o.keep_count),
-        ] {
-            if value > 0 {
-                state.send_option(object, option, value);
-            }
-        }
-    }
-}
-
 fn time_of(value: &[u8]) -> Result<u64, Errno> {
     let (Some(seconds), Some(micros)) = (value.first_chunk::<8>(), value.get(8..).and_then(<[u8]>::first_chunk::<8>))
     else {
@@ -463,7 +383,7 @@ fn time_bytes(micros: u64) -> Value {
 // structure: tcp_info: the fields of the kernel's struct, in its order
 /// `struct tcp_info`, linux/tcp.h.
 fn tcp_info(object: u32) -> Result<Value, Errno> {
-    let asked = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
+    let asked = STATE.with(|state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
         Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
         Some((Kind::Stream(place, _), _)) => {
             let place = *place;
@@ -471,27 +391,28 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
                 // The answer would go to the session's owner: what can be said without it.
                 return Ok(None);
             }
-            let token = state.new_token();
+            let token = state.client.new_token();
             let Place { replica, slot, generation, .. } = place;
-            state.ask(replica, token, vec![Command::Info { token, slot, generation }]);
+            state.client.ask(replica, token, vec![Command::Info { token, slot, generation }]);
             Ok(Some((place, token)))
         }
         Some((Kind::Listening(_), _)) => Ok(None),
         _ => Ok(None),
     })?;
-    let is_open = STATE.with(|state| state.stream(object).is_some_and(|(stream, ..)| !stream.is_closed()));
+    let is_open = STATE.with(|state| state.client.stream(object).is_some_and(|(stream, ..)| !stream.is_closed()));
     let mut info = Info { state: if is_open { 1 } else { 7 }, ..Info::default() };
     if let Some((place, token)) = asked {
         let known = block(None, Some(atoll_base::Duration::from_secs(2)), |state| {
-            let cause = state.answer(token).ok_or(Failure::WouldBlock)?.cause;
-            let memory = state.sessions[place.session].replicas[place.replica].port.memory();
-            Ok((cause == atoll_ipc::Cause::None).then(|| Info::load(memory, atoll_ipc::arena::INFO)))
+            let cause = state.client.answer(token).ok_or(Failure::WouldBlock)?.cause;
+            let replica = state.client.sessions().get(place.session).and_then(|s| s.replicas().get(place.replica));
+            let replica = replica.filter(|_| cause == atoll_ipc::Cause::None);
+            Ok(replica.map(|replica| Info::load(replica.port().memory(), atoll_ipc::arena::INFO)))
         });
-        STATE.with(|state| state.answered(token));
+        STATE.with(|state| state.client.answered(token));
         if let Ok(Some(known)) = known {
             info = known;
         }
-    } else if STATE.with(|state| state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)))) {
+    } else if STATE.with(|state| state.client.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)))) {
         info.state = 10;
     }
     let mut bytes = Vec::with_capacity(232);

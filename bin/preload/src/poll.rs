@@ -2,17 +2,18 @@
 
 use atoll_base::{Duration, Instant};
 use atoll_sockets::Errno;
+use atoll_sockets::client::object::{Body, Kind};
 use atoll_sockets::watch::ALWAYS;
 use libc::pollfd;
 
 use crate::asking;
-use crate::object::{Body, Kind};
-use crate::real::sys;
-use crate::state::{STATE, State};
+use crate::lock::{STATE, interrupts, signals_sent};
+use crate::real::{count_system_call, last_errno, sys};
+use crate::state::{State, asks};
 use crate::stats;
 use crate::table::{Fd, lookup, object_at};
-use crate::urgent;
-use crate::wait::{Waiter, count_system_call, last_errno, met, spin_until_event, waited};
+use crate::wait::{met, spin_until_event, waited};
+use crate::waiter::Waiter;
 
 /// Whether any entry is Atoll's.
 #[inline]
@@ -23,7 +24,7 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
 /// poll(2) with at least one of Atoll's descriptors among `fds`. `timeout`: `None` waits for ever.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::POLL);
-    if asking::is_on() {
+    if asks() {
         let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
         asking::look(&objects)?;
     }
@@ -34,7 +35,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         }
     }
     let (ready, deadline) = STATE.with(|state| {
-        state.drain();
+        state.client.drain();
         let deadline = timeout.map(|timeout| state.now() + timeout);
         (look_at(state, fds), deadline)
     });
@@ -48,18 +49,18 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         spin_until_event()?;
     }
     let waiter = STATE.with(|state| {
-        fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.pin(object));
+        fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.client.pin(object));
         state.take_waiter()
     });
     let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
     let Some(mut waiter) = waiter else {
-        STATE.with(|state| objects.iter().for_each(|object| state.unpin(*object)));
+        STATE.with(|state| objects.iter().for_each(|object| state.client.unpin(*object)));
         return Err(Errno::ENOMEM);
     };
     kernel.push(pollfd { fd: waiter.0.number(), events: libc::POLLIN, revents: 0 });
     let result = sleep(fds, &objects, &mut kernel, &mut waiter, deadline, mask);
     STATE.with(|state| {
-        objects.iter().for_each(|object| state.unpin(*object));
+        objects.iter().for_each(|object| state.client.unpin(*object));
         state.free_waiters.push(waiter);
     });
     waited();
@@ -75,26 +76,28 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let (bell, own) = (*bell, kernel.len() - 1);
-    let mut signals = urgent::sent();
+    let mut signals = signals_sent();
     loop {
         let asleep = STATE.with(|state| {
-            let bells =
-                objects.iter().filter_map(|object| state.set(*object)).fold(1 << bell, |all, set| all | set.bells);
-            waiter.watch(&state.sessions, bells);
+            let bells = objects
+                .iter()
+                .filter_map(|object| state.client.set(*object))
+                .fold(1 << bell, |all, set| all | set.bells);
+            waiter.watch(state.client.sessions(), bells);
             for object in objects {
-                state.sleep_on(*object, bell);
+                state.client.sleep_on(*object, bell);
             }
-            state.fall_asleep(bells);
-            state.drain();
+            state.client.before_sleep(bells);
+            state.client.drain();
             let left = deadline.map(|at| at.since(state.now()));
-            state.look_if_due();
+            state.client.poll_due();
             if look_at(state, fds) > 0 || left == Some(Duration::ZERO) {
                 wake_up(state, objects, bell, bells);
                 return None;
             }
-            stats::publish(state);
-            state.doze_off();
-            Some((state.nap(left), bells))
+            stats::publish(&state.client);
+            state.client.doze_off();
+            Some((state.client.nap(left), bells))
         });
         let Some((left, bells)) = asleep else {
             if own > 0 {
@@ -102,7 +105,7 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
-        let slept = if urgent::interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
+        let slept = if interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {
             // Takes the bell's event, so that it can come again.
             let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());
@@ -119,19 +122,20 @@ fn sleep(
 }
 
 fn wake_up(state: &mut State, objects: &[u32], bell: u32, bells: u16) {
-    state.wake_up(bells);
+    state.client.after_sleep(bells);
     for object in objects {
-        state.sleep_no_more(*object, bell);
+        state.client.sleep_no_more(*object, bell);
     }
-    state.drain();
+    state.client.drain();
 }
 
-/// Whether the kernel has to look at a descriptor: its own, and instances of epoll, which may have members of both kinds.
+/// Whether the kernel has to look at a descriptor: its own, and instances of epoll, which may have members of
+/// both kinds.
 fn is_kernel_too(state: &State, fd: i32) -> bool {
     match lookup(fd) {
         Fd::Kernel => true,
         Fd::Hidden => false,
-        Fd::Object(object) => state.objects.get(object).is_some_and(|object| matches!(object.body, Body::Epoll(_))),
+        Fd::Object(object) => state.client.object(object).is_some_and(|object| matches!(object.body, Body::Epoll(_))),
     }
 }
 
@@ -143,14 +147,14 @@ fn look_at(state: &mut State, fds: &mut [pollfd]) -> usize {
             Fd::Kernel => continue,
             Fd::Hidden => entry.revents = libc::POLLNVAL,
             Fd::Object(object) => {
-                if let Some(Kind::Listening(_)) = state.socket(object).map(|socket| &socket.kind) {
-                    state.accept_connections(object);
+                if let Some(Kind::Listening(_)) = state.client.socket(object).map(|socket| &socket.kind) {
+                    state.client.accept_connections(object);
                 } else {
-                    state.accept_watched(object);
+                    state.client.accept_watched(object);
                 }
-                state.prune(object, 0);
+                state.client.prune(object);
                 let wanted = u32::from(entry.events as u16) | ALWAYS | 0x20;
-                entry.revents = (state.readiness(object) & wanted) as u16 as i16;
+                entry.revents = (state.client.readiness(object) & wanted) as u16 as i16;
             }
         }
         if entry.revents != 0 {
@@ -168,8 +172,8 @@ fn poll_kernel(kernel: &mut [pollfd], left: Option<Duration>, mask: *const libc:
     });
     let spec = spec.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     count_system_call();
-    // SAFETY: the entries are valid, the time is null or valid, the mask is null or the program's. 8: size of the kernel's
-    // signal set.
+    // SAFETY: the entries are valid, the time is null or valid, the mask is null or the program's. 8: size of
+    // the kernel's signal set.
     let count = unsafe { sys!(libc::SYS_ppoll, kernel.as_mut_ptr(), kernel.len(), spec, mask, 8) };
     if count < 0 { Err(last_errno()) } else { Ok(count as usize) }
 }

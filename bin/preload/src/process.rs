@@ -2,12 +2,12 @@
 
 use std::cell::UnsafeCell;
 
-use crate::backlog;
 use crate::child_state::ChildState;
+use crate::control::{CONTROL, Control};
 use crate::family::forget_thread;
-use crate::session::Control;
-use crate::state::{STATE, State};
+use crate::lock::STATE;
 use crate::stats;
+use crate::urgent;
 
 #[derive(Debug, Default)]
 struct ForChild {
@@ -26,20 +26,16 @@ pub fn install() {
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
-/// Objects that a child has to hold: those that are more than placeholders.
-fn to_be_held(state: &State) -> Vec<u32> {
-    let is_held = |object: &u32| state.socket(*object).is_some_and(|s| s.lease != 0 || !s.places().is_empty());
-    state.objects.indices().into_iter().filter(is_held).collect()
-}
-
 extern "C" fn prepare() {
-    STATE.acquire();
+    STATE.0.acquire();
     // SAFETY: the lock is held.
-    let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
-    let objects = to_be_held(state);
+    let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.0.held()) };
+    let objects = state.client.held();
     let child_state = if objects.is_empty() { None } else { ChildState::prepare(state, &objects, false) };
     let kept = if child_state.is_none() { state.connection_for_next() } else { None };
     *prepared = ForChild { child_state, kept };
+    // No other thread is in the middle of a question when the child begins.
+    CONTROL.acquire();
 }
 
 extern "C" fn parent() {
@@ -47,28 +43,30 @@ extern "C" fn parent() {
     let prepared = unsafe { &mut *PREPARED.0.get() };
     // The child's connection to the supervisor: as long as it is open anywhere, the child counts as alive.
     drop(std::mem::take(prepared));
-    STATE.release();
+    CONTROL.release();
+    STATE.0.release();
 }
 
 extern "C" fn child() {
     // SAFETY: the lock was taken in `prepare` by the thread that forked, the only one here.
-    let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
+    let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.0.held()) };
+    CONTROL.reset_in_child();
     forget_thread();
-    backlog::reset_in_child();
     stats::reset();
+    urgent::forget_watch();
     state.forget_threads();
     let ForChild { child_state, kept } = std::mem::take(prepared);
     // The one that is open here is the parent's.
     state.kept = kept;
     match child_state {
         Some(child_state) => child_state.take_over(state),
-        None if to_be_held(state).is_empty() => {
+        None if state.client.held().is_empty() => {
             // The parent's connection to the supervisor stands for the parent: it must not be held open here.
-            state.sessions.clear();
-            state.control = None;
+            state.client.drop_sessions();
+            CONTROL.with(|own| *own = None);
         }
         // The supervisor is not there: nothing can be shared.
         None => state.drop_all(),
     }
-    STATE.reset_in_child();
+    STATE.0.reset_in_child();
 }

@@ -1,8 +1,10 @@
 //! How are the functions of the C library called that this library stands in front of? dlsym(3), RTLD_NEXT.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use atoll_sockets::Errno;
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
     posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
@@ -106,6 +108,29 @@ macro_rules! sys {
     };
 }
 pub(crate) use sys;
+
+thread_local! {
+    /// System calls that this library made in this thread, for the count of calls without any.
+    pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// socket(2) of the kernel.
+pub fn kernel_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: numbers only.
+    unsafe { socket(domain, kind, protocol) }
+}
+
+/// Counts a system call of this thread.
+#[inline]
+pub fn count_system_call() {
+    SYSTEM_CALLS.set(SYSTEM_CALLS.get().wrapping_add(1));
+}
+
+/// The last error of the C library in this thread.
+pub fn last_errno() -> Errno {
+    // SAFETY: a valid thread-local.
+    Errno(unsafe { *libc::__errno_location() })
+}
 
 /// The address of the C library's vfork, for a jump there.
 pub fn vfork_address() -> *mut c_void {

@@ -1,4 +1,5 @@
-//! What does the environment want? Read once, by the constructor: servers such as nginx clear the environment of their workers.
+//! What does the environment want? Read once, by the constructor: servers such as nginx clear the environment
+//! of their workers.
 
 use std::ffi::CString;
 use std::net::IpAddr;
@@ -17,12 +18,13 @@ pub struct Settings {
     pub required: bool,
     /// `ATOLL_STATS`.
     pub stats: bool,
-    /// `ATOLL_FOLLOW`: programs that are executed with an environment that says nothing of us are told all the same.
+    /// `ATOLL_FOLLOW`: programs that are executed with an environment that says nothing of us are told all
+    /// the same.
     pub follow: bool,
     /// `ATOLL_KERNEL`: networks and the lengths of their prefixes, as IPv6 addresses.
     kernel: Vec<(u128, u32)>,
-    /// `NAME=VALUE` of all of these, and of the variable that loads this library: for programs that are executed with sockets of ours
-    /// and an environment that says nothing of us.
+    /// `NAME=VALUE` of all of these, and of the variable that loads this library: for programs that are
+    /// executed with sockets of ours and an environment that says nothing of us.
     pub environment: Vec<CString>,
 }
 

@@ -1,10 +1,10 @@
-//! How many calls did the library resolve without any system call (N2)? Counters by kind, shown by `atoll status` and, with
-//! `ATOLL_STATS=1`, at the end of the program.
+//! How many calls did the library resolve without any system call (N2)? Counters by kind, shown by
+//! `atoll status` and, with `ATOLL_STATS=1`, at the end of the program.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::session::SYSTEM_CALLS;
-use crate::state::State;
+use crate::platform::Client;
+use crate::real::SYSTEM_CALLS;
 
 /// Index of a kind of call.
 pub type Kind = usize;
@@ -34,8 +34,8 @@ const NAMES: [&str; 11] = [
     "other",
 ];
 
-/// Calls, and those among them that made a system call. Written without read-modify-write: threads may lose a count, no call
-/// pays for one.
+/// Calls, and those among them that made a system call. Written without read-modify-write: threads may lose a
+/// count, no call pays for one.
 static COUNTS: [[AtomicU64; 2]; NAMES.len()] = [const { [const { AtomicU64::new(0) }; 2] }; NAMES.len()];
 
 /// One call of the program on something of ours; counted when it ends.
@@ -69,10 +69,10 @@ fn totals() -> (u64, u64) {
 }
 
 /// Puts the counters where `atoll status` finds them. Before sleeping, and at the end.
-pub fn publish(state: &State) {
-    if let Some(replica) = state.sessions.first().and_then(|session| session.replicas.first()) {
+pub fn publish(client: &Client) {
+    if let Some(replica) = client.own().and_then(|session| session.replicas().first()) {
         let (calls, with) = totals();
-        replica.port.set_counters(calls, with);
+        replica.port().set_counters(calls, with);
     }
 }
 

@@ -1,7 +1,10 @@
-//! The C library's names. Each looks its descriptor up and passes the kernel's on; see the manual page of each.
+//! The C library's names. Each looks its descriptor up and passes the kernel's on; see the manual page of
+//! each.
 //!
-//! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what numbers name
-//! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]: SCM_RIGHTS; [`users`]: setuid
+//! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
+//!   numbers name
+//! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
+//!   SCM_RIGHTS; [`users`]: setuid
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -16,8 +19,6 @@ mod sockets;
 pub mod streams;
 mod users;
 mod waiting;
-
-pub use passing::was_received;
 
 use std::ffi::c_int;
 use std::mem;
@@ -99,8 +100,8 @@ impl Address {
     }
 }
 
-/// The number of the stack's link where a program is told of one: that of the first link after `lo`. Of programs any number is taken,
-/// since a stack has one link.
+/// The number of the stack's link where a program is told of one: that of the first link after `lo`. Of
+/// programs any number is taken, since a stack has one link.
 const SCOPE: u32 = 2;
 
 /// Writes an address as accept(2) does: cut to `*len`, which becomes its full length.

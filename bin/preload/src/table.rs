@@ -6,8 +6,9 @@
 //!   SPARE        a number kept for an accepted connection: programs get EBADF
 //!   otherwise    CLOSE_ON_EXEC? | object number + 1
 //! ```
-//! Whether an object's descriptor closes on exec is kept here, because sockets that were accepted take their numbers from a pool
-//! whose kernel descriptors are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a system call.
+//! Whether an object's descriptor closes on exec is kept here, because sockets that were accepted take their
+//! numbers from a pool whose kernel descriptors are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a
+//! system call.
 
 use crate::real::sys;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -120,12 +121,14 @@ pub fn next_hidden(from: u32) -> Option<u32> {
     (from..END.load(Ordering::Relaxed)).find(|fd| lookup(*fd as i32) == Fd::Hidden)
 }
 
-/// A descriptor of this library: out of the way of programs, and kept from them. Closed on drop, past our own `close`.
+/// A descriptor of this library: out of the way of programs, and kept from them. Closed on drop, past our own
+/// `close`.
 #[derive(Debug)]
 pub struct Internal(RawFd);
 
 impl Internal {
-    /// Moves a descriptor to a high number, where programs do not meet it. Where there is no room above it stays.
+    /// Moves a descriptor to a high number, where programs do not meet it. Where there is no room above it
+    /// stays.
     pub fn new(fd: OwnedFd) -> Internal {
         let low = fd.into_raw_fd();
         let high = duplicate(low, high_number());

@@ -1,4 +1,5 @@
-//! Where does a process ask for its next connection? The naive accept of P4: a message for each call, and an answer.
+//! Where does a process ask for its next connection? The naive accept of P4: a message for each call, and an
+//! answer.
 //!
 //! ```text
 //!   accept        AskConnection{takes}  -->  CM takes one from its queue  -->  ConnectionAvailable, or ConnectionsWait{no}
@@ -31,7 +32,8 @@ pub enum Next {
 }
 
 impl Asking {
-    /// Accept wants a connection of one of `replicas`; those in `tried` have been asked by this call. Notes whom it asks.
+    /// Accept wants a connection of one of `replicas`; those in `tried` have been asked by this call. Notes
+    /// whom it asks.
     ///
     /// One replica after another is asked, so that no process takes more than it accepts.
     pub fn take(&mut self, replicas: u8, tried: &mut u32) -> Next {

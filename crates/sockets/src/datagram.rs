@@ -1,6 +1,7 @@
 //! What do receive and send do on a datagram socket? udp(7), recv(2), send(2).
 //!
-//! A datagram socket has one slot in each replica's arena; datagrams leave through one of them and arrive in any.
+//! A datagram socket has one slot in each replica's arena; datagrams leave through one of them and arrive in
+//! any.
 
 use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
@@ -67,8 +68,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         slot.replica_generation() == self.generation && slot.receive_tail() != slot.receive_head()
     }
 
-    /// The datagram at the head; `None` when none waits. A buffer that holds nonsense is skipped to its end: its writer
-    /// is broken, and the datagrams are lost, as datagrams may be.
+    /// The datagram at the head; `None` when none waits. A buffer that holds nonsense is skipped to its end:
+    /// its writer is broken, and the datagrams are lost, as datagrams may be.
     pub fn waiting(&self) -> Option<Waiting> {
         let slot = self.port.slot(self.slot)?;
         if slot.replica_generation() != self.generation {
@@ -118,7 +119,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         waiting.head < mark && mark <= to
     }
 
-    /// The error that is pending (an ICMP message, say) and has not been told yet; `word`: where the library keeps what was told.
+    /// The error that is pending (an ICMP message, say) and has not been told yet; `word`: where the library
+    /// keeps what was told.
     pub fn take_error(&self) -> Option<Errno> {
         let slot = self.port.slot(self.slot)?;
         if !self.has_error() {

@@ -47,7 +47,8 @@ impl Errno {
             Cause::ConnectionReset => Errno::ECONNRESET,
             // tcp(7): "The other end didn't acknowledge retransmitted data after some time."
             Cause::TimedOut => Errno::ETIMEDOUT,
-            // ip(7): "No valid routing table entry matches the destination address ... caused by an ICMP message".
+            // ip(7): "No valid routing table entry matches the destination address ... caused by an ICMP
+            // message".
             Cause::HostUnreachable => Errno::EHOSTUNREACH,
             // connect(2): "Network is unreachable."
             Cause::NetworkUnreachable => Errno::ENETUNREACH,

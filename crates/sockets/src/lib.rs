@@ -1,8 +1,11 @@
-//! POSIX socket semantics without system calls: what a call on a socket does to the socket's slot, and what it answers.
+//! POSIX socket semantics without system calls: what a call on a socket does to the socket's slot, and what
+//! it answers.
 //!
-//! Storey 3. Everything here runs on [`atoll_ipc::Memory`]; nothing blocks, nothing allocates per call. Operations finish,
-//! fail with an [`Errno`], or say that they would block; waiting is the business of `bin/preload`.
+//! Storey 3. Everything here runs on [`atoll_ipc::Memory`]; nothing blocks, nothing allocates per call.
+//! Operations finish, fail with an [`Errno`], or say that they would block; waiting is the business of
+//! `bin/preload`.
 //!
+//! * [`client`]: everything that one process knows of its sockets
 //! * [`port`]: the library's side of one session arena: commands out, events in, slots, send buffers
 //! * [`stream`]: receive, send, shutdown and readiness of a connection
 //! * [`urgent`]: the octets of which one is told, and where reading stops
@@ -17,6 +20,7 @@
 extern crate alloc;
 
 pub mod asking;
+pub mod client;
 pub mod datagram;
 pub mod errno;
 pub mod listener;

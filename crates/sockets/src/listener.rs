@@ -1,4 +1,5 @@
-//! Which connections are on offer to a listener of this process, and which one does accept take? P4, accept(2).
+//! Which connections are on offer to a listener of this process, and which one does accept take? P4,
+//! accept(2).
 
 use alloc::collections::VecDeque;
 

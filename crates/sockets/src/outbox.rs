@@ -1,19 +1,27 @@
-//! What if a replica takes commands more slowly than its ring fills? The commands wait here, in their order, and
-//! none is lost. How long whoever gives them waits, the caller decides.
+//! What if a replica takes commands more slowly than its ring fills? The commands wait here, in their order,
+//! and none is lost. How long whoever gives them waits, the caller decides.
 //!
-//! A ring holds 4096 commands, so this happens when a replica stands still, or when a process gives very many at
-//! once: a successor is told of each of its listeners.
+//! A ring holds 4096 commands, so this happens when a replica stands still, or when a process gives very many
+//! at once: a successor is told of each of its listeners.
 
 use alloc::collections::VecDeque;
 
+use atoll_base::{Duration, Instant};
 use atoll_ipc::{Command, Memory};
 
 use crate::port::Port;
+
+/// How long a replica may take nothing before nobody waits for it any more.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Commands for one replica that its ring had no room for, oldest first.
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: VecDeque<Command>,
+    /// When the replica was last seen to take something, or when somebody first looked.
+    taken_at: Option<Instant>,
+    /// The replica has taken nothing for [`PATIENCE`].
+    stalled: bool,
 }
 
 /// What became of commands.
@@ -27,21 +35,10 @@ pub enum Sent {
     Nothing,
 }
 
-impl Sent {
-    /// What became of these commands and those together.
-    pub fn and(self, others: Sent) -> Sent {
-        match (self, others) {
-            (one, Sent::All) | (Sent::All, one) => one,
-            (Sent::Nothing, Sent::Nothing) => Sent::Nothing,
-            _ => Sent::Some,
-        }
-    }
-}
-
 impl Outbox {
-    /// An empty one.
+    /// Creates an empty outbox.
     pub const fn new() -> Outbox {
-        Outbox { waiting: VecDeque::new() }
+        Outbox { waiting: VecDeque::new(), taken_at: None, stalled: false }
     }
 
     /// Gives a command to the replica, behind those that wait.
@@ -56,13 +53,22 @@ impl Outbox {
     #[cold]
     fn send_later<M: Memory>(&mut self, port: &mut Port<M>, command: &Command) -> Sent {
         self.waiting.push_back(*command);
-        self.send_waiting(port)
+        self.fill(port)
     }
 
-    /// Puts as many of those that wait on the ring as it has room for.
-    ///
+    /// Puts as many of those that wait on the ring as it has room for, and notes since when the replica takes
+    /// nothing.
+    pub fn send_waiting<M: Memory>(&mut self, port: &mut Port<M>, now: Instant) -> Sent {
+        let sent = self.fill(port);
+        if sent == Sent::Nothing {
+            let since = *self.taken_at.get_or_insert(now);
+            self.stalled |= now.since(since) >= PATIENCE;
+        }
+        sent
+    }
+
     /// If the session is cut off, no replica reads its rings any more, and those that wait are forgotten.
-    pub fn send_waiting<M: Memory>(&mut self, port: &mut Port<M>) -> Sent {
+    fn fill<M: Memory>(&mut self, port: &mut Port<M>) -> Sent {
         let before = self.waiting.len();
         while let Some(command) = self.waiting.front() {
             if !port.push(command) {
@@ -73,11 +79,21 @@ impl Outbox {
         if !self.waiting.is_empty() && port.is_cut_off() {
             self.waiting.clear();
         }
+        if self.waiting.len() < before || self.waiting.is_empty() {
+            // It takes something: it is worth waiting for again.
+            (self.taken_at, self.stalled) = (None, false);
+        }
         match self.waiting.len() {
             0 => Sent::All,
             left if left < before => Sent::Some,
             _ => Sent::Nothing,
         }
+    }
+
+    /// Whether the replica has taken nothing for [`PATIENCE`]: its commands still go out in order, but
+    /// waiting for it would stop a program for as long as the replica stands still.
+    pub const fn has_stalled(&self) -> bool {
+        self.stalled
     }
 
     /// Whether none waits.
@@ -136,7 +152,7 @@ mod tests {
         assert!(!outbox.is_empty());
         while !outbox.is_empty() {
             taken.extend(take(&memory, 100));
-            assert_ne!(outbox.send_waiting(&mut port), Sent::Nothing);
+            assert_ne!(outbox.send_waiting(&mut port, Instant::ZERO), Sent::Nothing);
         }
         taken.extend(take(&memory, usize::MAX));
         assert_eq!(taken, (0..all).map(kick).collect::<Vec<_>>());
@@ -154,6 +170,27 @@ mod tests {
         assert_eq!(outbox.send(&mut port, &kick(COMMANDS + 2)), Sent::Some);
         let taken = take(&memory, usize::MAX);
         assert_eq!(taken, (1..=on_ring).map(kick).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_replica_has_stalled_after_five_seconds_without_taking_anything_until_it_takes_something() {
+        let (memory, mut port) = port();
+        let mut outbox = Outbox::new();
+        for number in 0..2 * COMMANDS {
+            outbox.send(&mut port, &kick(number));
+        }
+        let at = |seconds: u64| Instant::ZERO + Duration::from_secs(100 + seconds);
+        let look =
+            |outbox: &mut Outbox, port: &mut _, seconds| (outbox.send_waiting(port, at(seconds)), outbox.has_stalled());
+        assert_eq!(look(&mut outbox, &mut port, 0), (Sent::Nothing, false), "nobody has looked before");
+        assert_eq!(look(&mut outbox, &mut port, 4), (Sent::Nothing, false));
+        take(&memory, 1);
+        assert_eq!(look(&mut outbox, &mut port, 5), (Sent::Some, false), "it took something");
+        assert_eq!(look(&mut outbox, &mut port, 6), (Sent::Nothing, false));
+        assert_eq!(look(&mut outbox, &mut port, 11), (Sent::Nothing, true));
+        assert_eq!((outbox.send(&mut port, &kick(0)), outbox.has_stalled()), (Sent::Nothing, true));
+        take(&memory, 1);
+        assert_eq!((outbox.send(&mut port, &kick(0)), outbox.has_stalled()), (Sent::Some, false));
     }
 
     #[test]

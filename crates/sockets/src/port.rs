@@ -8,7 +8,8 @@
 //!   1024   calls resolved (u64), calls that made a system call (u64): read by `atoll status`
 //!   4096   pool of the send area
 //! ```
-//! All of it survives the process that wrote it; a child that inherited the arena goes on where its parent was.
+//! All of it survives the process that wrote it; a child that inherited the arena goes on where its parent
+//! was.
 
 use alloc::vec::Vec;
 
@@ -26,8 +27,8 @@ pub const COUNTERS: usize = 1024;
 const SLOTS_USED: usize = 64;
 const SLOTS_FREE: usize = 68;
 
-/// Library word of a slot: generation that was closed and whose `SlotDone` is awaited, plus this flag. (Of whoever died nothing says so but
-/// that the slot has no holders.)
+/// Library word of a slot: generation that was closed and whose `SlotDone` is awaited, plus this flag. (Of
+/// whoever died nothing says so but that the slot has no holders.)
 const WORD_CLOSING: usize = 0;
 const WORD_LINK: usize = 1;
 const CLOSING: u64 = 1 << 32;
@@ -71,8 +72,8 @@ impl<M: Memory> Port<M> {
         Slot::new(&self.memory, &self.layout, slot)
     }
 
-    /// Another process of the family may have pushed: read the own position again. Under the family's lock. (Events are taken
-    /// by the session's owner alone.)
+    /// Another process of the family may have pushed: read the own position again. Under the family's lock.
+    /// (Events are taken by the session's owner alone.)
     pub fn reload(&mut self) {
         self.commands.reload(&self.memory);
     }
@@ -110,7 +111,8 @@ impl<M: Memory> Port<M> {
         self.memory.load32_acquire(OVERFLOW)
     }
 
-    /// Whether the replica does not listen any more, because servers have died of this session: what is sent to it is not answered.
+    /// Whether the replica does not listen any more, because servers have died of this session: what is sent
+    /// to it is not answered.
     #[inline]
     pub fn is_cut_off(&self) -> bool {
         self.memory.load32_acquire(CUT_OFF) != 0
@@ -143,8 +145,8 @@ impl<M: Memory> Port<M> {
         Some((slot, generation))
     }
 
-    /// Process `member` holds the slot no longer. Returns whether it was the last holder, which has to tell the replica. Under the
-    /// family's lock.
+    /// Process `member` holds the slot no longer. Returns whether it was the last holder, which has to tell
+    /// the replica. Under the family's lock.
     pub fn close_slot(&self, slot: SlotId, generation: u32, member: u8) -> bool {
         let Some(view) = self.slot(slot).filter(|view| view.app_generation() == generation) else { return false };
         if view.remove_holder(member) != 0 {
@@ -162,8 +164,8 @@ impl<M: Memory> Port<M> {
         }
     }
 
-    /// The replica is done with the slot: its send buffer goes back to the pool, an application's slot to the free list.
-    /// Returns whether the slot was waiting for this.
+    /// The replica is done with the slot: its send buffer goes back to the pool, an application's slot to the
+    /// free list. Returns whether the slot was waiting for this.
     pub fn slot_done(&mut self, slot: SlotId, generation: u32) -> bool {
         let Some(view) = self.slot(slot).filter(|view| self.is_over(view, generation)) else { return false };
         self.release_send(slot);
@@ -177,7 +179,8 @@ impl<M: Memory> Port<M> {
         true
     }
 
-    /// Whether all holders of this generation of a slot have closed it or died, and [`Port::slot_done`] has not seen it yet.
+    /// Whether all holders of this generation of a slot have closed it or died, and [`Port::slot_done`] has
+    /// not seen it yet.
     fn is_over(&self, view: &Slot<'_, M>, generation: u32) -> bool {
         let (word, low) = (view.library_word(WORD_CLOSING), u64::from(generation));
         view.app_generation() == generation && (word == CLOSING | low || view.holders() == 0 && word != DONE | low)
@@ -211,12 +214,13 @@ impl<M: Memory> Port<M> {
         }
     }
 
-    /// Makes good what a process left half done that died while it had the family's lock: the pool of the send area says again what the
-    /// slots say. Under that lock. Who dies meanwhile leaves it to the next one.
+    /// Makes good what a process left half done that died while it had the family's lock: the pool of the
+    /// send area says again what the slots say. Under that lock. Who dies meanwhile leaves it to the next
+    /// one.
     ///
-    /// A block that was taken and is in no slot yet is free, one that was given back and is still in a slot is in use; it is given back
-    /// once more when the slot's next writer looks. Slots that were being given back are lost with the only one who does that, the
-    /// session's owner.
+    /// A block that was taken and is in no slot yet is free, one that was given back and is still in a slot
+    /// is in use; it is given back once more when the slot's next writer looks. Slots that were being given
+    /// back are lost with the only one who does that, the session's owner.
     pub fn repair(&self) {
         let pool = &self.layout.send_pool;
         let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
@@ -230,7 +234,8 @@ impl<M: Memory> Port<M> {
             blocks.extend([extents.current, extents.old].into_iter().flatten().map(|ring| (ring.unit, ring.log2)));
         }
         pool.reset(&self.memory);
-        // Blocks that two slots name cannot be: extents are published under the lock, after the pool has given them.
+        // Blocks that two slots name cannot be: extents are published under the lock, after the pool has
+        // given them.
         pool.resume(&self.memory, &mut blocks);
     }
 

@@ -1,5 +1,5 @@
-//! Where do objects live whose number is handed out? A table in chunks: numbers stay, objects never move, freed numbers are
-//! used again, the last freed first.
+//! Where do objects live whose number is handed out? A table in chunks: numbers stay, objects never move,
+//! freed numbers are used again, the last freed first.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,6 +1,8 @@
-//! What do receive, send, shutdown and poll do on a connection? tcp(7), recv(2), send(2), shutdown(2), poll(2).
+//! What do receive, send, shutdown and poll do on a connection? tcp(7), recv(2), send(2), shutdown(2),
+//! poll(2).
 //!
-//! All positions live in the slot, shared with the family; the few facts that belong to one process are in [`Local`].
+//! All positions live in the slot, shared with the family; the few facts that belong to one process are in
+//! [`Local`].
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -26,7 +28,8 @@ pub struct Local {
     pub starved: bool,
     /// `SO_OOBINLINE`: the urgent octet is part of the stream.
     pub urgent_inline: bool,
-    /// The last attempt to read found only octets that are none of the stream, up to here: see [`Stream::pass`].
+    /// The last attempt to read found only octets that are none of the stream, up to here: see
+    /// [`Stream::pass`].
     pub pass: Option<u64>,
 }
 
@@ -104,8 +107,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN);
     }
 
-    /// Says whether the close is to be a reset (`SO_LINGER` with no time), for whoever closes: another process, or the replica, if the last
-    /// holder dies.
+    /// Says whether the close is to be a reset (`SO_LINGER` with no time), for whoever closes: another
+    /// process, or the replica, if the last holder dies.
     pub fn set_reset_on_close(&self, on: bool) {
         let flags = self.slot.app_flags();
         let wanted = if on { flags | APP_RESET } else { flags & !APP_RESET };
@@ -197,7 +200,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         } else {
             let queued = self.slot.send_tail().wrapping_sub(self.slot.acknowledged());
             let limit = u64::from(self.slot.send_limit());
-            // As Linux: writable when at least a third of the buffer is free; with TCP_NOTSENT_LOWAT, when little is unsent.
+            // As Linux: writable when at least a third of the buffer is free; with TCP_NOTSENT_LOWAT, when
+            // little is unsent.
             let has_room = if flags & REPLICA_UNSENT != 0 {
                 flags & REPLICA_UNSENT_FULL == 0 && queued < limit
             } else {
@@ -256,8 +260,9 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.is_closed() && self.slot.error() == Cause::NoBuffers
     }
 
-    /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`. Returns false
-    /// when the replica has published rings that do not hold them, or has given their memory to others.
+    /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`.
+    /// Returns false when the replica has published rings that do not hold them, or has given their memory to
+    /// others.
     #[inline]
     pub fn copy_out(&self, readable: &Readable, at: u64, out: &mut [u8]) -> bool {
         if out.is_empty() {
@@ -266,7 +271,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         match readable.extents.pieces(at, out.len()) {
             Some(pieces) => {
                 pieces.read(self.memory, self.layout.receive_area, out);
-                // Partner: the replica says that it is void, commits, and only then gives the memory to others.
+                // Partner: the replica says that it is void, commits, and only then gives the memory to
+                // others.
                 fence(Ordering::Acquire);
                 !self.is_void()
             }
@@ -274,8 +280,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
     }
 
-    /// Publishes that everything before `to` was consumed. Returns whether the replica is to be kicked: the window was
-    /// nearly closed.
+    /// Publishes that everything before `to` was consumed. Returns whether the replica is to be kicked: the
+    /// window was nearly closed.
     #[inline]
     pub fn consume(&self, to: u64) -> bool {
         let before = self.slot.receive_head();

@@ -1,7 +1,8 @@
 //! What do urgent octets do to reading? tcp(7), recv(2), sockatmark(3), as Linux does it.
 //!
-//! One octet is *the mark*: the one that the peer called urgent last. Reading never goes beyond it in one call. A program
-//! that has not set SO_OOBINLINE gets it by `recv(MSG_OOB)` alone, and reading from the mark on passes it over, taken or not.
+//! One octet is *the mark*: the one that the peer called urgent last. Reading never goes beyond it in one
+//! call. A program that has not set SO_OOBINLINE gets it by `recv(MSG_OOB)` alone, and reading from the mark
+//! on passes it over, taken or not.
 //!
 //! ```text
 //!          head                mark            tail
@@ -55,7 +56,8 @@ impl<M: Memory> Stream<'_, M> {
 
     /// `recv(MSG_OOB)`; with `peek` it stays. Never blocks: [`Failure::WouldBlock`] is EAGAIN.
     ///
-    /// Fails with EINVAL if there is no urgent octet, if it was taken already, or if it is part of the stream (SO_OOBINLINE).
+    /// Fails with EINVAL if there is no urgent octet, if it was taken already, or if it is part of the stream
+    /// (SO_OOBINLINE).
     pub fn receive_urgent(&self, local: &Local, peek: bool) -> Result<Urgent, Failure> {
         let Some(mark) = self.mark().filter(|_| !local.urgent_inline) else { return Err(Errno::EINVAL.into()) };
         if self.slot().taken() == Some(mark) {
@@ -95,8 +97,8 @@ impl<M: Memory> Stream<'_, M> {
         Some(readable)
     }
 
-    /// After an attempt to read (not to peek): consumes the octets that it found to be none of the stream, if there was nothing
-    /// else. Returns whether the replica is to be kicked.
+    /// After an attempt to read (not to peek): consumes the octets that it found to be none of the stream, if
+    /// there was nothing else. Returns whether the replica is to be kicked.
     #[inline]
     pub fn pass(&self, local: &mut Local) -> bool {
         local.pass.take().is_some_and(|to| self.consume(to))

@@ -1,8 +1,9 @@
 //! Who watches what? Interest lists and ready lists of epoll(7).
 //!
-//! A [`Watch`] ties one set (an epoll instance) to one target (a socket, or another set). It is a member of two lists: the
-//! target's, so that an event finds its watchers, and the set's, so that closing finds its members. While something may be
-//! ready it is also in the set's ready list: looking costs O(ready), not O(watched).
+//! A [`Watch`] ties one set (an epoll instance) to one target (a socket, or another set). It is a member of
+//! two lists: the target's, so that an event finds its watchers, and the set's, so that closing finds its
+//! members. While something may be ready it is also in the set's ready list: looking costs O(ready), not
+//! O(watched).
 
 use crate::slab::{NONE, Slab};
 
@@ -211,8 +212,8 @@ impl Watches {
         self.slab.get(index).map_or(NONE, |watch| watch.of_set.next)
     }
 
-    /// Something of `ready_bits` may hold for the watch's target now. Returns whether it concerns the watch; it is then in
-    /// the ready list of its set.
+    /// Something of `ready_bits` may hold for the watch's target now. Returns whether it concerns the watch;
+    /// it is then in the ready list of its set.
     pub fn queue(&mut self, index: u32, ready_bits: u32, ready: &mut Head) -> bool {
         let Some(watch) = self.slab.get_mut(index) else { return false };
         if watch.disarmed || (watch.events & EVENT_BITS | ALWAYS) & ready_bits == 0 {
@@ -225,10 +226,11 @@ impl Watches {
         true
     }
 
-    /// epoll_wait(2): takes up to `max` events out of a ready list. `readiness` looks at a target as it is now.
+    /// epoll_wait(2): takes up to `max` events out of a ready list. `readiness` looks at a target as it is
+    /// now.
     ///
-    /// Level-triggered watches stay in the list, at its end, so that all of a long list get their turn; edge-triggered
-    /// ones leave it until the next event, one-shot ones until they are armed again.
+    /// Level-triggered watches stay in the list, at its end, so that all of a long list get their turn;
+    /// edge-triggered ones leave it until the next event, one-shot ones until they are armed again.
     pub fn collect(
         &mut self,
         ready: &mut Head,

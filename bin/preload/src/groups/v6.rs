@@ -3,34 +3,12 @@
 use atoll_base::Addr;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
+use atoll_sockets::client::groups::{LOOPBACK_INDEX, MulticastV6};
+use atoll_sockets::client::options::Membership;
 
-use super::{Joining, LOOPBACK_INDEX, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, Tell, index, tell};
-use crate::options::Value;
-use crate::state::State;
-
-/// What a socket wants of groups of IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MulticastV6 {
-    pub all: bool,
-    pub is_looped: bool,
-    pub hops: u8,
-    /// `IPV6_MULTICAST_IF`: the number of an interface, 0 for none.
-    pub interface: u32,
-}
-
-impl MulticastV6 {
-    /// Whether datagrams to groups leave over the loopback.
-    pub const fn is_inside(&self) -> bool {
-        self.interface == LOOPBACK_INDEX
-    }
-}
-
-/// As ipv6(7) says of a new socket.
-impl Default for MulticastV6 {
-    fn default() -> MulticastV6 {
-        MulticastV6 { all: true, is_looped: true, hops: 1, interface: 0 }
-    }
-}
+use super::{Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, index};
+use crate::platform::Client;
+use crate::value::Value;
 
 /// Memberships of one socket. Linux bounds their memory (`optmem_max`), which is enough for somewhat more.
 const MEMBERSHIPS_MAX: usize = 64;
@@ -52,9 +30,9 @@ pub(super) const fn is_option(name: i32) -> bool {
 }
 
 /// A new value of an option; errors are those of `do_ipv6_setsockopt`.
-pub(super) fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Result<Option<Joining>, Errno> {
-    let has_link = state.sessions.first().is_some_and(|session| !session.network().addresses.is_empty());
-    let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+pub(super) fn set(client: &mut Client, object: u32, name: i32, value: &[u8]) -> Result<Option<Joining>, Errno> {
+    let has_link = client.own().is_some_and(|session| !session.network().addresses.is_empty());
+    let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
     if !socket.v6 || (tcp && matches!(name, libc::IPV6_MULTICAST_HOPS | libc::IPV6_MULTICAST_IF)) {
         return Err(Errno::ENOPROTOOPT);
@@ -89,10 +67,10 @@ pub(super) fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Re
             if tcp {
                 return Err(Errno::EPROTO);
             }
-            return change(state, object, group, interface, has_link, joins);
+            return change(client, object, group, interface, has_link, joins);
         }
     };
-    state.send_option(object, option, told);
+    client.send_option(object, option, told);
     Ok(None)
 }
 
@@ -108,22 +86,10 @@ pub(super) fn get(wishes: &MulticastV6, name: i32) -> Result<Value, Errno> {
     Ok(Value::of(&value.to_ne_bytes()))
 }
 
-/// See [`super::tell_all`].
-pub(super) fn tell_all(state: &mut State, object: u32, wishes: &MulticastV6) {
-    for (option, value) in [
-        (SocketOption::MulticastHops, wishes.hops.into()),
-        (SocketOption::MulticastLoopV6, wishes.is_looped.into()),
-        (SocketOption::MulticastAllV6, wishes.all.into()),
-        (SocketOption::MulticastInsideV6, wishes.is_inside().into()),
-    ] {
-        state.send_option(object, option, value);
-    }
-}
-
-/// Joins or leaves a group (`ipv6_sock_mc_join`, `ipv6_sock_mc_drop`). `interface`: its number, 0 for any. `has_link`: the stack speaks IPv6
-/// on its link.
+/// Joins or leaves a group (`ipv6_sock_mc_join`, `ipv6_sock_mc_drop`). `interface`: its number, 0 for any.
+/// `has_link`: the stack speaks IPv6 on its link.
 fn change(
-    state: &mut State,
+    client: &mut Client,
     object: u32,
     group: Addr,
     interface: u32,
@@ -133,7 +99,7 @@ fn change(
     if !group.is_v6_multicast() {
         return Err(Errno::EINVAL);
     }
-    let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+    let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let joined = &mut socket.multicast.get_or_insert_default().joined;
     let inside = interface == LOOPBACK_INDEX;
     let is_it = |(other, on): &(Addr, bool)| *other == group && (*on == inside || interface == 0);
@@ -144,12 +110,12 @@ fn change(
         None if joins && count >= MEMBERSHIPS_MAX => Err(Errno::ENOBUFS),
         None if joins => {
             joined.push((group, inside));
-            let tokens = tell(state, object, group, inside, Tell::Joins);
+            let tokens = client.send_membership(object, group, inside, Membership::Joins);
             Ok(Some(Joining { group, inside, tokens }))
         }
         Some(at) => {
             let (_, inside) = joined.remove(at);
-            tell(state, object, group, inside, Tell::Leaves);
+            client.send_membership(object, group, inside, Membership::Leaves);
             Ok(None)
         }
         None => Err(Errno::EADDRNOTAVAIL),

@@ -3,13 +3,14 @@
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use atoll_sockets::Errno;
+use atoll_sockets::client::object::Owner;
+use atoll_sockets::client::object::{Kind, Socket};
 
 use super::sockets::SIOCATMARK;
 use super::{answer, fail, streams};
-use crate::object::{Kind, Socket};
-use crate::state::STATE;
+use crate::lock::STATE;
 use crate::table::{self, Fd, lookup};
-use crate::urgent::{self, Owner, OwnerEx};
+use crate::urgent::{self, OwnerEx};
 use crate::{calls, real, stats};
 
 // fcntl.h, linux/sockios.h.
@@ -36,8 +37,8 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 // structure: syscall: syscall(2) has as many
-/// syscall(2): some programs (libuv among them) close descriptors this way; a number that the kernel gives out again must not
-/// be taken for the socket that had it before.
+/// syscall(2): some programs (libuv among them) close descriptors this way; a number that the kernel gives
+/// out again must not be taken for the socket that had it before.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn syscall(
@@ -104,10 +105,10 @@ fn share(old: c_int, new: c_int, close_on_exec: bool) {
         && new >= 0
     {
         STATE.with(|state| {
-            if let Some(entry) = state.objects.get_mut(object) {
+            if let Some(entry) = state.client.object_mut(object) {
                 entry.descriptors += 1;
             }
-            if let Some(socket) = state.socket_mut(object) {
+            if let Some(socket) = state.client.socket_mut(object) {
                 // Numbers of sockets that are duplicated do not go back to the pool.
                 socket.pooled = false;
             }
@@ -151,14 +152,14 @@ fn duplicate(old: c_int, new: c_int, close_on_exec: bool, make: impl FnOnce() ->
     }
     if is_spare {
         // The program wants the number; there are others.
-        STATE.with(|state| state.spare.retain(|spare| spare.0 != new));
+        STATE.with(|state| state.reserved.give_up(new));
         table::set_kernel(new);
     }
     let result = make();
     if result >= 0 && old != new {
         if let Fd::Object(object) = lookup(new) {
             table::set_kernel(new);
-            STATE.with(|state| state.release(object));
+            STATE.with(|state| state.client.release(object));
         }
         share(old, new, close_on_exec);
     }
@@ -180,7 +181,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
         libc::F_SETFD => {
             // exec looks at our flag; the kernel's is brought in line then.
             table::set_close_on_exec(fd, number & libc::FD_CLOEXEC != 0);
-            let is_pooled = STATE.with(|state| state.socket(object).is_some_and(|socket| socket.pooled));
+            let is_pooled = STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.pooled));
             if is_pooled {
                 return 0;
             }
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
         }
         _ => {}
     }
-    let is_fresh = STATE.with(|state| state.socket(object).map(|socket| matches!(socket.kind, Kind::Fresh)));
+    let is_fresh = STATE.with(|state| state.client.socket(object).map(|socket| matches!(socket.kind, Kind::Fresh)));
     match (command, is_fresh) {
         (libc::F_SETOWN | F_SETOWN_EX, Some(is_fresh)) => {
             let owner = match command {
@@ -219,19 +220,19 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
             }
         }
         (libc::F_GETFL, Some(_)) => {
-            let nonblocking = STATE.with(|state| state.is_nonblocking(object));
+            let nonblocking = STATE.with(|state| state.client.is_nonblocking(object));
             return libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 };
         }
         _ => {}
     }
-    crate::wait::count_system_call();
+    crate::real::count_system_call();
     // SAFETY: passed on; the kernel may still get this socket.
     unsafe { real::fcntl(fd, command, argument) }
 }
 
 fn set_nonblocking(object: u32, nonblocking: bool) {
     STATE.with(|state| {
-        if let Some(entry) = state.objects.get_mut(object) {
+        if let Some(entry) = state.client.object_mut(object) {
             entry.nonblocking = nonblocking;
         }
     });
@@ -247,7 +248,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_voi
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let socket = table::object_at(fd).and_then(|object| {
         STATE.with(|state| {
-            let socket = state.socket(object)?;
+            let socket = state.client.socket(object)?;
             Some((object, matches!(socket.kind, Kind::Fresh), matches!(socket.kind, Kind::Listening(_))))
         })
     });
@@ -266,7 +267,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         }
         libc::FIOCLEX | libc::FIONCLEX => {
             table::set_close_on_exec(fd, request == libc::FIOCLEX);
-            if STATE.with(|state| state.socket(object).is_some_and(|socket| socket.pooled)) {
+            if STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.pooled)) {
                 return 0;
             }
         }
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         }
         _ => {}
     }
-    crate::wait::count_system_call();
+    crate::real::count_system_call();
     // SAFETY: passed on.
     unsafe { real::ioctl(fd, request, argument) }
 }
@@ -304,12 +305,12 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 /// Octets that wait to be read, or are not acknowledged yet.
 fn octets(object: u32, received: bool) -> u64 {
     STATE.with(|state| {
-        state.drain();
-        if let Some((stream, local, _)) = state.stream(object) {
+        state.client.drain();
+        if let Some((stream, local, _)) = state.client.stream(object) {
             return if received { stream.unread(local) } else { stream.unacknowledged() };
         }
-        let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket(object) else { return 0 };
-        let first = |place| state.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
+        let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.client.socket(object) else { return 0 };
+        let first = |place| state.client.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
         if received { datagram.places.iter().find_map(|place| first(*place)).unwrap_or(0) } else { 0 }
     })
 }

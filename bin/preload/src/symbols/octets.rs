@@ -10,7 +10,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 use super::sockets::{goes_to_kernel, server};
 use super::{Address, fail, length, parts_of, passing, write_address};
 use crate::fast_open::MSG_FASTOPEN;
-use crate::state::STATE;
+use crate::lock::STATE;
 use crate::table::object_at;
 use crate::transfer::{self, Parts};
 use crate::{calls, real};
@@ -24,7 +24,7 @@ fn part(buf: *const c_void, len: size_t) -> [iovec; 1] {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     match object_at(fd) {
-        Some(object) => length(transfer::receive(object, &Parts(&part(buf, len)), 0).map(|r| r.len)),
+        Some(object) => length(crate::octets::receive(object, &Parts(&part(buf, len)), 0).map(|r| r.len)),
         // SAFETY: passed on.
         None => unsafe { real::read(fd, buf, len) },
     }
@@ -48,7 +48,7 @@ fn check(len: size_t, room: size_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     match object_at(fd) {
-        Some(object) => length(transfer::send(object, &Parts(&part(buf, len)), 0, None)),
+        Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), 0, None)),
         // SAFETY: passed on.
         None => unsafe { real::write(fd, buf, len) },
     }
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     };
     // SAFETY: the program's memory.
     match unsafe { parts_of(iov, count as usize) } {
-        Some(parts) => length(transfer::receive(object, &parts, 0).map(|r| r.len)),
+        Some(parts) => length(crate::octets::receive(object, &parts, 0).map(|r| r.len)),
         None => length(Err(Errno::EINVAL)),
     }
 }
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
     };
     // SAFETY: the program's memory.
     match unsafe { parts_of(iov, count as usize) } {
-        Some(parts) => length(transfer::send(object, &parts, 0, None)),
+        Some(parts) => length(crate::octets::send(object, &parts, 0, None)),
         None => length(Err(Errno::EINVAL)),
     }
 }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     match object_at(fd) {
-        Some(object) => length(transfer::receive(object, &Parts(&part(buf, len)), flags).map(|r| r.len)),
+        Some(object) => length(crate::octets::receive(object, &Parts(&part(buf, len)), flags).map(|r| r.len)),
         // SAFETY: passed on.
         None => unsafe { real::recv(fd, buf, len, flags) },
     }
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, ro
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     match object_at(fd) {
-        Some(object) => length(transfer::send(object, &Parts(&part(buf, len)), flags, None)),
+        Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), flags, None)),
         // SAFETY: passed on.
         None => unsafe { real::send(fd, buf, len, flags) },
     }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn recvfrom(
         // SAFETY: passed on.
         return unsafe { real::recvfrom(fd, buf, len, flags, addr, alen) };
     };
-    match transfer::receive(object, &Parts(&part(buf, len)), flags) {
+    match crate::octets::receive(object, &Parts(&part(buf, len)), flags) {
         Ok(received) => {
             match received.peer {
                 // SAFETY: the program's memory.
@@ -149,7 +149,8 @@ pub unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(fd, buf, len, flags, addr, alen) }
 }
 
-/// Where a datagram is to go: as the address of the call says. `Err`: the call fails, or (`None`) is the kernel's.
+/// Where a datagram is to go: as the address of the call says. `Err`: the call fails, or (`None`) is the
+/// kernel's.
 ///
 /// # Safety
 /// As for [`Address::read`].
@@ -162,7 +163,7 @@ unsafe fn receiver(
     if addr.is_null() {
         return Ok(None);
     }
-    let known = STATE.with(|state| state.socket(object).map(|s| (s.protocol, s.v6, s.options.v6_only)));
+    let known = STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.v6_only)));
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): with a connection the address is ignored; with MSG_FASTOPEN there is none yet.
@@ -204,7 +205,7 @@ pub unsafe extern "C" fn sendto(
     };
     // SAFETY: the program's address.
     match unsafe { receiver(object, addr, alen, flags) } {
-        Ok(peer) => length(transfer::send(object, &Parts(&part(buf, len)), flags, peer)),
+        Ok(peer) => length(crate::octets::send(object, &Parts(&part(buf, len)), flags, peer)),
         Err(Some(errno)) => length(Err(errno)),
         Err(None) => {
             calls::to_kernel(object);
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
     let msg = unsafe { &mut *msg };
     // SAFETY: its parts.
     let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else { return length(Err(Errno::EMSGSIZE)) };
-    match transfer::receive(object, &parts, flags) {
+    match crate::octets::receive(object, &parts, flags) {
         Ok(received) => {
             match received.peer {
                 // SAFETY: the program's memory.
@@ -266,7 +267,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
     };
     // SAFETY: its parts.
     match unsafe { parts_of(message.msg_iov, message.msg_iovlen) } {
-        Some(parts) => length(transfer::send(object, &parts, flags, peer)),
+        Some(parts) => length(crate::octets::send(object, &parts, flags, peer)),
         None => length(Err(Errno::EMSGSIZE)),
     }
 }

@@ -1,16 +1,19 @@
 //! SCM_RIGHTS: a socket of ours that is passed over a unix socket. unix(7), cmsg(3).
 //!
-//! In place of the descriptor goes a memfd that says which session and slot it is; the receiver joins the session. Until it has
-//! said so in the slot, or some time has passed, the sender stays a holder, so that it may close what it has sent.
+//! In place of the descriptor goes a memfd that says which session and slot it is; the receiver joins the
+//! session. Until it has said so in the slot, or some time has passed, the sender stays a holder, so that it
+//! may close what it has sent.
 
 use std::ffi::c_int;
 
+use atoll_sockets::client::object::Body;
 use libc::{cmsghdr, msghdr, ssize_t};
 
+use crate::control::ask_supervisor;
 use crate::exec::{Words, adopt_socket, from_memfd, to_memfd, write_socket};
-use crate::object::{Body, Object, Place};
+use crate::lock::STATE;
+use crate::platform::Client;
 use crate::real;
-use crate::state::{STATE, State};
 use crate::table::{self, Internal, object_at};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"atollfd1");
@@ -59,7 +62,7 @@ pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: passed on.
     let result = unsafe { real::sendmsg(fd, msg, flags) };
-    let errno = crate::wait::last_errno();
+    let errno = crate::real::last_errno();
     for (place, number, letter) in replaced {
         // SAFETY: as above.
         unsafe { place.write_unaligned(number) };
@@ -73,31 +76,14 @@ pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
 /// What the receiver of a socket has to know.
 fn letter(object: u32) -> Option<Internal> {
     STATE.with(|state| {
-        let place = *state.socket(object)?.places().first()?;
-        let session = state.sessions.get_mut(place.session)?;
+        let client = &mut state.client;
+        client.before_passing(object)?;
+        let socket = client.socket(object)?;
+        let session = client.sessions().get(socket.places().first()?.session)?;
         let mut words = vec![MAGIC, u64::from(session.id), session.key];
-        session.shared = true;
-        let nonblocking = state.is_nonblocking(object);
-        let socket = state.socket_mut(object)?;
-        socket.passed = true;
-        write_socket(&mut words, socket, nonblocking, |_| 0);
-        for place in socket.places().to_vec() {
-            if let Some(slot) = state.slot_of(place) {
-                slot.set_bell(0);
-                slot.set_library_word(RECEIVED_WORD, 0);
-            }
-        }
+        write_socket(&mut words, socket, client.is_nonblocking(object), |_| 0);
         to_memfd(&words)
     })
-}
-
-/// Library word of a slot in which a receiver says that it has the socket.
-const RECEIVED_WORD: usize = 1;
-const RECEIVED: u64 = 1 << 63;
-
-/// Whether whoever was sent the socket has got it.
-pub fn was_received(state: &State, place: Place) -> bool {
-    state.slot_of(place).is_none_or(|slot| slot.library_word(RECEIVED_WORD) & RECEIVED != 0)
 }
 
 /// recvmsg(2) on a socket of the kernel.
@@ -122,9 +108,10 @@ pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     result
 }
 
-/// Makes a socket of the letter that came in its place. If that fails, the program has a descriptor without use.
+/// Makes a socket of the letter that came in its place. If that fails, the program has a descriptor without
+/// use.
 fn open(number: c_int, words: &[u64], close_on_exec: bool) {
-    let placeholder = crate::calls::kernel_socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    let placeholder = real::kernel_socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     if placeholder < 0 {
         return;
     }
@@ -132,44 +119,39 @@ fn open(number: c_int, words: &[u64], close_on_exec: bool) {
     // SAFETY: two descriptors of ours.
     unsafe { real::sys!(libc::SYS_dup3, placeholder, number, cloexec) };
     table::close(placeholder);
+    let [session, key, socket @ ..] = words else { return };
+    let Ok(id) = u32::try_from(*session) else { return };
+    let known = |client: &Client| client.sessions().iter().position(|session| session.id == id);
+    // The supervisor is asked without the lock: other threads go on.
+    let joined = match STATE.with(|state| state.join().then(|| known(&state.client))) {
+        None => return,
+        Some(Some(_)) => None,
+        Some(None) => match ask_supervisor(|control| control.join(id, *key)) {
+            Ok(joined) => Some(joined),
+            Err(_) => return,
+        },
+    };
     STATE.with(|state| {
-        let [session, key, socket @ ..] = words else { return };
-        let Ok(id) = u32::try_from(*session) else { return };
-        if !state.join() {
-            return;
-        }
-        let known = state.sessions.iter().position(|session| session.id == id);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let Some(mut joined) = state.control.as_ref().and_then(|control| control.join(id, *key)) else {
-                    return;
-                };
-                joined.shared = true;
-                state.sessions.push(joined);
-                state.sessions.len() - 1
-            }
+        let index = match (known(&state.client), joined) {
+            (Some(index), _) => index,
+            (None, Some(joined)) => state.client.add_session(joined),
+            (None, None) => return,
         };
         let Some(mut object) = Words(socket).socket() else { return };
         let mut places = Vec::new();
-        if let Object { body: Body::Socket(socket), .. } = &mut object {
+        if let Body::Socket(socket) = &mut object.body {
             // The port stays the sender's.
             socket.lease = 0;
             socket.places_mut().iter_mut().for_each(|place| place.session = index);
             places.extend_from_slice(socket.places());
         }
-        let member = state.sessions[index].member;
-        for place in &places {
-            if let Some(slot) = state.slot_of(*place) {
-                slot.add_holder(member);
-                slot.set_library_word(RECEIVED_WORD, RECEIVED);
-            }
-        }
+        places.iter().for_each(|place| state.client.receive_passed(*place));
         if index == 0 {
             // It has come back to where it was sent: as if it had been duplicated.
-            let Some(place) = places.first() else { return };
-            let user = state.sessions[0].replicas[place.replica].user(place.slot);
-            if let Some(entry) = state.objects.get_mut(user) {
+            let (Some(place), Some(session)) = (places.first(), state.client.own()) else { return };
+            let Some(replica) = session.replicas().get(place.replica) else { return };
+            let user = replica.user(place.slot);
+            if let Some(entry) = state.client.object_mut(user) {
                 entry.descriptors += 1;
                 table::set_object(number, user, close_on_exec);
                 return;

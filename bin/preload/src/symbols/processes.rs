@@ -1,11 +1,13 @@
-//! execve(2), posix_spawn(3), vfork(2): other programs, with the sockets that they inherit. See [`crate::exec`].
+//! execve(2), posix_spawn(3), vfork(2): other programs, with the sockets that they inherit. See
+//! [`crate::exec`].
 
 use std::ffi::{c_char, c_int};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::exec::{ExecState, Guidance, survivors, with_sockets};
-use crate::state::{STATE, is_away};
+use crate::lock::STATE;
+use crate::state::is_away;
 use crate::{real, table};
 
 type Strings = *const *const c_char;
@@ -16,7 +18,8 @@ unsafe extern "C" {
 
 /// The environment of this process.
 fn environment() -> Strings {
-    // SAFETY: a pointer of the C library; whoever changes it while it executes a program has a race of its own.
+    // SAFETY: a pointer of the C library; whoever changes it while it executes a program has a race of its
+    // own.
     unsafe { environ }
 }
 
@@ -50,8 +53,8 @@ pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_i
     unsafe { with_sockets(envp, |envp| real::fexecve(fd, argv, envp)) }
 }
 
-/// The variadic functions: their arguments after the first are laid out on the stack as an array, which is what the others want.
-/// (Elsewhere than on x86-64 the C library's own run, and sockets do not survive them.)
+/// The variadic functions: their arguments after the first are laid out on the stack as an array, which is
+/// what the others want. (Elsewhere than on x86-64 the C library's own run, and sockets do not survive them.)
 #[cfg(target_arch = "x86_64")]
 mod variadic {
     use super::{Strings, c_char, c_int, execv, execve, execvp};
@@ -151,7 +154,8 @@ unsafe fn spawn(
     result
 }
 
-/// One file action, as glibc has it since 2.1 (sysdeps/unix/sysv/linux/spawn_int.h): the union begins at offset 8.
+/// One file action, as glibc has it since 2.1 (sysdeps/unix/sysv/linux/spawn_int.h): the union begins at
+/// offset 8.
 #[repr(C)]
 struct Action {
     tag: c_int,
@@ -169,7 +173,8 @@ struct Actions {
     list: *const Action,
 }
 
-/// The sockets that a spawned program has: those that do not close on exec, changed by what posix_spawn(3) is told to do.
+/// The sockets that a spawned program has: those that do not close on exec, changed by what posix_spawn(3) is
+/// told to do.
 unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_int, u32)> {
     let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
     let mut open: Vec<(c_int, u32, bool)> =
@@ -226,8 +231,9 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     unsafe { real::setns(fd, kind) }
 }
 
-/// vfork(2): with sockets of ours it is fork(2), as POSIX allows, because a child that shares our memory would change what its
-/// parent knows. Otherwise it is the C library's, which returns twice and so cannot be called, only jumped to.
+/// vfork(2): with sockets of ours it is fork(2), as POSIX allows, because a child that shares our memory
+/// would change what its parent knows. Otherwise it is the C library's, which returns twice and so cannot be
+/// called, only jumped to.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -245,7 +251,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn choose_fork() -> *const std::ffi::c_void {
     // A child that is to get a connection of its own has to have memory of its own, too.
-    let needs_connection = || STATE.with(|state| state.kept.is_some() || state.control.is_some());
+    let needs_connection = || STATE.with(|state| state.kept.is_some() || state.client.own().is_some());
     if table::any_objects() || is_away() && needs_connection() {
         return libc::fork as *const std::ffi::c_void;
     }

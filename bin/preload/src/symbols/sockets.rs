@@ -5,18 +5,19 @@ use std::ffi::{c_int, c_ulong, c_void};
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
+use atoll_sockets::client::object::{Body, Kind, Object, Socket};
 use libc::{sockaddr, socklen_t};
 
 use super::{Address, answer, fail, write_address};
-use crate::object::{Body, Kind, Object, Socket};
+use crate::lock::STATE;
 use crate::settings::settings;
-use crate::state::{STATE, State};
+use crate::state::State;
 use crate::table::{self, Fd, lookup};
 use crate::{calls, groups, options, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let fd = calls::kernel_socket(domain, kind, protocol);
+    let fd = real::kernel_socket(domain, kind, protocol);
     if fd < 0 {
         return fd;
     }
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         (libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, true),
         _ => return fd,
     };
-    crate::wait::count_system_call();
+    crate::real::count_system_call();
     match calls::socket(fd, what.0, what.1, nonblocking, close_on_exec) {
         Ok(()) => fd,
         Err(errno) => {
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 
 /// Whether the socket is still to be decided between kernel and stack; a forked child joins the stack here.
 fn is_undecided(state: &mut State, object: u32) -> bool {
-    matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. })) && {
+    matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })) && {
         state.join();
         true
     }
@@ -57,11 +58,11 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let address = unsafe { Address::read(addr, len) };
     let choice = STATE.with(|state| {
         let undecided = is_undecided(state, object);
-        let (v6, v6_only, udp) = match state.socket(object) {
+        let (v6, v6_only, udp) = match state.client.socket(object) {
             Some(socket) => (socket.v6, socket.options.v6_only, socket.protocol == Protocol::Udp),
             None => return Err(Errno::ENOTSOCK),
         };
-        let Some(session) = state.sessions.first() else { return Ok(None) };
+        let Some(session) = state.client.own() else { return Ok(None) };
         let may_be = |e: &Endpoint| {
             let is_group = e.addr.to_v4().is_some_and(groups::is_group) || (udp && e.addr.is_v6_multicast());
             let is_there = e.addr.is_unspecified() || session.is_own(e.addr) || is_group;
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 
 /// Whose connections to `to` are: the stack's, or (false) the kernel's.
 fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
-    let Some(session) = state.sessions.first() else { return false };
+    let Some(session) = state.client.own() else { return false };
     if !matches!(socket.kind, Kind::Fresh) {
         return true;
     }
@@ -146,7 +147,7 @@ enum Choice {
 fn choose(object: u32, address: Address) -> Choice {
     STATE.with(|state| {
         let undecided = is_undecided(state, object);
-        let Some(socket) = state.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
+        let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
         match address.endpoint(socket.v6) {
             // tcp_v6_connect, ip6_datagram_connect: such a socket has no way to IPv4.
             Some(endpoint) if socket.v6 && socket.options.v6_only && endpoint.addr.is_v4() => {
@@ -200,9 +201,9 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let known = table::object_at(fd).and_then(|object| {
-        STATE.with(|state| match state.socket(object) {
+        STATE.with(|state| match state.client.socket(object) {
             None | Some(Socket { kind: Kind::Fresh, .. }) => None,
-            Some(socket) => Some((calls::local_of(state, object), socket.v6)),
+            Some(socket) => Some((state.client.local_of(object), socket.v6)),
         })
     });
     let Some((local, v6)) = known else {
@@ -220,8 +221,8 @@ pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut s
         return unsafe { real::getpeername(fd, addr, len) };
     };
     let peer = STATE.with(|state| {
-        let v6 = state.socket(object).is_some_and(|s| s.v6);
-        calls::peer_of(state, object).map(|peer| (peer, v6))
+        let v6 = state.client.socket(object).is_some_and(|s| s.v6);
+        state.client.peer_of(object).map(|peer| (peer, v6))
     });
     match peer {
         // SAFETY: the program's memory.
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn setsockopt(
     let bytes: &[u8] =
         // SAFETY: the program's memory.
         if value.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) } };
-    let is_fresh = STATE.with(|state| matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
+    let is_fresh = STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);
     if is_fresh {
         // The kernel may still get this socket, and knows options that we do not.
@@ -328,11 +329,12 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     if result < 0 { result } else { mark }
 }
 
-/// Whether a datagram without connection to `peer` is the kernel's: an undecided socket and a destination that is not ours.
+/// Whether a datagram without connection to `peer` is the kernel's: an undecided socket and a destination
+/// that is not ours.
 pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> bool {
     STATE.with(|state| {
         let undecided = is_undecided(state, object);
-        match state.objects.get(object) {
+        match state.client.object(object) {
             Some(Object { body: Body::Socket(socket), .. }) if undecided && socket.protocol == Protocol::Udp => {
                 !is_for_stack(state, socket, peer)
             }

@@ -1,5 +1,5 @@
-//! fdopen(3), and stdin, stdout and stderr: stdio reads and writes inside the C library, so a stream on a socket of ours gets its own
-//! functions.
+//! fdopen(3), and stdin, stdout and stderr: stdio reads and writes inside the C library, so a stream on a
+//! socket of ours gets its own functions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{FILE, size_t, ssize_t};
 
 use super::{descriptors, octets};
-use crate::lock::Locked;
-use crate::state::STATE;
+use crate::futex_lock::FutexLock;
+use crate::lock::STATE;
 use crate::{real, table};
 
 /// `cookie_io_functions_t`, stdio.h.
@@ -28,7 +28,7 @@ unsafe extern "C" {
 }
 
 /// Streams on sockets, with their descriptors.
-static STREAMS: Locked<Vec<(usize, c_int)>> = Locked::new(Vec::new());
+static STREAMS: FutexLock<Vec<(usize, c_int)>> = FutexLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
@@ -50,7 +50,8 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let is_socket = table::object_at(fd).is_some_and(|object| STATE.with(|state| state.socket(object).is_some()));
+    let is_socket =
+        table::object_at(fd).is_some_and(|object| STATE.with(|state| state.client.socket(object).is_some()));
     if !is_socket {
         // SAFETY: passed on.
         return unsafe { real::fdopen(fd, mode) };
@@ -71,8 +72,9 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     stream
 }
 
-/// A socket has come to number 0, 1 or 2: the standard stream there becomes one of ours. (In the GNU C library the three are
-/// variables: "Standard Streams" in its manual.) It follows the number, whatever that becomes later.
+/// A socket has come to number 0, 1 or 2: the standard stream there becomes one of ours. (In the GNU C
+/// library the three are variables: "Standard Streams" in its manual.) It follows the number, whatever that
+/// becomes later.
 pub fn replace_standard(fd: c_int) {
     let (variable, mode) = match fd {
         0 => (&raw mut stdin, c"r"),
@@ -83,8 +85,8 @@ pub fn replace_standard(fd: c_int) {
     if STREAMS.with(|streams| streams.iter().any(|(_, of)| *of == fd)) {
         return;
     }
-    // SAFETY: variables and functions of the C library; stdio has no lock on the variables themselves, so a program that changes
-    // descriptors 0 to 2 while other threads print has a race of its own.
+    // SAFETY: variables and functions of the C library; stdio has no lock on the variables themselves, so a
+    // program that changes descriptors 0 to 2 while other threads print has a race of its own.
     unsafe {
         let stream = open(fd, mode.as_ptr());
         if stream.is_null() {

@@ -1,4 +1,5 @@
-//! setuid(2) and its like: a socket is the user's who has made it, as on Linux, also where he gives up his user before it has a port.
+//! setuid(2) and its like: a socket is the user's who has made it, as on Linux, also where he gives up his
+//! user before it has a port.
 //!
 //! Who changes it by the system call itself makes such a socket the user's who binds it.
 
@@ -6,7 +7,7 @@ use std::ffi::c_int;
 
 use libc::uid_t;
 
-use crate::state::STATE;
+use crate::lock::STATE;
 use crate::{real, table};
 
 fn before_change() {

@@ -7,8 +7,8 @@ use atoll_sockets::Errno;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::{answer, count, fail};
+use crate::lock::STATE;
 use crate::poll::{any_ours, poll as poll_ours};
-use crate::state::STATE;
 use crate::table::object_at;
 use crate::{epoll, real, stats};
 
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mu
         if let Some(result) = epoll::control(set, control) {
             return answer(result);
         }
-        crate::wait::count_system_call();
+        crate::real::count_system_call();
     }
     // SAFETY: passed on.
     unsafe { real::epoll_ctl(epfd, op, fd, event) }

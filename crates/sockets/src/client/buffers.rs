@@ -1,39 +1,44 @@
-//! When does a connection give its send buffer back? When all of it is acknowledged and nothing was sent for a while, so that
-//! connections that rest own no buffer and those at work keep theirs.
+//! When does a connection give its send buffer back? When all of it is acknowledged and nothing was sent for
+//! a while, so that connections that rest own no buffer and those at work keep theirs.
 //!
-//! Nobody says when everything is acknowledged, so it is looked for: whenever the number of owners has doubled, each second while
-//! the process sleeps, and when there is no memory left. Who found none tries again every 10 ms: replicas tell of room below the
-//! limit of a connection, and know nothing of memory.
+//! Replicas do not say when everything is acknowledged, so the client looks: whenever the number of owners
+//! has doubled, each second while the process sleeps, and when there is no memory left. A connection that
+//! found none is tried again every 10 ms: replicas tell of room below the limit of a connection, and know
+//! nothing of memory.
+
+use alloc::vec::Vec;
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::Ready;
 
-use crate::backlog;
-use crate::object::Body;
-use crate::state::State;
+use super::Client;
+use super::object::Body;
+use super::platform::Platform;
 
 /// Time between two looks of a process that sleeps.
 const EVERY: Duration = Duration::from_secs(1);
-/// The same, if somebody found no memory.
+/// Time between two looks while a connection has found no memory.
 const EVERY_STARVED: Duration = Duration::from_millis(10);
-/// So few owners are not looked at for their number.
+/// Below this number of owners their number is no reason to look.
 const FEW: usize = 64;
+/// How often commands that wait are tried again.
+pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// The connections that own send buffers.
 #[derive(Debug)]
-pub struct Buffers {
+pub(super) struct Buffers {
     owners: Vec<u32>,
     /// Objects that found no memory to send.
     starved: Vec<u32>,
     /// Counts the looks.
     look: u32,
-    /// At so many owners the next look is due.
+    /// The number of owners at which the next look is due.
     limit: usize,
     due: Instant,
 }
 
 impl Buffers {
-    pub const fn new() -> Buffers {
+    pub(super) const fn new() -> Buffers {
         Buffers { owners: Vec::new(), starved: Vec::new(), look: 1, limit: FEW, due: Instant::ZERO }
     }
 
@@ -43,14 +48,14 @@ impl Buffers {
     }
 }
 
-impl State {
+impl<P: Platform> Client<P> {
     /// Something was sent on a connection. Not under a family's lock.
     #[inline]
     pub fn note_sent(&mut self, object: u32) {
         let look = self.buffers.look;
         let Some(socket) = self.socket_mut(object) else { return };
         socket.sent_in = look;
-        if !std::mem::replace(&mut socket.buffered, true) {
+        if !core::mem::replace(&mut socket.buffered, true) {
             self.buffers.owners.push(object);
             if self.buffers.owners.len() >= self.buffers.limit {
                 self.look_for_buffers(false);
@@ -70,10 +75,11 @@ impl State {
         false
     }
 
-    /// Looks for buffers if it is time to. Before the last look at what a call waits for: it may have become true.
-    pub fn look_if_due(&mut self) {
-        if backlog::is_there() {
-            backlog::send(self);
+    /// Sends commands that wait, and looks for buffers if it is time to. Call before the last look at what a
+    /// call waits for: it may have become true.
+    pub fn poll_due(&mut self) {
+        if self.has_waiting() {
+            self.send_waiting();
         }
         if self.buffers.is_idle() {
             return;
@@ -86,26 +92,24 @@ impl State {
         }
     }
 
-    /// How long to sleep at most, of `left`: until buffers are to be looked for, or commands that wait are tried again.
+    /// How long a thread may sleep of `left` (`None`: for ever) until [`Client::poll_due`] has something to
+    /// do.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
-        let left =
-            if backlog::is_there() { Some(left.map_or(backlog::RETRY, |left| left.min(backlog::RETRY))) } else { left };
-        if self.buffers.is_idle() {
-            return left;
-        }
-        let due = self.buffers.due.since(self.now());
-        Some(left.map_or(due, |left| left.min(due)))
+        let at_most = |left: Option<Duration>, most: Duration| Some(left.map_or(most, |left| left.min(most)));
+        let left = if self.has_waiting() { at_most(left, RETRY) } else { left };
+        if self.buffers.is_idle() { left } else { at_most(left, self.buffers.due.since(self.now())) }
     }
 
-    /// Gives back the buffers of connections that rest, or of all that need none now. Returns whether there were any.
+    /// Gives back the buffers of connections that rest, or of all that need none now. Returns whether there
+    /// were any.
     fn look_for_buffers(&mut self, all: bool) -> bool {
         let look = self.buffers.look;
-        let mut owners = std::mem::take(&mut self.buffers.owners);
+        let mut owners = core::mem::take(&mut self.buffers.owners);
         let before = owners.len();
         owners.retain(|object| {
             let Some(Body::Socket(socket)) = self.objects.get(*object).map(|object| &object.body) else { return false };
             if !socket.buffered {
-                // Another socket by now.
+                // The number is another socket's by now.
                 return false;
             }
             if socket.sent_in == look && !all {
@@ -133,7 +137,7 @@ impl State {
     }
 
     fn feed_starved(&mut self) {
-        for object in std::mem::take(&mut self.buffers.starved) {
+        for object in core::mem::take(&mut self.buffers.starved) {
             self.announce(object, Ready::OUT.0);
         }
     }

@@ -1,0 +1,241 @@
+//! How does this process speak with the supervisor, and join a stack? Over one connection, which stands for
+//! the process.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use atoll_base::Duration;
+use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
+use atoll_ipc::lease::Pass;
+use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
+use atoll_shm::{Access, ShmMemory};
+use atoll_sockets::Errno;
+use atoll_sockets::client::session::{Shared, SharedReplica};
+use atoll_sys::unix::Channel;
+
+use crate::futex_lock::FutexLock;
+use crate::platform::Session;
+use crate::settings::settings;
+use crate::table::Internal;
+
+/// How long the supervisor may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What writes a memory of a session.
+#[derive(Clone, Copy)]
+enum Written {
+    /// The supervisor or a replica, alone.
+    ByStack,
+    /// Other processes of the session as well: the memory has to be sealed.
+    ByFamily,
+}
+
+/// A session that the supervisor has made this process a member of.
+#[derive(Debug)]
+pub struct Joined {
+    /// The session.
+    pub session: Session,
+    /// The descriptors of its pages and arenas, if they are to be passed on over exec.
+    kept: Vec<Internal>,
+}
+
+/// Why a process has no session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The supervisor says so.
+    Refused(Refusal),
+    /// It cannot be reached, or does not answer: the number of a system call's error.
+    Unreachable(i32),
+}
+
+impl Reason {
+    /// What socket(2) fails with where it must not fall back on the kernel.
+    pub fn errno(self) -> Errno {
+        match self {
+            Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => Errno(libc::EACCES),
+            Reason::Refused(Refusal::Sessions) => Errno(libc::ENFILE),
+            Reason::Refused(Refusal::Resources) => Errno::ENOBUFS,
+            _ => Errno::ENETDOWN,
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => {
+                let uid = atoll_sys::process::effective_user();
+                write!(f, "user {uid} may not use it (atoll up --allow-user {uid})")
+            }
+            Reason::Refused(refusal) => write!(f, "{refusal}"),
+            Reason::Unreachable(libc::ENOENT | libc::ECONNREFUSED) => {
+                f.write_str("it is not up, or cannot be seen from here")
+            }
+            Reason::Unreachable(libc::EAGAIN) => f.write_str("it does not answer"),
+            Reason::Unreachable(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+impl From<std::io::Error> for Reason {
+    fn from(error: std::io::Error) -> Reason {
+        Reason::Unreachable(error.raw_os_error().unwrap_or(libc::EPROTO))
+    }
+}
+
+/// The connection that stands for this process at the supervisor, once it has joined.
+///
+/// It has a lock of its own, so that other threads use their sockets while one waits for the supervisor.
+/// Where both are needed the state's lock is taken first.
+pub static CONTROL: FutexLock<Option<Control>> = FutexLock::new(None);
+
+/// Asks the supervisor over [`CONTROL`]; ENETDOWN if this process has not joined a stack.
+pub fn ask_supervisor<R>(ask: impl FnOnce(&Control) -> Result<R, Reason>) -> Result<R, Errno> {
+    CONTROL.with(|control| control.as_ref().map(ask)).ok_or(Errno::ENETDOWN)?.map_err(Reason::errno)
+}
+
+/// A connection to the supervisor.
+#[derive(Debug)]
+pub struct Control(Internal);
+
+impl Control {
+    /// Connects to the supervisor that `ATOLL_SOCKET` names.
+    pub fn connect() -> Result<Control, Reason> {
+        let path = settings().socket.as_deref().ok_or(Reason::Unreachable(libc::ENOENT))?;
+        let channel = Channel::connect_to_own(path, ANSWER_TIMEOUT)?;
+        Ok(Control(Internal::new(OwnedFd::from(channel))))
+    }
+
+    /// A connection that was inherited over exec.
+    pub fn inherited(fd: Internal) -> Control {
+        Control(fd)
+    }
+
+    /// Its descriptor.
+    pub fn descriptor(&self) -> &Internal {
+        &self.0
+    }
+
+    /// A new session of this process' own.
+    pub fn attach(&self) -> Result<Session, Reason> {
+        Ok(self.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, false)?.session)
+    }
+
+    /// Membership in a session that exists.
+    pub fn join(&self, session: u32, key: u64) -> Result<Session, Reason> {
+        let mut joined = self.ask(&Request::Join { session, key }, false)?.session;
+        joined.shared = true;
+        Ok(joined)
+    }
+
+    /// Another connection to the same supervisor, for somebody who cannot see its socket's path.
+    pub fn another(&self) -> Result<Control, Reason> {
+        match self.exchange(&Request::Connect)? {
+            (Reply::Connected, mut fds) => {
+                let fd = fds.next().ok_or(Reason::Unreachable(libc::EPROTO))?;
+                let another = Control(fd);
+                let _ = another.channel().set_timeouts(ANSWER_TIMEOUT);
+                Ok(another)
+            }
+            _ => Err(Reason::Unreachable(libc::EPROTO)),
+        }
+    }
+
+    /// What the supervisor says of whoever asks now for a socket: of the calling thread, if its user is its
+    /// own. With the seal.
+    pub fn vouch(&self, lease: u64, protocol: Protocol, port: u16) -> Result<(Pass, u64), Reason> {
+        match self.exchange(&Request::Vouch { lease, protocol, port })? {
+            (Reply::Vouched { pass, seal }, _) => Ok((pass, seal)),
+            _ => Err(Reason::Unreachable(libc::EPROTO)),
+        }
+    }
+
+    /// A new session, or membership in one, to be passed on over exec.
+    pub fn ask(&self, request: &Request, keep: bool) -> Result<Joined, Reason> {
+        let (reply, fds) = self.exchange(request)?;
+        Joined::new(&reply, fds, keep).ok_or(Reason::Unreachable(libc::EPROTO))
+    }
+
+    fn channel(&self) -> ManuallyDrop<Channel> {
+        // SAFETY: the descriptor is open, and stays ours.
+        ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }))
+    }
+
+    /// Asks for something, and returns what is answered if it is no refusal.
+    fn exchange(&self, request: &Request) -> Result<(Reply, impl Iterator<Item = Internal> + use<>), Reason> {
+        let channel = self.channel();
+        let mut number = [0; 8];
+        let _ = atoll_sys::process::random(&mut number);
+        let number = u64::from_ne_bytes(number) | 1;
+        let mut packet = request.encode();
+        set_token(&mut packet, number);
+        // Should that fail, a refusal has perhaps come before anything was asked, and the connection was
+        // closed.
+        let sent = channel.send_as_effective(&packet);
+        loop {
+            let (mut packet, mut fds) = ([0; 256], Vec::new());
+            let mut received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
+            if matches!(&received, Err(error) if error.raw_os_error() == Some(libc::ECONNRESET)) {
+                // A supervisor that refuses whoever connects has not read what was asked; what it has said
+                // comes behind this error.
+                received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
+            }
+            let len = match received {
+                Ok(0) => return Err(sent.err().map_or(Reason::Unreachable(libc::ECONNRESET), Reason::from)),
+                Ok(len) => len.min(packet.len()),
+                Err(error) => return Err(error.into()),
+            };
+            let fds = fds.into_iter().map(Internal::new);
+            // A supervisor that has taken over may answer a request of before a second time.
+            if ![0, number].contains(&token(&packet[..len])) {
+                fds.for_each(drop);
+                continue;
+            }
+            return match Reply::decode(&packet[..len]) {
+                Ok(Reply::Refused { reason }) => Err(Reason::Refused(reason)),
+                Ok(reply) => Ok((reply, fds)),
+                Err(_) => Err(Reason::Unreachable(libc::EPROTO)),
+            };
+        }
+    }
+}
+
+impl Joined {
+    /// The session that a reply describes, from its descriptors in the order that [`Reply::Joined`] says.
+    /// `keep`: the descriptors are needed once more.
+    pub fn new(reply: &Reply, mut fds: impl Iterator<Item = Internal>, keep: bool) -> Option<Joined> {
+        let Reply::Joined { replicas: count, config, .. } = *reply else { return None };
+        let mut kept = Vec::new();
+        let mut map = |fd: Internal, what: Written, len, access| {
+            let memory = match what {
+                Written::ByStack => ShmMemory::map_page(&fd, len, access).ok(),
+                Written::ByFamily => ShmMemory::map(&fd, len, access).ok(),
+            };
+            if keep {
+                kept.push(fd);
+            }
+            memory
+        };
+        let stack = StackPage(map(fds.next()?, Written::ByStack, STACK_PAGE_BYTES, Access::ReadOnly)?);
+        let app_page = AppPage(map(fds.next()?, Written::ByFamily, APP_PAGE_BYTES, Access::ReadWrite)?);
+        let bells: Vec<Internal> = fds.by_ref().take(BELLS).collect();
+        let mut replicas = Vec::new();
+        for _ in 0..count {
+            let page = ReplicaPage(map(fds.next()?, Written::ByStack, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
+            let arena = map(fds.next()?, Written::ByFamily, config.layout().total, Access::ReadWrite)?;
+            replicas.push(SharedReplica { page, arena, bell: fds.next()? });
+        }
+        let session = Session::new(reply, Shared { stack, app_page, bells, replicas })?;
+        Some(Joined { session, kept })
+    }
+
+    /// All descriptors in the order of [`Reply::Joined`], if they were kept.
+    pub fn descriptors(&self) -> impl Iterator<Item = &Internal> {
+        let pages = self.kept.get(2..).unwrap_or_default().chunks(2);
+        let of_replicas = pages.zip(self.session.replicas());
+        let of_replicas = of_replicas.flat_map(|(kept, replica)| kept.iter().chain([replica.bell()]));
+        self.kept.iter().take(2).chain(self.session.bells()).chain(of_replicas)
+    }
+}

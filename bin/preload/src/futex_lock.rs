@@ -1,0 +1,74 @@
+//! A value behind a lock. Uncontended: one atomic each way.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A value behind a futex lock: 0 free, 1 held, 2 held and waited for.
+pub struct FutexLock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through `with` and `held`, whose callers hold the lock.
+unsafe impl<T: Send> Sync for FutexLock<T> {}
+
+impl<T> FutexLock<T> {
+    /// A value that nobody has locked.
+    pub const fn new(value: T) -> FutexLock<T> {
+        FutexLock { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// Runs `f` with the value. Not reentrant: `f` must not take the lock.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.acquire();
+        // SAFETY: the lock is held, so this is the only reference.
+        let result = f(unsafe { &mut *self.value.get() });
+        self.release();
+        result
+    }
+
+    /// Takes the lock and keeps it (over fork).
+    #[inline]
+    pub fn acquire(&self) {
+        if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.acquire_slowly();
+        }
+    }
+
+    #[cold]
+    fn acquire_slowly(&self) {
+        for _ in 0..100 {
+            if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while self.word.swap(2, Ordering::Acquire) != 0 {
+            let _ = atoll_sys::futex::wait(&self.word, 2, None);
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// The caller holds the lock, by [`FutexLock::acquire`], and no other reference from here.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn held(&self) -> &mut T {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.value.get() }
+    }
+
+    /// Gives the lock back.
+    #[inline]
+    pub fn release(&self) {
+        if self.word.swap(0, Ordering::Release) == 2 {
+            let _ = atoll_sys::futex::wake(&self.word, 1);
+        }
+    }
+
+    /// The child of a fork: its parent's other threads are not there to give the lock back.
+    pub fn reset_in_child(&self) {
+        self.word.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,88 @@
+//! Which way does a send or a receive go? Nearly all go to [`transfer`]; urgent octets and text with a SYN
+//! have ways of their own. recv(2), send(2).
+
+use atoll_base::Endpoint;
+use atoll_ipc::command::Protocol;
+use atoll_sockets::Errno;
+use atoll_sockets::client::object::Kind;
+
+use crate::fast_open::{self, MSG_FASTOPEN};
+use crate::lock::STATE;
+use crate::transfer::{self, Parts, Received};
+use crate::{calls, stats, urgent};
+
+/// recv(2), recvfrom(2), read(2), recvmsg(2).
+#[inline]
+pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0 {
+        return transfer::receive(object, parts, flags);
+    }
+    let _call = stats::Call::new(stats::RECEIVE);
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(Errno::EAGAIN);
+    }
+    let is_udp = STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
+    // udp(7): there is nothing urgent about datagrams.
+    if is_udp {
+        transfer::receive(object, parts, flags & !libc::MSG_OOB)
+    } else {
+        urgent::receive(object, parts, flags)
+    }
+}
+
+/// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+#[inline]
+pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    let is_fast = flags & MSG_FASTOPEN != 0
+        && STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
+    if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }
+}
+
+/// How text with MSG_FASTOPEN is sent.
+enum Way {
+    Open,
+    Connected,
+    Waiting,
+}
+
+/// sendto(2) and sendmsg(2) with MSG_FASTOPEN on a stream socket. tcp(7).
+fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    let rest = flags & !MSG_FASTOPEN;
+    let way = STATE.with(|state| {
+        if !fast_open::is_enabled(&state.client) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        match state.client.socket(object).map(|socket| (&socket.kind, socket.connect_reported)) {
+            Some((Kind::Fresh | Kind::Bound, _)) => Ok(Way::Open),
+            Some((Kind::Stream(..), reported)) => {
+                let Some((stream, ..)) = state.client.stream(object) else { return Err(Errno::EBADF) };
+                match stream.is_connecting() {
+                    _ if stream.waits_for_text() => Ok(Way::Waiting),
+                    true => Err(Errno::EALREADY),
+                    false if reported => Err(Errno::EISCONN),
+                    false => Ok(Way::Connected),
+                }
+            }
+            Some(_) => Err(Errno::EISCONN),
+            None => Err(Errno::ENOTSOCK),
+        }
+    })?;
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || STATE.with(|state| state.client.is_nonblocking(object));
+    if let Way::Open = way {
+        let peer = peer.ok_or(Errno::EINVAL)?;
+        if !fast_open::open(object, peer)? {
+            // No cookie: as connect(2), and then send(2).
+            if nonblocking {
+                return Err(Errno::EINPROGRESS);
+            }
+            calls::await_connection(object)?;
+            return transfer::send(object, parts, rest, None);
+        }
+    }
+    let sent = transfer::send(object, parts, rest, None)?;
+    if !nonblocking && !matches!(way, Way::Connected) {
+        // It comes back when the connection is open.
+        calls::await_connection(object)?;
+    }
+    Ok(sent)
+}

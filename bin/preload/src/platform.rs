@@ -1,0 +1,61 @@
+//! What does the client stand on in a program? Memory mapped from descriptors, eventfds, the cycle counter
+//! and futexes.
+
+use atoll_base::Instant;
+use atoll_shm::ShmMemory;
+use atoll_sockets::client::platform::{Before, Bell, Clock, Platform};
+use atoll_sys::{Calibration, eventfd};
+
+use crate::family::FamilyLock;
+use crate::real::count_system_call;
+use crate::table::Internal;
+use crate::waiter::KernelSet;
+
+/// A Linux process.
+#[derive(Debug)]
+pub struct Linux;
+
+/// Everything that is known of sockets in this process.
+pub type Client = atoll_sockets::client::Client<Linux>;
+/// What this process shares with the stack.
+pub type Session = atoll_sockets::client::session::Session<Linux>;
+/// A socket or an epoll instance.
+pub type Object = atoll_sockets::client::object::Object<Linux>;
+
+impl Platform for Linux {
+    type Memory = ShmMemory;
+    type Bell = Internal;
+    type FamilyLock = FamilyLock;
+    type Clock = StackClock;
+    type Kernel = KernelSet;
+
+    fn lock_family(memory: &ShmMemory, at: usize) -> (FamilyLock, Before) {
+        FamilyLock::acquire(memory.clone(), at)
+    }
+}
+
+impl Bell for Internal {
+    fn ring(&self) {
+        count_system_call();
+        let _ = eventfd::ring(self);
+    }
+}
+
+/// The conversion of the cycle counter that all processes of a stack share.
+#[derive(Debug)]
+pub struct StackClock(atoll_sys::Clock);
+
+impl StackClock {
+    /// The clock of the stack that a session belongs to.
+    pub fn of(session: &Session) -> StackClock {
+        let words = session.facts.calibration;
+        StackClock(atoll_sys::Clock::new(Calibration { tsc0: words[0], ns0: words[1], mult: words[2] }))
+    }
+}
+
+impl Clock for StackClock {
+    #[inline]
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+}

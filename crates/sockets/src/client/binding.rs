@@ -1,0 +1,272 @@
+//! How does a socket get a port, and listen? bind(2), listen(2), and datagram sockets on every replica.
+//!
+//! The authority of a port is one replica, which grants it; what it has granted is shown to the others. Each
+//! step sends commands and returns; their answers come as events, and the next step takes them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use atoll_base::Endpoint;
+use atoll_ipc::Command;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::NO_USER;
+
+use super::Client;
+use super::object::{Datagram, Kind, Options, Place, Socket, any};
+use super::platform::Platform;
+use super::questions::Answer;
+use super::session::Session;
+use crate::listener::Listener;
+use crate::{Errno, Failure};
+
+/// Ports below this one need a privilege, unless the stack says otherwise. ip(7),
+/// `ip_unprivileged_port_start`.
+const USUALLY_UNPRIVILEGED: u16 = 1024;
+/// The backlog that a negative number means. listen(2).
+const BACKLOG: u32 = 4096;
+
+/// A port that is being asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding {
+    /// The identity that the port is to have.
+    pub lease: u64,
+    /// The port that is asked for; 0 for any.
+    pub port: u16,
+    /// Whether the authority has to know at once whose the socket is: a low port, or one that others may
+    /// share. Otherwise it only has to if it says EACCES.
+    pub needs_pass: bool,
+    local: Endpoint,
+    authority: usize,
+}
+
+/// A listener that is being registered, the authority of its port first: it may refuse.
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    local: Endpoint,
+    lease: u64,
+    backlog: u32,
+    /// Replicas that have answered.
+    answered: usize,
+}
+
+impl<P: Platform> Client<P> {
+    /// The answer under `token`, once it is there; a refusal is an error. ENETDOWN: replicas do not listen to
+    /// this process.
+    pub fn poll_answer(&self, token: u32) -> Result<Answer, Failure> {
+        let none = if self.own().is_some_and(Session::is_heard) { Failure::WouldBlock } else { Errno::ENETDOWN.into() };
+        let answer = self.answer(token).ok_or(none)?;
+        Errno::of(answer.cause).map_or(Ok(answer), |errno| Err(errno.into()))
+    }
+
+    /// Sends a command that is answered to a replica of the own session, behind what is to be shown first.
+    /// Returns the token of the answer.
+    pub fn ask_one(
+        &mut self,
+        replica: usize,
+        show: &[Command],
+        command: impl FnOnce(u32) -> Command,
+    ) -> Result<u32, Errno> {
+        let token = self.new_token();
+        self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
+        self.ask(replica, token, show.iter().copied().chain([command(token)]).collect());
+        Ok(token)
+    }
+
+    // ---- bind(2) ----
+
+    /// Begins to bind a socket to an address of the stack.
+    pub fn start_binding(&mut self, object: u32, local: Endpoint) -> Result<Binding, Errno> {
+        let fresh = self.rng.next_u64() | 1;
+        let replicas = self.own().ok_or(Errno::ENETDOWN)?.count();
+        let any = self.rng.below(replicas as u32) as usize;
+        let authority = if local.port == 0 { any } else { usize::from(local.port) % replicas };
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        if !matches!(socket.kind, Kind::Fresh) {
+            return Err(Errno::EINVAL);
+        }
+        let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
+        // Most sockets share nothing, and have high ports: whose they are nobody has to know.
+        let needs_pass = socket.options.reuse_port || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
+        Ok(Binding { lease, port: local.port, needs_pass, local, authority })
+    }
+
+    /// Asks the authority for the port. `passes`: what the supervisor says of the user. Returns the token of
+    /// the answer.
+    pub fn ask_for_port(&mut self, object: u32, binding: &Binding, passes: &[Command]) -> Result<u32, Errno> {
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        let Options { reuse_addr, reuse_port, v6_only, .. } = socket.options;
+        let Binding { lease, local, authority, .. } = *binding;
+        let protocol = socket.protocol;
+        self.ask_one(authority, passes, |token| Command::Bind {
+            token,
+            lease,
+            protocol,
+            local,
+            reuse_addr,
+            reuse_port,
+            v6_only,
+        })
+    }
+
+    /// The authority has granted the port. A datagram socket is still to be opened
+    /// ([`Client::open_datagrams`]).
+    pub fn finish_binding(&mut self, object: u32, binding: &Binding, answer: &Answer) -> Result<(), Errno> {
+        let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;
+        (socket.lease, socket.voucher) = (binding.lease, answer.voucher);
+        socket.local = Endpoint::at(binding.local.addr, answer.port);
+        socket.kind = Kind::Bound;
+        Ok(())
+    }
+
+    // ---- datagram sockets ----
+
+    /// Opens a bound datagram socket on every replica, or gives it another peer. [`Client::poll_opened`] says
+    /// when it is open.
+    pub fn open_datagrams(&mut self, object: u32, remote: Endpoint) -> Result<(), Errno> {
+        self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
+        let replicas = self.replicas();
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        let (local, lease) = (socket.local, socket.lease);
+        let shown = socket.show_all(replicas);
+        let Options { reuse_port, v6_only, .. } = socket.options;
+        let mut places = socket.places().to_vec();
+        let is_new = places.is_empty();
+        if is_new {
+            for replica in 0..replicas {
+                places.push(self.new_place(object, replica).ok_or(Errno::ENOBUFS)?);
+            }
+        }
+        for Place { session, replica, slot, generation } in places.iter().copied() {
+            // Whichever process of a family has the port, the replica knows the socket by it already.
+            if let Some(show) = shown.get(replica).copied().flatten().filter(|_| is_new) {
+                self.push(session, replica, &show);
+            }
+            let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
+            self.push(session, replica, &command);
+        }
+        let sender = self.rng.next_u32() as usize;
+        let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+        socket.remote = remote;
+        if is_new {
+            socket.kind = Kind::Datagram(Box::new(Datagram { places, sender, ..Datagram::default() }));
+            self.send_options(object);
+        }
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
+            datagram.connected = remote.port != 0;
+        }
+        Ok(())
+    }
+
+    /// Whether all replicas have a datagram socket. Until they have, others of this machine would not find
+    /// it, and what comes in would be refused.
+    pub fn poll_opened(&self, object: u32) -> Result<(), Failure> {
+        let places = self.socket(object).map(Socket::places).unwrap_or_default();
+        if let Some(errno) = places.iter().find_map(|place| self.datagrams(*place)?.refusal()) {
+            return Err(errno.into());
+        }
+        let is_open = |place: &Place| self.datagrams(*place).is_some_and(|one| one.is_open());
+        if places.iter().all(is_open) { Ok(()) } else { Err(Failure::WouldBlock) }
+    }
+
+    /// connect(2) of a datagram socket chooses the address that packets to the peer leave from.
+    pub fn choose_source(&mut self, object: u32, remote: Endpoint) -> Result<(), Errno> {
+        let own = self.own().map(|session| session.source_for(remote.addr)).unwrap_or_default();
+        let Some(socket) = self.socket_mut(object) else { return Ok(()) };
+        if socket.local.addr.is_unspecified() || socket.is_local_chosen() {
+            if own.is_unspecified() {
+                return Err(Errno::ENETUNREACH);
+            }
+            socket.local.addr = own;
+            if let Kind::Datagram(datagram) = &mut socket.kind {
+                datagram.local_chosen = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// A datagram socket has no peer any more, and so no address that was chosen for it. connect(2),
+    /// AF_UNSPEC.
+    pub fn forget_source(&mut self, object: u32) {
+        if let Some(socket) = self.socket_mut(object).filter(|socket| socket.is_local_chosen()) {
+            socket.local.addr = any(socket.v6).addr;
+        }
+    }
+
+    // ---- listen(2) ----
+
+    /// The address that a socket without a port is to be bound to before it listens; an error if it cannot
+    /// listen.
+    pub fn address_to_listen(&self, object: u32) -> Result<Option<Endpoint>, Errno> {
+        match self.socket(object).map(|socket| (&socket.kind, socket.protocol, socket.v6)) {
+            Some((_, Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
+            Some((Kind::Fresh, _, v6)) => Ok(Some(any(v6))),
+            Some((Kind::Bound | Kind::Listening(_), ..)) => Ok(None),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Begins to register a listener at all replicas (N2). Negative numbers are a very long backlog, and the
+    /// kernel has a limit of its own: listen(2).
+    pub fn start_listening(&self, object: u32, backlog: i32) -> Result<Registration, Errno> {
+        self.own().ok_or(Errno::ENETDOWN)?;
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        let backlog = u32::try_from(backlog).unwrap_or(BACKLOG).clamp(1, 65535);
+        Ok(Registration { local: socket.local, lease: socket.lease, backlog, answered: 0 })
+    }
+
+    /// Whether the port's authority wants to see now whose the socket is: it was bound without SO_REUSEPORT.
+    pub fn is_nobodys(&self, object: u32, registration: &Registration) -> bool {
+        registration.answered == 0
+            && self.socket(object).is_some_and(|socket| socket.options.reuse_port && socket.voucher.uid == NO_USER)
+    }
+
+    /// Asks the next replica to listen. Returns the token of its answer; `None`: all have answered.
+    pub fn ask_to_listen(
+        &mut self,
+        object: u32,
+        registration: &Registration,
+        passes: &[Command],
+    ) -> Result<Option<u32>, Errno> {
+        let Registration { local, lease, backlog, answered } = *registration;
+        let replicas = self.replicas();
+        if answered >= replicas {
+            return Ok(None);
+        }
+        let replica = (usize::from(local.port) % replicas + answered) % replicas;
+        let socket = self.socket(object).ok_or(Errno::EBADF)?;
+        let Options { reuse_port, v6_only, .. } = socket.options;
+        let defer_accept = socket.options.defer_accept_seconds();
+        let show: Vec<Command> =
+            if passes.is_empty() { socket.show(replica, replicas).into_iter().collect() } else { passes.to_vec() };
+        let listen = |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+        self.ask_one(replica, &show, listen).map(Some)
+    }
+
+    /// A replica listens. What the authority has granted is what the others want to see.
+    pub fn listens_at(&mut self, object: u32, registration: &mut Registration, answer: &Answer) -> Result<(), Errno> {
+        if registration.answered == 0 {
+            self.socket_mut(object).ok_or(Errno::EBADF)?.voucher = answer.voucher;
+        }
+        registration.answered += 1;
+        Ok(())
+    }
+
+    /// All replicas listen.
+    pub fn finish_listening(&mut self, object: u32, registration: &Registration) -> Result<(), Errno> {
+        let backlog = registration.backlog;
+        let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;
+        match &mut socket.kind {
+            Kind::Listening(listener) => listener.backlog = backlog,
+            kind => {
+                *kind = Kind::Listening(Box::new(Listener { backlog, ..Listener::default() }));
+                self.listeners.push((registration.lease, object));
+            }
+        }
+        self.send_options(object);
+        // epoll_ctl may have come before listen.
+        if !self.watchers(object).is_empty() {
+            self.accept_connections(object);
+        }
+        Ok(())
+    }
+}

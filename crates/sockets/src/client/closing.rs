@@ -1,0 +1,152 @@
+//! How do objects go? close(2), shutdown(2) of listeners, and slots that others may still hold.
+
+use atoll_base::Duration;
+use atoll_ipc::Command;
+use atoll_ipc::command::CloseMode;
+
+use super::Client;
+use super::object::{Body, Kind, Object, Place, Socket};
+use super::platform::Platform;
+use super::session::NOBODY;
+
+/// How long a socket that was passed on is held for its receiver.
+const PASSING_MAX: Duration = Duration::from_secs(10);
+/// Library word of a slot in which a receiver says that it has the socket.
+const RECEIVED_WORD: usize = 1;
+const RECEIVED: u64 = 1 << 63;
+
+impl<P: Platform> Client<P> {
+    /// A call on the object may sleep: it is not closed meanwhile.
+    pub fn pin(&mut self, object: u32) {
+        if let Some(object) = self.objects.get_mut(object) {
+            object.pins += 1;
+        }
+    }
+
+    /// The call is over. If the last descriptor is gone, so is the object now.
+    pub fn unpin(&mut self, object: u32) {
+        if let Some(entry) = self.objects.get_mut(object) {
+            entry.pins = entry.pins.saturating_sub(1);
+            if entry.pins == 0 && entry.descriptors == 0 {
+                self.close_object(object);
+            }
+        }
+    }
+
+    /// One descriptor of the object is gone. The last one closes it, unless a call sleeps on it.
+    pub fn release(&mut self, object: u32) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        entry.descriptors = entry.descriptors.saturating_sub(1);
+        if entry.descriptors == 0 && entry.pins == 0 {
+            self.close_object(object);
+        }
+    }
+
+    pub(super) fn close_object(&mut self, object: u32) {
+        self.unwatch_all(object);
+        self.sleepers.forget(object);
+        self.owned.retain(|owned| *owned != object);
+        let Some(Object { body: Body::Socket(socket), .. }) = self.objects.remove(object) else { return };
+        if !self.inherited.is_empty() {
+            self.inherited.retain(|inherited| *inherited != object);
+        }
+        for place in socket.places() {
+            if socket.passed && !self.was_received(*place) {
+                // Its events are nobody's until then.
+                self.set_user(*place, NOBODY);
+                self.passed.push((*place, self.now() + PASSING_MAX));
+            } else {
+                self.close_place(*place);
+            }
+        }
+        if let Kind::Listening(_) = socket.kind {
+            self.listeners.retain(|(_, listening)| *listening != object);
+            if socket.lease != 0 {
+                self.release_everywhere(socket.lease);
+            }
+        } else if socket.lease != 0 {
+            self.release_lease(&socket);
+        }
+    }
+
+    /// The socket no longer uses a slot; the last holder closes it. By reset, if the slot says so.
+    pub fn close_place(&mut self, place: Place) {
+        let Some(session) = self.sessions.get_mut(place.session) else { return };
+        if session.close_slot(place) {
+            let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Graceful);
+            session.push(place.replica, &Command::Close { slot, generation, mode });
+        }
+    }
+
+    /// shutdown(2) of a listener: its port is free again, and accept fails.
+    pub fn stop_listening(&mut self, object: u32) {
+        self.listeners.retain(|(_, listening)| *listening != object);
+        if let Some(socket) = self.socket_mut(object) {
+            let lease = core::mem::take(&mut socket.lease);
+            self.release_everywhere(lease);
+        }
+    }
+
+    fn release_everywhere(&mut self, lease: u64) {
+        for replica in 0..self.replicas() {
+            self.push(0, replica, &Command::Release { lease });
+        }
+    }
+
+    fn release_lease(&mut self, socket: &Socket) {
+        let authority = usize::from(socket.local.port) % self.replicas().max(1);
+        self.push(0, authority, &Command::Release { lease: socket.lease });
+    }
+
+    /// A connection was refused: as on Linux, the socket may try again.
+    pub fn start_over(&mut self, object: u32) {
+        let Some(socket) = self.socket_mut(object) else { return };
+        let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
+        if let Kind::Stream(place, _) = core::mem::replace(&mut socket.kind, kind) {
+            self.close_place(place);
+        }
+    }
+
+    // ---- sockets that are passed over a unix socket ----
+
+    /// A socket is about to be sent to another process: it stays this process's, even if it closes it, until
+    /// the receiver has it. The session is shared from now on.
+    pub fn before_passing(&mut self, object: u32) -> Option<()> {
+        let place = *self.socket(object)?.places().first()?;
+        self.sessions.get_mut(place.session)?.shared = true;
+        let socket = self.socket_mut(object)?;
+        socket.passed = true;
+        for place in socket.places().to_vec() {
+            if let Some(slot) = self.slot_of(place) {
+                slot.set_bell(0);
+                slot.set_library_word(RECEIVED_WORD, 0);
+            }
+        }
+        Some(())
+    }
+
+    /// Holds a slot of a socket that another process has sent, and says so in the slot.
+    pub fn receive_passed(&self, place: Place) {
+        let member = self.sessions.get(place.session).map(|session| session.member);
+        if let (Some(slot), Some(member)) = (self.slot_of(place), member) {
+            slot.add_holder(member);
+            slot.set_library_word(RECEIVED_WORD, RECEIVED);
+        }
+    }
+
+    /// Whether the receiver of a socket has got it.
+    fn was_received(&self, place: Place) -> bool {
+        self.slot_of(place).is_none_or(|slot| slot.library_word(RECEIVED_WORD) & RECEIVED != 0)
+    }
+
+    pub(super) fn let_go_of_passed(&mut self) {
+        let now = self.now();
+        for (place, until) in core::mem::take(&mut self.passed) {
+            if self.was_received(place) || now >= until {
+                self.close_place(place);
+            } else {
+                self.passed.push((place, until));
+            }
+        }
+    }
+}

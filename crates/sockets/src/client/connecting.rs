@@ -1,0 +1,187 @@
+//! How does a connection begin and end, as a program sees it? connect(2), shutdown(2), getpeername(2),
+//! `SO_ERROR`.
+
+use atoll_base::Endpoint;
+use atoll_ipc::Command;
+
+use super::Client;
+use super::object::{Kind, Place, Socket};
+use super::platform::Platform;
+use crate::stream::Stream;
+use crate::{Errno, Failure};
+
+/// What connect(2) has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connecting {
+    /// The connection is open, and this call reports it.
+    Open,
+    /// The SYN leaves now.
+    Begun,
+    /// An earlier call has begun, and the peer has not answered yet.
+    GoesOn,
+}
+
+impl<P: Platform> Client<P> {
+    /// connect(2) of a stream socket to an address that the stack reaches.
+    pub fn connect(&mut self, object: u32, remote: Endpoint) -> Result<Connecting, Errno> {
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        match &socket.kind {
+            Kind::Listening(_) => return Err(Errno::EISCONN),
+            Kind::Stream(..) => {}
+            _ => return self.start_connecting(object, remote, false).map(|()| Connecting::Begun),
+        }
+        let was_reported = socket.connect_reported;
+        let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF) };
+        if stream.is_connecting() {
+            return Ok(Connecting::GoesOn);
+        }
+        if stream.is_closed() && !was_reported {
+            let errno = stream.take_error(local).unwrap_or(Errno::ECONNABORTED);
+            self.start_over(object);
+            return Err(errno);
+        }
+        if was_reported {
+            return Err(Errno::EISCONN);
+        }
+        self.report_connected(object);
+        Ok(Connecting::Open)
+    }
+
+    /// Whether a connection that was begun is open. An error is reported once, and the socket may then try
+    /// again.
+    pub fn poll_connected(&mut self, object: u32) -> Result<(), Failure> {
+        let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF.into()) };
+        if stream.is_connecting() {
+            return Err(Failure::WouldBlock);
+        }
+        if let Some(errno) = stream.is_closed().then(|| stream.take_error(local)).flatten() {
+            self.start_over(object);
+            return Err(errno.into());
+        }
+        self.report_connected(object);
+        Ok(())
+    }
+
+    /// The program knows that the connection is open.
+    pub fn report_connected(&mut self, object: u32) {
+        if let Some(socket) = self.socket_mut(object) {
+            socket.connect_reported = true;
+        }
+    }
+
+    /// Asks a replica to open a connection; `fast`: the SYN may wait for text (RFC 7413).
+    pub fn start_connecting(&mut self, object: u32, remote: Endpoint, fast: bool) -> Result<(), Errno> {
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        let (local, lease) = (socket.local, socket.lease);
+        let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
+        let replicas = session.count();
+        let (local, replica) = if local.port != 0 {
+            // The replica is decided by the address, so the address is decided here.
+            let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
+            let local = Endpoint::at(addr, local.port);
+            (local, session.owner(local, remote))
+        } else {
+            (local, self.rng.below(replicas as u32) as usize)
+        };
+        let show = self.socket(object).and_then(|socket| socket.show(replica, replicas));
+        let place = self.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
+        let Place { slot, generation, .. } = place;
+        let linger = self.socket(object).and_then(|socket| socket.options.linger);
+        if let Some(stream) =
+            self.sessions[0].replicas().get(replica).and_then(|replica| Stream::new(replica.port(), slot, generation))
+        {
+            stream.set_reset_on_close(linger == Some(0));
+            if fast {
+                stream.ask_for_fast_open();
+            }
+        }
+        if let Some(show) = show {
+            self.push(0, replica, &show);
+        }
+        self.push(0, replica, &Command::Connect { slot, generation, lease, local, remote });
+        let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+        socket.remote = remote;
+        socket.connect_reported = false;
+        socket.kind = Kind::Stream(place, socket.options.local());
+        self.send_options(object);
+        Ok(())
+    }
+
+    /// The own end of a socket. getsockname(2).
+    pub fn local_of(&self, object: u32) -> Endpoint {
+        let Some(socket) = self.socket(object) else { return Endpoint::default() };
+        match &socket.kind {
+            Kind::Stream(place, _) if socket.local.port == 0 || socket.local.addr.is_unspecified() => {
+                let Some(slot) = self.slot_of(*place) else { return socket.local };
+                // Before the replica has chosen, what was bound.
+                if slot.replica_generation() == place.generation { slot.local() } else { socket.local }
+            }
+            _ => socket.local,
+        }
+    }
+
+    /// The peer of a socket. getpeername(2).
+    pub fn peer_of(&mut self, object: u32) -> Result<Endpoint, Errno> {
+        let Some(socket) = self.socket(object) else { return Err(Errno::ENOTSOCK) };
+        let remote = socket.remote;
+        match &socket.kind {
+            Kind::Stream(..) => {
+                let Some((stream, ..)) = self.stream(object) else { return Err(Errno::ENOTCONN) };
+                if stream.is_connecting() || (stream.is_closed() && stream.error().is_some()) {
+                    return Err(Errno::ENOTCONN);
+                }
+                Ok(remote)
+            }
+            Kind::Datagram(datagram) if datagram.connected => Ok(remote),
+            _ => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// shutdown(2).
+    pub fn shutdown(&mut self, object: u32, receive: bool, send: bool) -> Result<(), Errno> {
+        let Some(socket) = self.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
+        match &mut socket.kind {
+            Kind::Datagram(datagram) => {
+                if !datagram.connected {
+                    return Err(Errno::ENOTCONN);
+                }
+                datagram.shut_receive |= receive;
+                datagram.shut_send |= send;
+                self.announce(object, 0x2015);
+                return Ok(());
+            }
+            Kind::Listening(listener) => {
+                if receive {
+                    // As on Linux: it listens no more, and accept fails.
+                    listener.is_shut = true;
+                    self.stop_listening(object);
+                    self.announce(object, 0x2015);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        let family = self.family(object);
+        let Some((stream, _, place)) = self.stream(object) else {
+            // inet_shutdown: it fails, but what was shut stays so.
+            if let Some(socket) = self.socket_mut(object) {
+                socket.shut_early |= receive;
+            }
+            return Err(Errno::ENOTCONN);
+        };
+        stream.shutdown(receive, send)?;
+        drop(family);
+        self.kick(place);
+        self.announce(object, 0x2015);
+        Ok(())
+    }
+
+    /// The error of a socket that was not reported yet. socket(7), `SO_ERROR`.
+    pub fn take_error(&mut self, object: u32) -> Option<Errno> {
+        if let Some((stream, local, _)) = self.stream(object) {
+            return stream.take_error(local);
+        }
+        let places = self.socket(object).map(Socket::places).unwrap_or_default();
+        places.iter().find_map(|place| self.datagrams(*place)?.take_error())
+    }
+}

@@ -1,0 +1,268 @@
+//! What do events of replicas do to sockets, and what if some were lost?
+
+use alloc::vec::Vec;
+use core::mem;
+
+use atoll_ipc::lease::Voucher;
+use atoll_ipc::{Cause, Command, Event, Ready};
+
+use super::Client;
+use super::object::{Kind, Place, Socket};
+use super::platform::Platform;
+use super::questions::Answer;
+use super::session::{NOBODY, News, Session};
+use crate::listener::Offer;
+
+impl<P: Platform> Client<P> {
+    /// Whether a replica has sent something, or may have.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        self.sessions.first().is_some_and(Session::has_event) || !self.inherited.is_empty()
+    }
+
+    /// Takes what the replicas have sent, and wakes threads of this process that wait for it.
+    ///
+    /// Events of inherited sessions go to their owner: here the slots are polled instead.
+    pub fn drain(&mut self) {
+        for replica in 0..self.replicas() {
+            let mut any = false;
+            while let Some(event) = self.sessions[0].replicas_mut()[replica].port_mut().next_event() {
+                any = true;
+                self.handle_event(replica, event);
+            }
+            let from = &mut self.sessions[0].replicas_mut()[replica];
+            if any {
+                from.port_mut().publish();
+            }
+            match from.take_news() {
+                News::None => {}
+                News::EventsLost => self.rescan(replica, false),
+                News::Successor => self.rescan(replica, true),
+            }
+        }
+        if !self.inherited.is_empty() {
+            self.poll_inherited();
+        }
+        if !self.passed.is_empty() {
+            self.let_go_of_passed();
+        }
+    }
+
+    fn handle_event(&mut self, replica: usize, event: Event) {
+        match event {
+            Event::Ready { slot, generation, ready } => {
+                let object = self.sessions[0].replicas()[replica].user(slot);
+                self.handle_ready(object, Place { session: 0, replica, slot, generation }, ready);
+            }
+            Event::ConnectionAvailable { listener, slot, generation, local, remote } => {
+                let offer = Offer { replica: replica as u8, slot, generation, local, remote };
+                if let Some(object) = self.listener_with(listener)
+                    && let Some(listener) = self.listener_mut(object)
+                {
+                    listener.asking.given(offer.replica);
+                    if listener.offer(offer) {
+                        self.announce(object, 1);
+                    }
+                }
+            }
+            Event::ConnectionsWait { listener, waiting, answers } => {
+                if let Some(object) = self.listener_with(listener)
+                    && let Some(listener) = self.listener_mut(object)
+                {
+                    listener.asking.told(replica as u8, waiting, answers);
+                    // Wakes the caller that asked; a waiting connection also wakes every poller.
+                    self.announce(object, u32::from(waiting));
+                }
+            }
+            Event::ClaimVerdict { slot, generation, confirmed } => {
+                self.handle_verdict(replica, (slot, generation), confirmed);
+            }
+            Event::AcceptorRemoved { listener } => {
+                if let Some(object) = self.listener_with(listener)
+                    && let Some(listener) = self.listener_mut(object)
+                {
+                    listener.accepting &= !(1 << replica);
+                    self.accept_if_awaited(object);
+                }
+            }
+            Event::SlotDone { slot, generation } => {
+                let session = &mut self.sessions[0];
+                let shared = session.shared;
+                let from = &mut session.replicas_mut()[replica];
+                let family = shared.then(|| from.family_lock());
+                from.port_mut().slot_done(slot, generation);
+                drop(family);
+            }
+            Event::BindReply { token, cause, port, voucher } => self.handle_answer(token, cause, port, voucher),
+            Event::ListenReply { token, cause, voucher } => self.handle_answer(token, cause, 0, voucher),
+            Event::InfoReply { token, cause } | Event::GroupReply { token, cause } => {
+                self.handle_answer(token, cause, 0, Voucher::default());
+            }
+        }
+    }
+
+    fn handle_ready(&mut self, object: u32, place: Place, ready: Ready) {
+        if object == NOBODY || !self.socket(object).is_some_and(|socket| socket.places().contains(&place)) {
+            return;
+        }
+        if ready.contains(Ready::ERR)
+            && let Some(datagrams) = self.datagrams(place)
+            && matches!(self.socket(object), Some(Socket { kind: Kind::Datagram(_), .. }))
+        {
+            datagrams.error_arrived();
+        }
+        if ready.contains(Ready::PRI) {
+            self.notify_owner(object);
+        }
+        self.announce(object, ready.0);
+    }
+
+    fn handle_verdict(&mut self, replica: usize, of: (atoll_base::SlotId, u32), confirmed: bool) {
+        for at in 0..self.listeners.len() {
+            let object = self.listeners[at].1;
+            if let Some(listener) = self.listener_mut(object)
+                && listener.claimed.is_some_and(|c| (c.slot, c.generation) == of && usize::from(c.replica) == replica)
+            {
+                listener.verdict = Some(confirmed);
+                self.announce(object, 1);
+            }
+        }
+    }
+
+    /// Nobody may wait for the answer any more, and it may come twice.
+    fn handle_answer(&mut self, token: u32, cause: Cause, port: u16, voucher: Voucher) {
+        if self.questions.set_answer(token, Answer { cause, port, voucher }) {
+            self.ring(self.sleepers.all());
+        }
+    }
+
+    fn listener_with(&self, lease: u64) -> Option<u32> {
+        self.listeners.iter().find(|(known, _)| *known == lease).map(|(_, object)| *object)
+    }
+
+    /// Events of a replica were lost, or it is a new incarnation: every socket may be ready.
+    fn rescan(&mut self, replica: usize, is_new: bool) {
+        let session = &mut self.sessions[0];
+        let shared = session.shared;
+        let from = &mut session.replicas_mut()[replica];
+        let family = shared.then(|| from.family_lock());
+        from.port_mut().sweep();
+        drop(family);
+        for object in self.objects.indices() {
+            if is_new {
+                self.register_again(object, replica);
+            } else {
+                self.accept_again(object, replica);
+            }
+            self.claim_again(object, replica);
+            if let Some(listener) = self.listener_mut(object) {
+                listener.asking.forget(replica as u8);
+            }
+            self.notify_owner(object);
+            self.announce(object, u32::MAX >> 1);
+        }
+        for command in self.questions.commands_to(replica) {
+            self.sessions[0].push(replica, command);
+        }
+    }
+
+    /// Events of a replica were lost, and it may have removed a listener's acceptor: offers that were lost,
+    /// too, were not claimed in time. To register once more does no harm.
+    fn accept_again(&mut self, object: u32, replica: usize) {
+        if let Some(listener) = self.listener_mut(object)
+            && listener.accepting & 1 << replica != 0
+        {
+            listener.accepting &= !(1 << replica);
+            self.accept_if_awaited(object);
+        }
+    }
+
+    /// The verdict on a claim may be among what was lost. A claim that is sent again is answered again.
+    fn claim_again(&mut self, object: u32, replica: usize) {
+        let Some(listener) = self.listener_mut(object).filter(|listener| listener.verdict.is_none()) else { return };
+        if let Some(Offer { slot, generation, .. }) =
+            listener.claimed.filter(|offer| usize::from(offer.replica) == replica)
+        {
+            self.push(0, replica, &Command::Claim { slot, generation });
+        }
+    }
+
+    /// A new incarnation of a replica learns of ports and listeners from the processes that hold them.
+    fn register_again(&mut self, object: u32, replica: usize) {
+        let (token, replicas) = (self.new_token(), self.replicas());
+        let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
+        let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, socket.options);
+        let mut commands = Vec::new();
+        let show = socket.show_again();
+        let (reuse_addr, reuse_port, v6_only) = (options.reuse_addr, options.reuse_port, options.v6_only);
+        let mut listens = false;
+        if usize::from(local.port) % replicas == replica {
+            commands.extend(show);
+            commands.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        }
+        if let Kind::Listening(listener) = &mut socket.kind {
+            listener.accepting &= !(1 << replica);
+            let (backlog, defer_accept) = (listener.backlog, options.defer_accept_seconds());
+            commands.extend(show);
+            commands.push(Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only });
+            listens = true;
+        }
+        commands.iter().for_each(|command| self.push(0, replica, command));
+        if listens {
+            self.accept_if_awaited(object);
+        }
+    }
+
+    fn poll_inherited(&mut self) {
+        for at in 0..self.inherited.len() {
+            let object = self.inherited[at];
+            let family = self.family(object);
+            let seen = self.socket(object).map_or(0, |socket| self.digest(socket));
+            drop(family);
+            let Some(socket) = self.socket_mut(object) else { continue };
+            if mem::replace(&mut socket.seen, seen) != seen {
+                let ready = self.readiness(object);
+                self.notify_owner(object);
+                self.announce(object, ready);
+            }
+        }
+    }
+
+    /// A number that differs if anything has happened to a socket that its readiness depends on.
+    fn digest(&self, socket: &Socket) -> u64 {
+        socket.places().iter().fold(1u64, |seen, place| {
+            self.slot_of(*place).map_or(seen, |slot| {
+                let mark = slot.mark().map_or(0, |mark| mark.wrapping_add(1).rotate_left(40));
+                let now = slot.receive_tail() ^ slot.acknowledged().rotate_left(24) ^ mark;
+                let state = u64::from(slot.replica_flags()) << 56 | (slot.state() as u64) << 48;
+                seen.wrapping_mul(31).wrapping_add(now ^ state)
+            })
+        })
+    }
+
+    // ---- questions ----
+
+    /// A number for a command that is answered.
+    pub fn new_token(&mut self) -> u32 {
+        self.questions.new_token()
+    }
+
+    /// Sends commands to a replica of the own session. The last one is answered under `token`;
+    /// [`Client::answered`] is to be called when nobody waits for the answer any more.
+    pub fn ask(&mut self, replica: usize, token: u32, commands: Vec<Command>) {
+        if let Some(session) = self.sessions.first_mut() {
+            commands.iter().for_each(|command| session.push(replica, command));
+            self.questions.add(token, replica, commands);
+        }
+    }
+
+    /// The answer under `token`, once it is there.
+    pub fn answer(&self, token: u32) -> Option<Answer> {
+        self.questions.answer(token)
+    }
+
+    /// Nobody waits for this answer any more.
+    pub fn answered(&mut self, token: u32) {
+        self.questions.forget(token);
+    }
+}

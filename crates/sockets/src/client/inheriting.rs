@@ -1,0 +1,143 @@
+//! What becomes of sockets when a process forks, executes another program, or gets a socket from elsewhere?
+
+use alloc::vec::Vec;
+
+use super::Client;
+use super::object::{Body, Kind, Object, Place};
+use super::platform::Platform;
+use super::session::Session;
+use crate::asking::Asking;
+use crate::slab::Slab;
+use crate::watch::Watches;
+
+impl<P: Platform> Client<P> {
+    /// Objects that a child, or the next program, has to hold: those that have a port or a slot.
+    pub fn held(&self) -> Vec<u32> {
+        self.objects.indices().into_iter().filter(|object| self.is_held(*object)).collect()
+    }
+
+    /// Whether an object has a port or a slot.
+    pub fn is_held(&self, object: u32) -> bool {
+        self.socket(object).is_some_and(|socket| socket.lease != 0 || !socket.places().is_empty())
+    }
+
+    /// Makes a member of a session a holder of a slot, from now on shared: all of the family hears its
+    /// doorbell.
+    pub fn add_holder(&mut self, place: Place, member: u8) -> bool {
+        let Some(session) = self.sessions.get_mut(place.session) else { return false };
+        session.shared = true;
+        let Some(slot) = self.slot_of(place) else { return false };
+        slot.add_holder(member);
+        slot.set_bell(0);
+        true
+    }
+
+    /// Takes [`Client::add_holder`] back.
+    pub fn remove_holder(&self, place: Place, member: u8) {
+        if let Some(slot) = self.slot_of(place) {
+            slot.remove_holder(member);
+        }
+    }
+
+    /// Threads of this process are gone: the child of a fork has one. So are calls that slept, and signals
+    /// that were due: owners of what was inherited hear from the parent. Objects that only such a call has
+    /// kept open go with [`Client::become_child`].
+    pub fn forget_threads(&mut self) {
+        self.owned.clear();
+        self.signals.clear();
+        self.urgent_bell = 0;
+        self.sleepers.clear();
+        self.questions.clear();
+        self.sessions.iter_mut().for_each(Session::forget_waiting);
+        for object in self.objects.indices() {
+            let Some(entry) = self.objects.get_mut(object) else { continue };
+            entry.pins = 0;
+            if let Body::Epoll(set) = &mut entry.body {
+                set.sleepers = 0;
+            }
+        }
+    }
+
+    /// The child of a fork takes its place: everything of the parent that it does not share is dropped.
+    /// `own`: the child's own session; `joined`: the child's view of the parent's sessions, with their index
+    /// there. Returns the parent's sessions, whose memory the child lets go of.
+    pub fn become_child(
+        &mut self,
+        own: (Session<P>, P::Clock, u64),
+        joined: Vec<(usize, Session<P>)>,
+    ) -> Vec<Session<P>> {
+        let parents = core::mem::take(&mut self.sessions);
+        let (session, clock, seed) = own;
+        self.adopt(session, clock, seed);
+        let (index_of, joined): (Vec<usize>, Vec<Session<P>>) = joined.into_iter().unzip();
+        self.sessions.extend(joined);
+        self.inherited.clear();
+        // What the parent has passed on is the parent's business.
+        self.passed.clear();
+        for object in self.objects.indices() {
+            self.inherit(object, &index_of);
+            // Only a call kept it open, of a thread that is not here.
+            if self.objects.get(object).is_some_and(|entry| entry.descriptors == 0) {
+                self.close_object(object);
+            }
+        }
+        parents
+    }
+
+    fn inherit(&mut self, object: u32, index_of: &[usize]) {
+        let Some(socket) = self.socket_mut(object) else { return };
+        let mut known = true;
+        for place in socket.places_mut() {
+            match index_of.iter().position(|index| *index == place.session) {
+                Some(at) => place.session = at + 1,
+                None => known = false,
+            }
+        }
+        let mut is_listening = false;
+        if let Kind::Listening(listener) = &mut socket.kind {
+            listener.offers.clear();
+            (listener.claimed, listener.verdict, listener.accepting) = (None, None, 0);
+            listener.asking = Asking::default();
+            is_listening = true;
+        }
+        let places = socket.places().to_vec();
+        self.listeners_idle |= is_listening;
+        if known && !places.is_empty() {
+            self.inherited.push(object);
+            places.iter().for_each(|place| self.set_user(*place, object));
+        }
+    }
+
+    /// Stores a socket that came from elsewhere: its slots are polled.
+    pub fn insert_inherited(&mut self, object: Object<P>) -> u32 {
+        let (mut places, mut listening_at) = (Vec::new(), None);
+        if let Body::Socket(socket) = &object.body {
+            places = socket.places().to_vec();
+            listening_at = matches!(socket.kind, Kind::Listening(_)).then_some(socket.lease);
+        }
+        let number = self.objects.insert(object);
+        if let Some(lease) = listening_at {
+            self.listeners.push((lease, number));
+        }
+        if !places.is_empty() {
+            self.inherited.push(number);
+            places.iter().for_each(|place| self.set_user(*place, number));
+        }
+        number
+    }
+
+    /// Forgets sessions, and everything that was on them: the stack cannot be joined any more.
+    pub fn drop_all(&mut self) {
+        self.passed.clear();
+        self.objects = Slab::new();
+        self.watches = Watches::new();
+        self.listeners.clear();
+        self.inherited.clear();
+        self.sessions.clear();
+    }
+
+    /// Forgets the sessions of a parent, of which this process has no socket.
+    pub fn drop_sessions(&mut self) {
+        self.sessions.clear();
+    }
+}

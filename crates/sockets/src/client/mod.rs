@@ -1,0 +1,414 @@
+//! What does the library know in one process, and what do events do to it? Everything that it decides without
+//! a system call.
+//!
+//! A [`Client`] has sessions (what it shares with replicas), objects (sockets and epoll instances, by number)
+//! and the threads that sleep on them. Descriptors, system calls, waiting and the lock around it are its
+//! owner's: `bin/preload` for programs, the simulator for its processes.
+//!
+//! ```text
+//!   program    calls ---> Client ---> commands, doorbells ---> replica
+//!              sleeps <-- readiness, doorbells <-- events <---
+//! ```
+//! * [`platform`]: what the process around it provides; [`simulated`]: such a process on the heap
+//! * [`session`]: pages, rings and doorbells; [`object`]: sockets and epoll instances; [`groups`]: what a
+//!   socket wants of multicast
+//! * `sleepers`, `questions`, `buffers`: which threads sleep where, which answers are awaited, who owns send
+//!   buffers
+//! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: what replicas hear of
+//!   options
+//! * [`transfer`]: send and receive
+//! * `notify`: readiness, and who is woken; `events`: what replicas have sent; `listening`: accept
+//! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
+
+mod binding;
+mod buffers;
+mod closing;
+mod connecting;
+mod events;
+pub mod groups;
+mod inheriting;
+mod interest;
+mod listening;
+mod notify;
+pub mod object;
+pub mod options;
+pub mod platform;
+mod questions;
+pub mod session;
+pub mod simulated;
+mod sleepers;
+pub mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+
+use atoll_base::{Instant, Rng};
+use atoll_ipc::Command;
+use atoll_ipc::command::SocketOption;
+use atoll_ipc::slot::Slot;
+
+use self::buffers::Buffers;
+use self::object::{Body, Kind, Object, Owner, Place, Set, Socket};
+use self::platform::{Clock, Platform};
+use self::questions::Questions;
+use self::session::Session;
+use self::sleepers::Sleepers;
+use crate::datagram::Datagrams;
+use crate::listener::Listener;
+use crate::slab::Slab;
+use crate::stream::{Local, Stream};
+use crate::watch::{Head, Watches};
+
+pub use self::binding::{Binding, Registration};
+pub use self::connecting::Connecting;
+pub use self::interest::Change;
+pub use self::questions::Answer;
+
+/// What one process knows of its sockets.
+#[derive(Debug)]
+pub struct Client<P: Platform> {
+    /// The own session first; inherited ones after it.
+    sessions: Vec<Session<P>>,
+    objects: Slab<Object<P>>,
+    watches: Watches,
+    sleepers: Sleepers,
+    questions: Questions,
+    /// Listening sockets, by lease.
+    listeners: Vec<(u64, u32)>,
+    /// There may be listeners that are watched and do not accept: inherited ones, and those whose process was
+    /// busy.
+    listeners_idle: bool,
+    /// Objects whose slots are in inherited sessions: no events come for them, they are polled.
+    inherited: Vec<u32>,
+    /// Sockets that were passed on and closed: held until their receiver has them, or the time is over.
+    passed: Vec<(Place, Instant)>,
+    /// The connections that own send buffers.
+    buffers: Buffers,
+    /// Objects whose owner gets SIGURG.
+    owned: Vec<u32>,
+    /// Owners that are to get SIGURG now.
+    signals: Vec<Owner>,
+    /// Doorbell of the thread that watches for urgent octets; 0: there is none.
+    urgent_bell: u32,
+    clock: Option<P::Clock>,
+    rng: Rng,
+}
+
+impl<P: Platform> Client<P> {
+    /// Creates a client without sessions or objects.
+    pub const fn new() -> Client<P> {
+        Client {
+            sessions: Vec::new(),
+            objects: Slab::new(),
+            watches: Watches::new(),
+            sleepers: Sleepers::new(),
+            questions: Questions::new(),
+            listeners: Vec::new(),
+            listeners_idle: false,
+            inherited: Vec::new(),
+            passed: Vec::new(),
+            buffers: Buffers::new(),
+            owned: Vec::new(),
+            signals: Vec::new(),
+            urgent_bell: 0,
+            clock: None,
+            rng: Rng::new(0),
+        }
+    }
+
+    /// Makes a session this process's own. `seed` decides everything that is random.
+    pub fn adopt(&mut self, session: Session<P>, clock: P::Clock, seed: u64) {
+        self.clock = Some(clock);
+        self.rng = Rng::new(seed);
+        self.sessions.insert(0, session);
+    }
+
+    /// The current time of the stack's clock; zero before a stack is joined.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.clock.as_ref().map_or(Instant::ZERO, Clock::now)
+    }
+
+    /// Random numbers.
+    pub fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    // ---- sessions ----
+
+    /// The process's own session, if it has joined a stack.
+    #[inline]
+    pub fn own(&self) -> Option<&Session<P>> {
+        self.sessions.first()
+    }
+
+    /// The process's own session, if it has joined a stack.
+    #[inline]
+    pub fn own_mut(&mut self) -> Option<&mut Session<P>> {
+        self.sessions.first_mut()
+    }
+
+    /// All sessions: the own one first, inherited ones after it.
+    #[inline]
+    pub fn sessions(&self) -> &[Session<P>] {
+        &self.sessions
+    }
+
+    /// Adds a session that this process is a member of, and returns its index.
+    pub fn add_session(&mut self, session: Session<P>) -> usize {
+        self.sessions.push(session);
+        self.sessions.len() - 1
+    }
+
+    /// Number of replicas of the own session; 0 without one.
+    #[inline]
+    pub fn replicas(&self) -> usize {
+        self.own().map_or(0, Session::count)
+    }
+
+    /// Sends a command to a replica of a session.
+    #[inline]
+    pub fn push(&mut self, session: usize, replica: usize, command: &Command) {
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.push(replica, command);
+        }
+    }
+
+    /// Asks the replica of a place to look at its slot.
+    #[inline]
+    pub fn kick(&mut self, place: Place) {
+        let Place { session, replica, slot, generation } = place;
+        self.push(session, replica, &Command::Kick { slot, generation });
+    }
+
+    /// Sends commands that wait, as far as there is room. Returns whether some wait for a replica that is
+    /// still worth waiting for.
+    pub fn send_waiting(&mut self) -> bool {
+        let now = self.now();
+        self.sessions.iter_mut().fold(false, |hopes, session| session.send_waiting(now) | hopes)
+    }
+
+    /// Whether commands wait for room.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        self.sessions.iter().any(Session::has_waiting)
+    }
+
+    /// Whether a command was given since the last call of this that has to wait: whoever gave it is to be
+    /// slowed down.
+    #[inline]
+    pub fn take_owed(&mut self) -> bool {
+        self.sessions.iter_mut().fold(false, |owes, session| session.take_owed() | owes)
+    }
+
+    // ---- objects ----
+
+    /// Stores an object and returns its number.
+    pub fn insert(&mut self, object: Object<P>) -> u32 {
+        self.objects.insert(object)
+    }
+
+    /// Takes an object out that nothing refers to yet.
+    pub fn remove(&mut self, object: u32) {
+        self.objects.remove(object);
+    }
+
+    /// The numbers of all objects.
+    pub fn indices(&self) -> Vec<u32> {
+        self.objects.indices()
+    }
+
+    /// An object.
+    #[inline]
+    pub fn object(&self, object: u32) -> Option<&Object<P>> {
+        self.objects.get(object)
+    }
+
+    /// An object.
+    #[inline]
+    pub fn object_mut(&mut self, object: u32) -> Option<&mut Object<P>> {
+        self.objects.get_mut(object)
+    }
+
+    /// An object that is a socket.
+    #[inline]
+    pub fn socket(&self, object: u32) -> Option<&Socket> {
+        match &self.objects.get(object)?.body {
+            Body::Socket(socket) => Some(socket),
+            Body::Epoll(_) => None,
+        }
+    }
+
+    /// An object that is a socket.
+    #[inline]
+    pub fn socket_mut(&mut self, object: u32) -> Option<&mut Socket> {
+        match &mut self.objects.get_mut(object)?.body {
+            Body::Socket(socket) => Some(socket),
+            Body::Epoll(_) => None,
+        }
+    }
+
+    /// An object that is an epoll instance.
+    pub fn set(&self, object: u32) -> Option<&Set<P>> {
+        match &self.objects.get(object)?.body {
+            Body::Epoll(set) => Some(set),
+            Body::Socket(_) => None,
+        }
+    }
+
+    /// An object that is an epoll instance.
+    #[inline]
+    pub fn set_mut(&mut self, object: u32) -> Option<&mut Set<P>> {
+        match &mut self.objects.get_mut(object)?.body {
+            Body::Epoll(set) => Some(set),
+            Body::Socket(_) => None,
+        }
+    }
+
+    /// An object that is a listening socket.
+    pub fn listener(&self, object: u32) -> Option<&Listener> {
+        match &self.socket(object)?.kind {
+            Kind::Listening(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// An object that is a listening socket.
+    pub fn listener_mut(&mut self, object: u32) -> Option<&mut Listener> {
+        match &mut self.socket_mut(object)?.kind {
+            Kind::Listening(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// Whether calls on the object do not wait.
+    pub fn is_nonblocking(&self, object: u32) -> bool {
+        self.objects.get(object).is_some_and(|object| object.nonblocking)
+    }
+
+    /// The connection of a socket, with the facts that only this process knows. Of a shared session: under
+    /// [`Client::family`].
+    #[inline]
+    pub fn stream(&mut self, object: u32) -> Option<(Stream<'_, P::Memory>, &mut Local, Place)> {
+        let Body::Socket(socket) = &mut self.objects.get_mut(object)?.body else { return None };
+        let Kind::Stream(place, local) = &mut socket.kind else { return None };
+        let place = *place;
+        let port = self.sessions.get(place.session)?.replicas().get(place.replica)?.port();
+        Some((Stream::new(port, place.slot, place.generation)?, local, place))
+    }
+
+    /// One slot of a datagram socket.
+    pub fn datagrams(&self, place: Place) -> Option<Datagrams<'_, P::Memory>> {
+        let port = self.sessions.get(place.session)?.replicas().get(place.replica)?.port();
+        Some(Datagrams::new(port, place.slot, place.generation))
+    }
+
+    /// The slot of a place.
+    pub fn slot_of(&self, place: Place) -> Option<Slot<'_, P::Memory>> {
+        self.sessions.get(place.session)?.replicas().get(place.replica)?.port().slot(place.slot)
+    }
+
+    /// The family's lock on the arena of a socket, if others use the session too.
+    #[inline]
+    pub fn family(&self, object: u32) -> Option<P::FamilyLock> {
+        let place = self.socket(object)?.places().first()?;
+        let session = self.sessions.get(place.session).filter(|session| session.shared)?;
+        Some(session.replicas().get(place.replica)?.family_lock())
+    }
+
+    /// Takes a slot of the own session for a socket.
+    pub fn new_place(&mut self, object: u32, replica: usize) -> Option<Place> {
+        let bell = self.socket(object).map_or(0, |socket| socket.bell);
+        let (slot, generation) = self.sessions.first_mut()?.allocate(replica, object, bell)?;
+        Some(Place { session: 0, replica, slot, generation })
+    }
+
+    /// Records which object uses a slot.
+    pub fn set_user(&mut self, place: Place, object: u32) {
+        let session = self.sessions.get_mut(place.session);
+        if let Some(replica) = session.and_then(|session| session.replicas_mut().get_mut(place.replica)) {
+            replica.set_user(place.slot, object);
+        }
+    }
+
+    /// The watches on an object.
+    pub fn watchers(&self, object: u32) -> Head {
+        self.objects.get(object).map(|object| object.watchers).unwrap_or_default()
+    }
+
+    // ---- options ----
+
+    /// Sends the value of an option to the replicas that have the socket.
+    pub fn send_option(&mut self, object: u32, option: SocketOption, value: u32) {
+        let Some(Object { body: Body::Socket(socket), .. }) = self.objects.get(object) else { return };
+        for Place { session, replica, slot, generation } in socket.places() {
+            let (slot, generation) = (*slot, *generation);
+            let command = Command::SetOption { slot, generation, option, value };
+            if let Some(session) = self.sessions.get_mut(*session) {
+                session.push(*replica, &command);
+            }
+        }
+        if let Kind::Listening(_) = socket.kind {
+            let lease = socket.lease;
+            let Some(session) = self.sessions.first_mut() else { return };
+            for replica in 0..session.count() {
+                session.push(replica, &Command::SetListenerOption { lease, option, value });
+            }
+        }
+    }
+
+    // ---- SIGURG ----
+
+    /// Sets whom SIGURG of a socket goes to; an id of 0 is nobody. fcntl(2), `F_SETOWN`.
+    pub fn set_owner(&mut self, object: u32, owner: Owner) -> bool {
+        let Some(entry) = self.objects.get_mut(object) else { return false };
+        entry.owner = owner;
+        self.owned.retain(|owned| *owned != object);
+        if owner.id != 0 {
+            self.owned.push(object);
+        }
+        self.restore_bell(object);
+        true
+    }
+
+    /// A thread that sleeps on `bell` hears of urgent octets from now on, for sockets with an owner.
+    pub fn set_urgent_bell(&mut self, bell: u32) {
+        self.urgent_bell = bell;
+        for at in 0..self.owned.len() {
+            self.set_bell(self.owned[at], bell);
+        }
+    }
+
+    /// Whether owners are to get SIGURG.
+    #[inline]
+    pub fn has_signals(&self) -> bool {
+        !self.signals.is_empty()
+    }
+
+    /// Takes the owners that are to get SIGURG now.
+    pub fn take_signals(&mut self) -> Vec<Owner> {
+        core::mem::take(&mut self.signals)
+    }
+
+    /// Notes that the owner of a connection gets SIGURG, once, if the urgent mark has moved.
+    pub fn notify_owner(&mut self, object: u32) {
+        if !self.owned.contains(&object) {
+            return;
+        }
+        let Some(owner) = self.objects.get(object).map(|entry| entry.owner) else { return };
+        let mark = self.stream(object).and_then(|(stream, ..)| stream.slot().mark());
+        let Some(Object { marked, .. }) = self.objects.get_mut(object) else { return };
+        if mark.is_some() && *marked != mark {
+            *marked = mark;
+            self.signals.push(owner);
+        }
+    }
+}
+
+impl<P: Platform> Default for Client<P> {
+    fn default() -> Client<P> {
+        Client::new()
+    }
+}

@@ -1,0 +1,210 @@
+//! What holds for an object now, and which threads and epoll instances hear of it? poll(2), epoll(7).
+
+use core::mem;
+
+use atoll_ipc::command::Protocol;
+
+use super::Client;
+use super::object::{Body, Kind, Object};
+use super::platform::Platform;
+use super::sleepers::bits;
+use crate::watch;
+
+/// How deep epoll instances nest at most: epoll(7). The kernel's instance behind each refuses loops.
+pub const NESTING_MAX: u32 = 5;
+
+impl<P: Platform> Client<P> {
+    /// Something of `ready` may hold for an object now: queues it for its epoll instances, and wakes threads
+    /// that sleep.
+    pub fn announce(&mut self, object: u32, ready: u32) {
+        self.announce_at(object, ready, 0);
+    }
+
+    fn announce_at(&mut self, object: u32, ready: u32, depth: u32) {
+        let ready = ready | (ready & 1) << 6 | (ready & 4) << 6;
+        let Some(head) = self.objects.get(object).map(|o| o.watchers) else { return };
+        let mut bells = 0;
+        let mut watch = self.watches.first(&head);
+        let mut exclusive_served = false;
+        while let Some((set, is_exclusive)) = self.watches.get(watch).map(|w| (w.set, w.events & watch::EXCLUSIVE != 0))
+        {
+            let next = self.watches.next_of_target(watch);
+            if !(is_exclusive && exclusive_served)
+                && let Some(Object { body: Body::Epoll(in_set), watchers, .. }) = self.objects.get_mut(set)
+                && self.watches.queue(watch, ready, &mut in_set.ready)
+            {
+                let (is_nested, asleep) = (!watchers.is_empty(), in_set.sleepers > 0);
+                if asleep {
+                    bells |= 1 << in_set.bell;
+                    exclusive_served |= is_exclusive;
+                }
+                if is_nested && depth < NESTING_MAX {
+                    self.announce_at(set, 1, depth + 1);
+                }
+                bells |= self.sleepers.bells_of(set);
+            }
+            watch = next;
+        }
+        bells |= self.sleepers.bells_of(object);
+        self.ring(bells);
+    }
+
+    /// Wakes threads that sleep in an epoll instance.
+    pub fn wake_set(&self, epoll: u32) {
+        if let Some(set) = self.set(epoll) {
+            self.ring(1 << set.bell);
+        }
+    }
+
+    /// Wakes threads of this process that sleep on one of `bells`, other than the one that runs here.
+    pub(super) fn ring(&self, bells: u16) {
+        for bell in bits(bells) {
+            if self.sleepers.has_others(bell)
+                && let Some(session) = self.sessions.first()
+            {
+                session.ring(bell);
+            }
+        }
+    }
+
+    /// The bits of poll(2) that hold for an object now.
+    pub fn readiness(&mut self, object: u32) -> u32 {
+        let Some(Object { body, .. }) = self.objects.get(object) else { return 0x20 };
+        let socket = match body {
+            Body::Epoll(set) => return u32::from(!set.ready.is_empty()) * 0x41,
+            Body::Socket(socket) => socket,
+        };
+        match &socket.kind {
+            // udp_poll: a datagram socket can be written before it has a port.
+            Kind::Fresh | Kind::Bound if socket.protocol == Protocol::Udp => 0x104,
+            // tcp_poll: a socket that is not connected has hung up.
+            Kind::Fresh | Kind::Bound => 0x114 | (u32::from(socket.shut_early) * 0x2041),
+            Kind::Listening(listener) => {
+                let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
+                let ready = offered || listener.verdict.is_some() || listener.is_shut;
+                (u32::from(ready) * 0x41) | (u32::from(listener.is_shut) * 0x2010)
+            }
+            Kind::Stream(..) => self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local)),
+            Kind::Datagram(datagram) => {
+                let mut bits = 0;
+                for place in &datagram.places {
+                    let Some(one) = self.datagrams(*place) else { continue };
+                    bits |= if one.has_waiting() { 0x41 } else { 0 };
+                    bits |= if one.has_error() { 0x8 } else { 0 };
+                }
+                let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
+                if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
+                    bits |= 0x104;
+                }
+                if datagram.shut_receive {
+                    bits |= 0x2041 | if datagram.shut_send { 0x10 } else { 0 };
+                }
+                bits
+            }
+        }
+    }
+
+    /// Drops from an epoll instance's ready list what is not ready any more, and from those of the instances
+    /// in it.
+    pub fn prune(&mut self, object: u32) {
+        self.prune_at(object, 0);
+    }
+
+    fn prune_at(&mut self, object: u32, depth: u32) {
+        let Some(set) = self.set(object) else { return };
+        let (mut ready, members, has_sets) = (set.ready, set.members, set.has_sets);
+        if has_sets && depth < NESTING_MAX {
+            let mut watch = self.watches.first_member(&members);
+            while let Some(target) = self.watches.get(watch).map(|w| w.target) {
+                self.prune_at(target, depth + 1);
+                watch = self.watches.next_member(watch);
+            }
+        }
+        let mut watches = mem::take(&mut self.watches);
+        watches.is_ready(&mut ready, |target| self.readiness(target));
+        self.watches = watches;
+        if let Some(set) = self.set_mut(object) {
+            set.ready = ready;
+        }
+    }
+
+    // ---- sleeping ----
+
+    /// A doorbell for a new sleeper.
+    pub fn new_bell(&mut self) -> u32 {
+        self.sleepers.new_bell()
+    }
+
+    /// The running thread will sleep on `bell` until something happens to the object.
+    pub fn sleep_on(&mut self, object: u32, bell: u32) {
+        self.set_bell(object, bell);
+        self.sleepers.add(object, bell);
+    }
+
+    /// The running thread does not sleep on the object any more: events ring the doorbell of the epoll
+    /// instance that watches it again. What came meanwhile is still to be taken ([`Client::drain`]).
+    pub fn sleep_no_more(&mut self, object: u32, bell: u32) {
+        self.sleepers.remove(object, bell);
+        self.restore_bell(object);
+    }
+
+    /// Events ring a thread that sleeps on the object, or else the epoll instance that watches it.
+    pub fn restore_bell(&mut self, object: u32) {
+        let other = self.sleepers.bell_of(object);
+        let own = other.or_else(|| self.socket(object).map(|socket| socket.bell)).unwrap_or(0);
+        self.set_bell(object, own);
+    }
+
+    /// Announces to all replicas that `bells` are to be rung from now on. The caller then looks once more for
+    /// what it waits for, and sleeps: whatever is published after this rings.
+    pub fn before_sleep(&mut self, bells: u16) {
+        self.sleepers.begin(bells);
+        for bell in bits(bells) {
+            for session in &self.sessions {
+                session.set_asleep(bell);
+            }
+        }
+        for session in self.sessions.iter().filter(|session| session.shared && bells & 1 == 0) {
+            session.set_asleep(0);
+        }
+        if let Some(session) = self.sessions.first() {
+            session.fence();
+        }
+    }
+
+    /// The thread blocks now, or has found something: from here on others ring it.
+    pub fn doze_off(&mut self) {
+        self.sleepers.doze_off();
+    }
+
+    /// Takes back [`Client::before_sleep`].
+    pub fn after_sleep(&mut self, bells: u16) {
+        self.sleepers.end(bells);
+        for bell in bits(bells) {
+            for session in &self.sessions {
+                if self.sleepers.is_asleep(bell) {
+                    // Ringers remember the word for which they rang: a new one lets them ring again for the
+                    // others.
+                    session.set_asleep(bell);
+                } else {
+                    session.set_awake(bell);
+                }
+            }
+        }
+    }
+
+    /// Sets the doorbell that events of the object ring.
+    pub fn set_bell(&mut self, object: u32, bell: u32) {
+        let Some(Object { body: Body::Socket(socket), owner, .. }) = self.objects.get(object) else { return };
+        // The thread that watches for urgent octets takes all events, and wakes the others.
+        let bell = if owner.id != 0 && self.urgent_bell != 0 { self.urgent_bell } else { bell };
+        for place in socket.places() {
+            let Some(session) = self.sessions.get(place.session) else { continue };
+            let Some(replica) = session.replicas().get(place.replica) else { continue };
+            if let Some(slot) = replica.port().slot(place.slot) {
+                // Sockets of a family ring the doorbell that all of it hears.
+                slot.set_bell(if session.shared { 0 } else { bell });
+            }
+        }
+    }
+}

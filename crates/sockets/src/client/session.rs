@@ -1,0 +1,415 @@
+//! What does a process share with the replicas of a stack? A session: pages, rings and doorbells.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
+use atoll_ipc::control::Reply;
+use atoll_ipc::network::{Network, V4Facts};
+use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage};
+use atoll_ipc::{Command, Memory};
+
+use super::object::Place;
+use super::platform::{Before, Bell, Platform};
+use crate::outbox::{Outbox, Sent};
+use crate::port::{LOCK, Port};
+
+/// The user of a slot that no object of this process uses.
+pub const NOBODY: u32 = u32::MAX;
+
+/// A session: this process's own, or one whose sockets it inherited.
+pub struct Session<P: Platform> {
+    /// The supervisor's number for the session.
+    pub id: u32,
+    /// Proof that a process may join the session.
+    pub key: u64,
+    /// This process's number among the holders of a slot, 0 to 63.
+    pub member: u8,
+    /// The supervisor's answer, for a program that takes this one's place.
+    pub reply: Reply,
+    /// What the stack says of itself.
+    pub facts: StackFacts,
+    /// Whether other processes use the same arenas: their state is then changed under the family's lock.
+    pub shared: bool,
+    stack: StackPage<P::Memory>,
+    app_page: AppPage<P::Memory>,
+    bells: Vec<P::Bell>,
+    replicas: Vec<Replica<P>>,
+    /// Commands wait in an outbox.
+    waits: bool,
+    /// A command was given that had to wait: whoever gave it owes some patience.
+    owes: bool,
+}
+
+/// What a session is made of.
+pub struct Shared<P: Platform> {
+    /// The page that the supervisor writes.
+    pub stack: StackPage<P::Memory>,
+    /// The page of this session's sleep words.
+    pub app_page: AppPage<P::Memory>,
+    /// The doorbells of the session's own processes: [`BELLS`] of them.
+    pub bells: Vec<P::Bell>,
+    /// What each replica shares.
+    pub replicas: Vec<SharedReplica<P>>,
+}
+
+/// What one replica shares with a session.
+pub struct SharedReplica<P: Platform> {
+    /// The page that the replica writes.
+    pub page: ReplicaPage<P::Memory>,
+    /// The arena of the session at this replica.
+    pub arena: P::Memory,
+    /// The replica's doorbell.
+    pub bell: P::Bell,
+}
+
+/// What a process shares with one replica.
+pub struct Replica<P: Platform> {
+    port: Port<P::Memory>,
+    outbox: Outbox,
+    page: ReplicaPage<P::Memory>,
+    bell: P::Bell,
+    rung: u32,
+    overflow_seen: u32,
+    epoch_seen: u32,
+    /// Objects by slot: the application's half, the replica's half.
+    users: [Vec<u32>; 2],
+}
+
+/// What a look at a replica has shown besides its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Nothing.
+    None,
+    /// Events did not fit the ring.
+    EventsLost,
+    /// It is a new incarnation, which knows nothing of ports and listeners.
+    Successor,
+}
+
+impl<P: Platform> Session<P> {
+    /// The session that `reply` describes; `None` if the reply describes none or something is missing.
+    pub fn new(reply: &Reply, shared: Shared<P>) -> Option<Session<P>> {
+        let Reply::Joined { session, key, member, replicas: count, config } = *reply else { return None };
+        let Shared { stack, app_page, bells, replicas } = shared;
+        let facts = stack.facts()?;
+        let is_whole = bells.len() == BELLS && !replicas.is_empty() && replicas.len() == usize::from(count);
+        let layout = config.layout();
+        is_whole.then(|| Session {
+            id: session,
+            key,
+            member,
+            reply: *reply,
+            facts,
+            shared: false,
+            stack,
+            app_page,
+            bells,
+            replicas: replicas
+                .into_iter()
+                .map(|SharedReplica { page, arena, bell }| Replica::new(page, Port::new(arena, layout), bell))
+                .collect(),
+            waits: false,
+            owes: false,
+        })
+    }
+
+    /// The replicas, in order.
+    #[inline]
+    pub fn replicas(&self) -> &[Replica<P>] {
+        &self.replicas
+    }
+
+    /// The replicas, in order.
+    #[inline]
+    pub fn replicas_mut(&mut self) -> &mut [Replica<P>] {
+        &mut self.replicas
+    }
+
+    /// Number of replicas.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// The doorbells of the session's own processes.
+    pub fn bells(&self) -> &[P::Bell] {
+        &self.bells
+    }
+
+    /// Sends a command. If the ring has no room, the command waits in the outbox, and the calling thread owes
+    /// patience ([`Session::take_owed`]).
+    #[inline]
+    pub fn push(&mut self, replica: usize, command: &Command) {
+        let shared = self.shared;
+        let Some(to) = self.replicas.get_mut(replica) else { return };
+        if to.on_ring(shared, |outbox, port| outbox.send(port, command)) != Sent::All {
+            self.waits = true;
+            self.owes |= !to.outbox.has_stalled();
+        }
+    }
+
+    /// Sends commands that wait, as far as there is room. Returns whether some wait for a replica that is
+    /// still worth waiting for: one that has taken something within [`crate::outbox::PATIENCE`].
+    pub fn send_waiting(&mut self, now: Instant) -> bool {
+        let (shared, mut waits, mut hopes) = (self.shared, false, false);
+        for replica in self.replicas.iter_mut().filter(|replica| !replica.outbox.is_empty()) {
+            let sent = replica.on_ring(shared, |outbox, port| outbox.send_waiting(port, now));
+            waits |= sent != Sent::All;
+            hopes |= sent != Sent::All && !replica.outbox.has_stalled();
+        }
+        self.waits = waits;
+        hopes
+    }
+
+    /// Whether commands wait.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        self.waits
+    }
+
+    /// Whether a command was given since the last call of this that has to wait.
+    #[inline]
+    pub fn take_owed(&mut self) -> bool {
+        core::mem::take(&mut self.owes)
+    }
+
+    /// Forgets all commands that wait: they are somebody else's to send.
+    pub fn forget_waiting(&mut self) {
+        self.replicas.iter_mut().for_each(|replica| replica.outbox = Outbox::new());
+        (self.waits, self.owes) = (false, false);
+    }
+
+    /// Says that somebody sleeps on a bell, in a way that a bell rung before does not count for.
+    pub fn set_asleep(&self, bell: u32) {
+        self.app_page.set_asleep(bell);
+    }
+
+    /// Says that nobody of this process sleeps on a bell any more. Other members of a shared session may.
+    pub fn set_awake(&self, bell: u32) {
+        if !self.shared {
+            self.app_page.set_awake(bell);
+        }
+    }
+
+    /// A full barrier between the words of this process and those of the replicas.
+    pub fn fence(&self) {
+        self.app_page.0.fence();
+    }
+
+    /// Wakes threads of the session's own processes.
+    pub fn ring(&self, bell: u32) {
+        self.bells[bell as usize % BELLS].ring();
+    }
+
+    /// Whether the stack has a socket at a port, for addresses that both stack and kernel have.
+    pub fn has_port(&self, udp: bool, port: u16) -> bool {
+        self.replicas.iter().any(|replica| replica.page.has_port(udp, port))
+    }
+
+    /// Whether the address belongs to the stack.
+    pub fn is_own(&self, addr: Addr) -> bool {
+        match addr.to_v4() {
+            Some(v4) => addr.is_loopback() || self.v4().is_some_and(|own| own.addr == v4),
+            None => addr == Addr::LOOPBACK || self.network().is_own(addr),
+        }
+    }
+
+    /// The IPv4 address that the stack has now, if it has one.
+    pub fn v4(&self) -> Option<V4Facts> {
+        self.replicas[0].page.v4()
+    }
+
+    /// The addresses that the stack has now.
+    pub fn network(&self) -> Network {
+        self.replicas[0].page.network()
+    }
+
+    /// The address that packets to `dst` leave from; unspecified if there is none.
+    pub fn source_for(&self, dst: Addr) -> Addr {
+        match dst.is_v4() {
+            _ if dst.is_loopback() => dst.loopback_of_family(),
+            true => self.v4().map_or(Addr::V4_ANY, |own| Addr::v4(own.addr)),
+            false => self.network().source_for(dst).unwrap_or_default(),
+        }
+    }
+
+    /// Whether the stack has a way to `addr`: on its link, or by a gateway.
+    ///
+    /// A stack that has no IPv4 address yet, or lost it, claims to reach every IPv4 address: its programs get
+    /// ENETUNREACH and do not end up in the kernel's network because a DHCP server is slow.
+    pub fn reaches(&self, addr: Addr) -> bool {
+        match addr.to_v4() {
+            Some(v4) => self.v4().is_none_or(|own| own.reaches(v4)),
+            None => self.network().reaches(addr),
+        }
+    }
+
+    /// Whether a datagram to `addr` has nowhere to leave from: there is no IPv4 address yet, or no more.
+    /// Groups have a way inside the stack.
+    pub fn is_cut_off(&self, addr: Addr) -> bool {
+        // A configured address stays.
+        self.facts.addr == 0
+            && addr.to_v4().is_some_and(|v4| v4 >> 28 != 0xe)
+            && !addr.is_loopback()
+            && self.v4().is_none()
+    }
+
+    /// The largest packet of the family of `addr` on the link, in octets.
+    pub fn mtu_for(&self, addr: Addr) -> usize {
+        let v4 = if addr.is_v4() { self.v4() } else { None };
+        v4.map_or(self.facts.mtu, |own| own.mtu).into()
+    }
+
+    /// The replica that owns a tuple.
+    pub fn owner(&self, local: Endpoint, remote: Endpoint) -> usize {
+        let tuple = FourTuple { local, remote };
+        usize::from(self.stack.owner_of(self.facts.key, &tuple).0).min(self.replicas.len() - 1)
+    }
+
+    /// Whether replicas listen to the session. They do not once servers have died of it.
+    pub fn is_heard(&self) -> bool {
+        !self.replicas.iter().any(|replica| replica.port.is_cut_off())
+    }
+
+    /// Whether any replica has sent something.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.port.has_event())
+    }
+
+    /// Takes a slot for an object that this process opens at a replica. `None`: all are in use.
+    pub(super) fn allocate(&mut self, replica: usize, object: u32, bell: u32) -> Option<(SlotId, u32)> {
+        let (member, shared) = (self.member, self.shared);
+        let to = self.replicas.get_mut(replica)?;
+        let family = shared.then(|| to.family_lock());
+        let (slot, generation) = to.port.allocate_slot()?;
+        drop(family);
+        to.set_user(slot, object);
+        if let Some(lines) = to.port.slot(slot) {
+            lines.set_holders(1 << (member & 63));
+            lines.set_bell(if shared { 0 } else { bell });
+        }
+        Some((slot, generation))
+    }
+
+    /// This process no longer uses a slot. Returns whether it was the last holder, which has to tell the
+    /// replica.
+    pub(super) fn close_slot(&mut self, place: Place) -> bool {
+        let (member, shared) = (self.member, self.shared);
+        let Some(replica) = self.replicas.get_mut(place.replica) else { return false };
+        replica.set_user(place.slot, NOBODY);
+        // The replica may close what nobody holds, and the owner then gives the slot to another, in between.
+        let _family = shared.then(|| replica.family_lock());
+        replica.port.close_slot(place.slot, place.generation, member)
+    }
+}
+
+impl<P: Platform> Replica<P> {
+    fn new(page: ReplicaPage<P::Memory>, port: Port<P::Memory>, bell: P::Bell) -> Replica<P> {
+        let (overflow_seen, epoch_seen) = (port.overflow(), page.epoch().0);
+        let users = [Vec::new(), Vec::new()];
+        Replica { port, outbox: Outbox::new(), page, bell, rung: 0, overflow_seen, epoch_seen, users }
+    }
+
+    /// Commands, events and slots.
+    #[inline]
+    pub fn port(&self) -> &Port<P::Memory> {
+        &self.port
+    }
+
+    /// Commands, events and slots.
+    #[inline]
+    pub fn port_mut(&mut self) -> &mut Port<P::Memory> {
+        &mut self.port
+    }
+
+    /// Its doorbell.
+    pub fn bell(&self) -> &P::Bell {
+        &self.bell
+    }
+
+    /// Whether events were lost, or the replica is a new incarnation, since the last call.
+    #[inline]
+    pub(super) fn take_news(&mut self) -> News {
+        let (overflow, epoch) = (self.port.overflow(), self.page.epoch().0);
+        let news = match (epoch != self.epoch_seen, overflow != self.overflow_seen) {
+            (true, _) => News::Successor,
+            (false, true) => News::EventsLost,
+            (false, false) => return News::None,
+        };
+        (self.overflow_seen, self.epoch_seen) = (overflow, epoch);
+        news
+    }
+
+    /// Puts commands on the ring, and rings.
+    #[inline]
+    fn on_ring(&mut self, shared: bool, send: impl FnOnce(&mut Outbox, &mut Port<P::Memory>) -> Sent) -> Sent {
+        let family = shared.then(|| self.family_lock());
+        if shared {
+            self.port.reload();
+        }
+        let sent = send(&mut self.outbox, &mut self.port);
+        drop(family);
+        self.ring();
+        sent
+    }
+
+    /// Rings the replica's doorbell if it sleeps and was not rung yet for this sleep.
+    #[inline]
+    fn ring(&mut self) {
+        // Partner: the replica's fence between its sleep word and its last look at the ring.
+        self.port.memory().fence();
+        let word = self.page.sleep_word();
+        if word & 1 == 1 && word != self.rung {
+            self.rung = word;
+            self.bell.ring();
+        }
+    }
+
+    /// The object that uses a slot, or [`NOBODY`].
+    #[inline]
+    pub fn user(&self, slot: SlotId) -> u32 {
+        let (half, index) = self.place(slot);
+        self.users[half].get(index).copied().unwrap_or(NOBODY)
+    }
+
+    /// Records which object uses a slot.
+    pub fn set_user(&mut self, slot: SlotId, object: u32) {
+        if self.port.layout().slot(slot).is_none() {
+            return;
+        }
+        let (half, index) = self.place(slot);
+        let users = &mut self.users[half];
+        if index >= users.len() {
+            users.resize(index + 1, NOBODY);
+        }
+        users[index] = object;
+    }
+
+    fn place(&self, slot: SlotId) -> (usize, usize) {
+        let first = self.port.layout().replica_slots().start;
+        if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
+    }
+
+    /// Takes the family's lock on this arena. What its last holder left half done, if it died, is made good.
+    pub fn family_lock(&self) -> P::FamilyLock {
+        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + LOCK);
+        if before == Before::Died {
+            self.port.repair();
+        }
+        lock
+    }
+}
+
+impl<P: Platform> fmt::Debug for Session<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform> fmt::Debug for Replica<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replica").field("epoch_seen", &self.epoch_seen).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,191 @@
+//! A simulated process around a client, for simulators, tests and experiments: its clock is the simulation's,
+//! it has one thread, and its memory is whatever the simulation shares, by default the heap.
+
+use alloc::rc::Rc;
+use core::cell::Cell;
+use core::fmt::Debug;
+use core::marker::PhantomData;
+
+use atoll_base::{Endpoint, Instant};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackPage};
+use atoll_ipc::{HeapMemory, Memory};
+
+use super::platform::{Before, Bell, Clock, Platform};
+use super::session::{Shared, SharedReplica};
+use super::{Binding, Client, Registration};
+use crate::{Errno, Failure};
+
+/// The process around a simulated client, which shares memory of the kind `M` with its stack.
+#[derive(Debug)]
+pub struct Simulated<M = HeapMemory>(PhantomData<M>);
+
+impl<M: Memory + Clone + Debug> Platform for Simulated<M> {
+    type Memory = M;
+    type Bell = Silence;
+    type FamilyLock = Held<M>;
+    type Clock = Moment;
+    type Kernel = ();
+
+    /// One process runs at a time, from one sleep to the next, and none sleeps with the lock: a lock that is
+    /// held is held by a process that has died.
+    fn lock_family(memory: &M, at: usize) -> (Held<M>, Before) {
+        let before = if memory.load32(at) == 0 { Before::Done } else { Before::Died };
+        memory.store32(at, 1);
+        (Held { memory: memory.clone(), at }, before)
+    }
+}
+
+/// A family's lock, held as long as this value lives.
+#[derive(Debug)]
+pub struct Held<M: Memory> {
+    memory: M,
+    at: usize,
+}
+
+impl<M: Memory> Drop for Held<M> {
+    fn drop(&mut self) {
+        self.memory.store32(self.at, 0);
+    }
+}
+
+/// A doorbell that nobody has to hear: replicas look at their rings in each round, and a process with one
+/// thread does not wake itself.
+#[derive(Debug)]
+pub struct Silence;
+
+impl Bell for Silence {
+    fn ring(&self) {}
+}
+
+/// The simulation's clock, as far as one process has seen it.
+#[derive(Clone, Debug, Default)]
+pub struct Moment(Rc<Cell<Instant>>);
+
+impl Moment {
+    /// It is `now`.
+    pub fn set(&self, now: Instant) {
+        self.0.set(now);
+    }
+}
+
+impl Clock for Moment {
+    fn now(&self) -> Instant {
+        self.0.get()
+    }
+}
+
+/// What a session of a simulated process is made of. `replicas`: the page and the session's arena of each.
+pub fn shared<M: Memory + Clone + Debug>(
+    stack: StackPage<M>,
+    app_page: AppPage<M>,
+    replicas: impl IntoIterator<Item = (M, M)>,
+) -> Shared<Simulated<M>> {
+    let bells = (0..BELLS).map(|_| Silence).collect();
+    let replica = |(page, arena)| SharedReplica { page: ReplicaPage(page), arena, bell: Silence };
+    Shared { stack, app_page, bells, replicas: replicas.into_iter().map(replica).collect() }
+}
+
+/// A socket on its way to a port, to listening or to a peer: bind(2), listen(2), and connect(2) of datagram
+/// sockets, whose answers come while the simulation goes on. No supervisor vouches for users: sessions belong
+/// to a privileged one.
+#[derive(Debug)]
+pub struct Opening {
+    object: u32,
+    /// The backlog with which the socket listens once it has its port.
+    backlog: Option<i32>,
+    step: Step,
+}
+
+/// What an [`Opening`] waits for.
+#[derive(Debug)]
+enum Step {
+    /// The answer under this token: the port is granted.
+    Binding(Binding, u32),
+    /// The answer under this token: one more replica listens.
+    Listening(Registration, u32),
+    /// All replicas have the datagram socket.
+    Datagrams,
+    Done,
+}
+
+impl Opening {
+    /// Asks for a port. A datagram socket is opened, too, once it has its port.
+    pub fn bind<P: Platform>(client: &mut Client<P>, object: u32, local: Endpoint) -> Result<Opening, Errno> {
+        let binding = client.start_binding(object, local)?;
+        let token = client.ask_for_port(object, &binding, &[])?;
+        Ok(Opening { object, backlog: None, step: Step::Binding(binding, token) })
+    }
+
+    /// Registers a bound socket as a listener.
+    pub fn listen<P: Platform>(client: &mut Client<P>, object: u32, backlog: i32) -> Result<Opening, Errno> {
+        let registration = client.start_listening(object, backlog)?;
+        let token = client.ask_to_listen(object, &registration, &[])?;
+        let step = token.map_or(Step::Done, |token| Step::Listening(registration, token));
+        Ok(Opening { object, backlog: None, step })
+    }
+
+    /// Asks for a port, and registers the socket as a listener when it has it.
+    pub fn listen_at<P: Platform>(
+        client: &mut Client<P>,
+        object: u32,
+        local: Endpoint,
+        backlog: i32,
+    ) -> Result<Opening, Errno> {
+        Ok(Opening { backlog: Some(backlog), ..Opening::bind(client, object, local)? })
+    }
+
+    /// Gives a datagram socket with a port a peer; one without a port (0) is none.
+    pub fn connect<P: Platform>(client: &mut Client<P>, object: u32, remote: Endpoint) -> Result<Opening, Errno> {
+        if remote.port == 0 {
+            client.forget_source(object);
+        } else {
+            client.choose_source(object, remote)?;
+        }
+        client.open_datagrams(object, remote)?;
+        Ok(Opening { object, backlog: None, step: Step::Datagrams })
+    }
+
+    /// Goes on as far as answers have come. Ok: it is done.
+    pub fn poll<P: Platform>(&mut self, client: &mut Client<P>) -> Result<(), Failure> {
+        let object = self.object;
+        loop {
+            match &mut self.step {
+                Step::Binding(binding, token) => {
+                    let answer = take_answer(client, *token)?;
+                    client.finish_binding(object, binding, &answer)?;
+                    self.step = match self.backlog {
+                        Some(backlog) => Opening::listen(client, object, backlog)?.step,
+                        None => Step::Done,
+                    };
+                    if client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Udp) {
+                        client.open_datagrams(object, Endpoint::default())?;
+                        self.step = Step::Datagrams;
+                    }
+                }
+                Step::Listening(registration, token) => {
+                    let answer = take_answer(client, *token)?;
+                    client.listens_at(object, registration, &answer)?;
+                    match client.ask_to_listen(object, registration, &[])? {
+                        Some(next) => *token = next,
+                        None => {
+                            client.finish_listening(object, registration)?;
+                            self.step = Step::Done;
+                        }
+                    }
+                }
+                Step::Datagrams => return client.poll_opened(object),
+                Step::Done => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The answer under a token, once it is there; it is forgotten then.
+fn take_answer<P: Platform>(client: &mut Client<P>, token: u32) -> Result<super::Answer, Failure> {
+    let answer = client.poll_answer(token);
+    if answer != Err(Failure::WouldBlock) {
+        client.answered(token);
+    }
+    answer
+}

@@ -1,0 +1,589 @@
+//! A client, and replicas that do what a test says.
+
+extern crate std;
+
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SlotId};
+use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::Reply;
+use atoll_ipc::lease::Voucher;
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
+};
+use atoll_ipc::ring::{Consumer, Producer};
+use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
+
+use super::object::{Body, Kind, Object, Place, Set, any};
+use super::session::Session;
+use super::simulated::{Moment, Simulated, shared};
+use super::transfer::Sending;
+use super::{Change, Client};
+use crate::watch::EXCLUSIVE;
+use crate::{Errno, Failure};
+
+const CONFIG: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
+const IN: u32 = 1;
+const LEASE: u64 = 7;
+
+/// The stack's side of one session.
+struct Stack {
+    stack: HeapMemory,
+    app_page: HeapMemory,
+    pages: Vec<HeapMemory>,
+    arenas: Vec<HeapMemory>,
+    clock: Moment,
+    config: ArenaConfig,
+    layout: ArenaLayout,
+}
+
+impl Stack {
+    fn new(replicas: u8) -> Stack {
+        Stack::sized(replicas, CONFIG)
+    }
+
+    fn sized(replicas: u8, config: ArenaConfig) -> Stack {
+        let layout = config.layout();
+        let stack = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+        stack.write_facts(&StackFacts { replicas, ..StackFacts::default() });
+        let page = |index| {
+            let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
+            page.announce(ReplicaId(index), Epoch(1));
+            page.0
+        };
+        Stack {
+            stack: stack.0,
+            app_page: HeapMemory::new(APP_PAGE_BYTES),
+            pages: (0..replicas).map(page).collect(),
+            arenas: (0..replicas).map(|_| HeapMemory::new(layout.total)).collect(),
+            clock: Moment::default(),
+            config,
+            layout,
+        }
+    }
+
+    /// A member's view of the session.
+    fn session(&self, id: u32, member: u8) -> Session<Simulated> {
+        let replicas = self.pages.iter().cloned().zip(self.arenas.iter().cloned());
+        let shared = shared(StackPage(self.stack.clone()), AppPage(self.app_page.clone()), replicas);
+        let replicas = self.arenas.len() as u8;
+        let reply = Reply::Joined { session: id, key: 1, member, replicas, config: self.config };
+        Session::new(&reply, shared).expect("a whole session")
+    }
+
+    fn client(&self) -> Client<Simulated> {
+        let mut client = Client::new();
+        client.adopt(self.session(1, 0), self.clock.clone(), 1);
+        client
+    }
+
+    /// Takes the commands that were sent to a replica.
+    fn commands(&self, replica: usize) -> Vec<Command> {
+        self.take(replica, usize::MAX)
+    }
+
+    fn take(&self, replica: usize, most: usize) -> Vec<Command> {
+        let arena = &self.arenas[replica];
+        let mut consumer = Consumer::resume(arena, self.layout.commands, COMMANDS);
+        let next = || consumer.pop(arena).map(|(_, payload)| Command::decode(&payload).expect("a command"));
+        let taken = std::iter::from_fn(next).take(most).collect();
+        consumer.publish(arena);
+        taken
+    }
+
+    /// A replica sends an event.
+    fn send(&self, replica: usize, event: Event) {
+        let arena = &self.arenas[replica];
+        let mut producer = Producer::resume(arena, self.layout.events, EVENTS);
+        assert!(producer.push(arena, 1, &event.encode()), "there is room");
+    }
+
+    /// Events of a replica did not fit.
+    fn lose_events(&self, replica: usize) {
+        let arena = &self.arenas[replica];
+        arena.store32(OVERFLOW, arena.load32(OVERFLOW) + 1);
+    }
+
+    fn slot(&self, replica: usize, slot: SlotId) -> Slot<'_, HeapMemory> {
+        Slot::new(&self.arenas[replica], &self.layout, slot).expect("in range")
+    }
+
+    /// A replica opens the slot of a connection.
+    fn open(&self, place: Place) {
+        self.slot(place.replica, place.slot).replica_reset(place.generation, SlotState::Open, 8192);
+    }
+
+    /// A replica has received the end of a stream.
+    fn end(&self, place: Place) {
+        self.slot(place.replica, place.slot).set_replica_flags(atoll_ipc::slot::REPLICA_FIN);
+        let Place { slot, generation, .. } = place;
+        self.send(place.replica, Event::Ready { slot, generation, ready: Ready::IN });
+    }
+
+    /// A replica offers a connection, in the first slot that replicas hand out, or in one behind it.
+    fn offer(&self, replica: usize, nth: u32) -> (SlotId, u32) {
+        let slot = SlotId(self.layout.replica_slots().start + nth);
+        let generation = self.slot(replica, slot).replica_generation() + 1;
+        self.slot(replica, slot).replica_reset(generation, SlotState::Offered, 8192);
+        let (local, remote) = (Endpoint::new(1, 80), Endpoint::new(2, 4000));
+        self.send(replica, Event::ConnectionAvailable { listener: LEASE, slot, generation, local, remote });
+        (slot, generation)
+    }
+}
+
+fn listener(client: &mut Client<Simulated>) -> u32 {
+    let object = client.insert(Object::socket(Protocol::Tcp, false, true));
+    let socket = client.socket_mut(object).expect("a socket");
+    (socket.lease, socket.local) = (LEASE, Endpoint::new(0, 80));
+    socket.kind = Kind::Listening(std::boxed::Box::default());
+    client.add_listener(LEASE, object);
+    object
+}
+
+fn connection(client: &mut Client<Simulated>, stack: &Stack, replica: usize) -> (u32, Place) {
+    let object = client.insert(Object::socket(Protocol::Tcp, false, true));
+    let place = client.new_place(object, replica).expect("there are slots");
+    let socket = client.socket_mut(object).expect("a socket");
+    socket.kind = Kind::Stream(place, socket.options.local());
+    stack.open(place);
+    (object, place)
+}
+
+fn epoll(client: &mut Client<Simulated>) -> u32 {
+    let set = Set::new(client.new_bell(), ());
+    client.insert(Object::new(Body::Epoll(std::boxed::Box::new(set)), false))
+}
+
+fn ready(client: &mut Client<Simulated>, epoll: u32) -> Vec<(u32, u64)> {
+    let mut found = Vec::new();
+    client.collect(epoll, 64, |fired| found.push((fired.events, fired.data)));
+    found
+}
+
+fn bind_reply(token: u32, cause: Cause) -> Event {
+    Event::BindReply { token, cause, port: 80, voucher: Voucher::default() }
+}
+
+// ---- questions ----
+
+#[test]
+fn an_answer_is_there_once_it_has_come_and_a_refusal_is_an_error() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let object = client.insert(Object::socket(Protocol::Tcp, false, true));
+    for (cause, expected) in [(Cause::AddressInUse, Err(Errno::EADDRINUSE.into())), (Cause::None, Ok(80))] {
+        let binding = client.start_binding(object, Endpoint::new(0, 80)).expect("fresh");
+        let token = client.ask_for_port(object, &binding, &[]).expect("heard");
+        assert!(matches!(stack.commands(0)[..], [Command::Bind { .. }]));
+        assert_eq!(client.poll_answer(token), Err(Failure::WouldBlock));
+        stack.send(0, bind_reply(token + 1, Cause::None));
+        client.drain();
+        assert_eq!(client.poll_answer(token), Err(Failure::WouldBlock), "an answer to something else");
+        stack.send(0, bind_reply(token, cause));
+        client.drain();
+        assert_eq!(client.poll_answer(token).map(|answer| answer.port), expected);
+        client.answered(token);
+        assert_eq!(client.poll_answer(token), Err(Failure::WouldBlock), "nobody waits for it any more");
+    }
+}
+
+#[test]
+fn questions_are_asked_again_when_events_were_lost_or_the_replica_is_another() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let token = client.new_token();
+    client.ask(1, token, [Command::Release { lease: 5 }].into());
+    assert_eq!(stack.commands(1), [Command::Release { lease: 5 }]);
+    stack.lose_events(0);
+    client.drain();
+    assert_eq!(stack.commands(1), [], "it was another replica's");
+    stack.lose_events(1);
+    client.drain();
+    assert_eq!(stack.commands(1), [Command::Release { lease: 5 }]);
+    ReplicaPage(stack.pages[1].clone()).announce(ReplicaId(1), Epoch(2));
+    client.drain();
+    assert_eq!(stack.commands(1), [Command::Release { lease: 5 }]);
+    client.answered(token);
+    stack.lose_events(1);
+    client.drain();
+    assert_eq!(stack.commands(1), []);
+}
+
+// ---- accept ----
+
+#[test]
+fn a_listener_accepts_everywhere_from_when_it_is_watched_until_it_is_not() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let (object, epoll) = (listener(&mut client), epoll(&mut client));
+    assert_eq!(stack.commands(0), []);
+    client.control(epoll, object, 3, Change::Add(IN, 1)).expect("added");
+    for replica in 0..2 {
+        assert_eq!(stack.commands(replica), [Command::AcceptConnection { lease: LEASE }]);
+    }
+    client.accept_connections(object);
+    assert_eq!(stack.commands(0), [], "it knows");
+    client.control(epoll, object, 3, Change::Delete).expect("deleted");
+    assert_eq!(stack.commands(1), [Command::StopAccepting { lease: LEASE }]);
+}
+
+#[test]
+fn an_acceptor_that_was_removed_accepts_again_when_it_waits_and_not_before() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, epoll) = (listener(&mut client), epoll(&mut client));
+    client.control(epoll, object, 3, Change::Add(IN, 1)).expect("added");
+    stack.commands(0);
+    stack.send(0, Event::AcceptorRemoved { listener: LEASE });
+    client.drain();
+    assert_eq!(stack.commands(0), [], "its process is busy");
+    client.accept_watched(epoll);
+    assert_eq!(stack.commands(0), [Command::AcceptConnection { lease: LEASE }]);
+    client.accept_watched(epoll);
+    assert_eq!(stack.commands(0), []);
+    // While a thread waits it is at once.
+    client.sleep_on(object, 1);
+    stack.send(0, Event::AcceptorRemoved { listener: LEASE });
+    client.drain();
+    assert_eq!(stack.commands(0), [Command::AcceptConnection { lease: LEASE }]);
+}
+
+#[test]
+fn an_offer_that_stands_is_accepted_and_one_that_is_gone_is_passed_over() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let object = listener(&mut client);
+    assert_eq!(client.accept(object, true), Err(Failure::WouldBlock));
+    let (gone, _) = stack.offer(0, 0);
+    let (slot, generation) = stack.offer(0, 1);
+    stack.slot(0, gone).set_state(SlotState::Free);
+    client.drain();
+    assert_eq!(client.readiness(object) & IN, IN);
+    let accepted = client.accept(object, true).expect("one stands");
+    assert_eq!(stack.commands(0), [Command::Claim { slot, generation }]);
+    assert_eq!(client.peer_of(accepted), Ok(Endpoint::new(2, 4000)));
+    assert_eq!(client.accept(object, true), Err(Failure::WouldBlock));
+}
+
+#[test]
+fn a_doubtful_claim_waits_for_its_verdict_and_asks_again_if_that_is_lost() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let object = listener(&mut client);
+    for confirmed in [true, false] {
+        let (slot, generation) = stack.offer(0, 0);
+        assert!(stack.slot(0, slot).revoke(generation));
+        client.drain();
+        assert_eq!(client.accept(object, true), Err(Failure::WouldBlock));
+        assert_eq!(stack.commands(0), [Command::Claim { slot, generation }]);
+        stack.lose_events(0);
+        client.drain();
+        assert_eq!(stack.commands(0), [Command::Claim { slot, generation }], "once more");
+        stack.send(0, Event::ClaimVerdict { slot, generation, confirmed });
+        client.drain();
+        stack.lose_events(0);
+        client.drain();
+        assert_eq!(stack.commands(0), [], "the verdict is there");
+        assert_eq!(client.accept(object, true).is_ok(), confirmed);
+    }
+}
+
+#[test]
+fn a_successor_hears_of_ports_and_listeners_from_who_has_them() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let object = listener(&mut client);
+    client.sleep_on(object, 1);
+    client.accept_connections(object);
+    (0..2).for_each(|replica| drop(stack.commands(replica)));
+    for replica in 0..2 {
+        ReplicaPage(stack.pages[replica].clone()).announce(ReplicaId(replica as u8), Epoch(2));
+        client.drain();
+        let commands = stack.commands(replica);
+        let kinds: Vec<&str> = commands
+            .iter()
+            .map(|command| match command {
+                Command::Show { .. } => "show",
+                Command::Bind { .. } => "bind",
+                Command::Listen { .. } => "listen",
+                Command::AcceptConnection { .. } => "accept",
+                _ => "else",
+            })
+            .collect();
+        // Port 80 has its authority at replica 0.
+        let expected: &[&str] =
+            if replica == 0 { &["show", "bind", "show", "listen", "accept"] } else { &["show", "listen", "accept"] };
+        assert_eq!(kinds, expected);
+        assert_eq!(stack.commands(1 - replica), []);
+    }
+}
+
+// ---- epoll ----
+
+#[test]
+fn an_event_queues_the_watch_of_its_socket_and_of_no_other() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let (other, _) = connection(&mut client, &stack, 0);
+    let epoll = epoll(&mut client);
+    client.control(epoll, object, 3, Change::Add(IN, 30)).expect("added");
+    client.control(epoll, other, 4, Change::Add(IN, 40)).expect("added");
+    assert_eq!(client.control(epoll, object, 3, Change::Add(IN, 30)), Err(Errno::EEXIST));
+    assert_eq!(ready(&mut client, epoll), []);
+    let stale = Event::Ready { slot: place.slot, generation: place.generation + 1, ready: Ready::IN };
+    stack.send(0, stale);
+    client.drain();
+    assert_eq!(ready(&mut client, epoll), [], "another generation");
+    stack.end(place);
+    client.drain();
+    assert_eq!(ready(&mut client, epoll), [(IN, 30)]);
+    client.release(object);
+    assert_eq!(ready(&mut client, epoll), [], "it is closed");
+}
+
+#[test]
+fn all_sockets_are_looked_at_when_events_were_lost() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let epoll = epoll(&mut client);
+    client.control(epoll, object, 3, Change::Add(IN, 30)).expect("added");
+    stack.slot(0, place.slot).set_replica_flags(atoll_ipc::slot::REPLICA_FIN);
+    client.drain();
+    assert_eq!(ready(&mut client, epoll), [], "nobody has said so");
+    stack.lose_events(0);
+    client.drain();
+    assert_eq!(ready(&mut client, epoll), [(IN, 30)]);
+}
+
+#[test]
+fn an_instance_in_an_instance_is_ready_while_one_of_its_members_is() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let (inner, outer) = (epoll(&mut client), epoll(&mut client));
+    client.control(outer, inner, 5, Change::Add(IN, 50)).expect("added");
+    client.control(inner, object, 3, Change::Add(IN, 30)).expect("added");
+    let bells = |client: &Client<Simulated>, set| client.set(set).map_or(0, |set| set.bells);
+    assert_eq!(
+        bells(&client, outer) & bells(&client, inner),
+        bells(&client, inner),
+        "it hears what the inner one hears"
+    );
+    assert_eq!(ready(&mut client, outer), []);
+    stack.end(place);
+    client.drain();
+    assert_eq!(ready(&mut client, outer), [(IN, 50)]);
+    assert_eq!(ready(&mut client, inner), [(IN, 30)]);
+    client.release(object);
+    assert_eq!(ready(&mut client, outer), []);
+}
+
+#[test]
+fn exclusive_watches_keep_to_what_epoll_ctl_says() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, _) = connection(&mut client, &stack, 0);
+    let (one, other) = (epoll(&mut client), epoll(&mut client));
+    let add = Change::Add(IN | EXCLUSIVE, 1);
+    assert_eq!(client.control(one, other, 5, add), Err(Errno::EINVAL), "no instances");
+    assert_eq!(client.control(one, object, 3, add), Ok(()));
+    assert_eq!(client.control(one, object, 3, Change::Modify(IN, 1)), Err(Errno::EINVAL), "only with ADD");
+    assert_eq!(client.control(other, object, 3, Change::Modify(IN, 1)), Err(Errno::ENOENT));
+}
+
+// ---- sleeping ----
+
+#[test]
+fn a_bell_that_was_rung_before_does_not_count_for_the_next_sleep() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let page = AppPage(stack.app_page.clone());
+    let bell = client.new_bell();
+    assert_eq!(page.sleep_word(bell) & 1, 0);
+    client.before_sleep(1 << bell);
+    let first = page.sleep_word(bell);
+    client.after_sleep(1 << bell);
+    assert_eq!(page.sleep_word(bell) & 1, 0, "nobody sleeps");
+    client.before_sleep(1 << bell);
+    assert!(page.sleep_word(bell) & 1 == 1 && page.sleep_word(bell) != first);
+    // Another thread on the same bell is still asleep when this one wakes.
+    client.before_sleep(1 << bell);
+    client.after_sleep(1 << bell);
+    assert_eq!(page.sleep_word(bell) & 1, 1);
+}
+
+#[test]
+fn events_ring_who_sleeps_on_a_socket_and_then_its_instance_again() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let epoll = epoll(&mut client);
+    client.control(epoll, object, 3, Change::Add(IN, 30)).expect("added");
+    let own = client.set(epoll).map_or(0, |set| set.bell);
+    assert_eq!(stack.slot(0, place.slot).bell(), own);
+    let bell = client.new_bell();
+    client.sleep_on(object, bell);
+    assert_eq!(stack.slot(0, place.slot).bell(), bell);
+    client.sleep_no_more(object, bell);
+    assert_eq!(stack.slot(0, place.slot).bell(), own);
+}
+
+// ---- commands that wait ----
+
+#[test]
+fn a_replica_that_stands_still_is_given_up_by_itself() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let (_, stuck) = connection(&mut client, &stack, 0);
+    let (_, moving) = connection(&mut client, &stack, 1);
+    while !client.has_waiting() {
+        client.kick(stuck);
+    }
+    assert!(client.take_owed(), "whoever fills the ring is slowed down");
+    assert!(client.send_waiting(), "it may take something yet");
+    stack.clock.set(Instant::ZERO + Duration::from_secs(6));
+    assert!(!client.send_waiting(), "it has taken nothing for five seconds");
+    client.kick(stuck);
+    client.kick(moving);
+    assert!(!client.take_owed(), "nobody waits for it any more");
+    assert_eq!(stack.commands(1).len(), 1, "the other is not held up");
+    // The other one falls behind: that is another matter.
+    (0..2 * COMMANDS).for_each(|_| client.kick(moving));
+    assert!(client.take_owed() && client.send_waiting());
+    stack.take(0, 1);
+    assert!(client.send_waiting());
+    client.kick(stuck);
+    assert!(client.take_owed(), "it takes something again");
+    while client.has_waiting() {
+        (0..2).for_each(|replica| drop(stack.commands(replica)));
+        client.send_waiting();
+    }
+}
+
+// ---- closing, forking, passing ----
+
+#[test]
+fn a_socket_that_a_call_sleeps_on_is_closed_when_the_call_is_over() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, _) = connection(&mut client, &stack, 0);
+    client.pin(object);
+    client.release(object);
+    assert_eq!(stack.commands(0), []);
+    client.unpin(object);
+    assert!(matches!(stack.commands(0)[..], [Command::Close { .. }]));
+    assert!(client.object(object).is_none());
+}
+
+#[test]
+fn a_child_polls_what_it_inherits_and_closes_what_only_a_call_of_its_parent_had_open() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (kept, place) = connection(&mut client, &stack, 0);
+    let (pinned, _) = connection(&mut client, &stack, 0);
+    client.pin(pinned);
+    client.release(pinned);
+    // The parent makes the child a holder of both, and forks.
+    for object in client.held() {
+        let places = client.socket(object).expect("a socket").places().to_vec();
+        assert!(places.into_iter().all(|place| client.add_holder(place, 1)));
+    }
+    let (own, mut joined) = (Stack::new(1), stack.session(1, 1));
+    joined.shared = true;
+    client.forget_threads();
+    drop(client.become_child((own.session(2, 0), own.clock.clone(), 2), [(0, joined)].into()));
+    assert!(client.object(pinned).is_none());
+    assert_eq!(stack.commands(0), [], "the parent still holds it");
+    let epoll = epoll(&mut client);
+    client.control(epoll, kept, 3, Change::Add(IN, 30)).expect("added");
+    assert!(client.has_event(), "no event comes, so it looks each time");
+    client.drain();
+    assert_eq!(ready(&mut client, epoll), []);
+    stack.slot(0, place.slot).set_replica_flags(atoll_ipc::slot::REPLICA_FIN);
+    client.drain();
+    assert_eq!(ready(&mut client, epoll), [(IN, 30)]);
+    assert_eq!(stack.slot(0, place.slot).bell(), 0, "all of the family hears of it");
+    client.release(kept);
+    assert_eq!(stack.commands(0), [], "the parent still holds it");
+    assert_eq!(stack.slot(0, place.slot).holders(), 1);
+}
+
+#[test]
+fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_seconds() {
+    for arrives in [true, false] {
+        let stack = Stack::new(1);
+        let mut client = stack.client();
+        let (object, place) = connection(&mut client, &stack, 0);
+        client.before_passing(object).expect("a connection");
+        client.release(object);
+        client.drain();
+        assert_eq!(stack.commands(0), []);
+        if arrives {
+            let mut receiver = Client::new();
+            let own = Stack::new(1);
+            receiver.adopt(own.session(9, 0), own.clock.clone(), 3);
+            let mut joined = stack.session(1, 1);
+            joined.shared = true;
+            assert_eq!(receiver.add_session(joined), 1);
+            receiver.receive_passed(Place { session: 1, ..place });
+            client.drain();
+            assert_eq!(stack.commands(0), [], "the receiver holds it");
+            assert_eq!(stack.slot(0, place.slot).holders(), 2);
+        } else {
+            stack.clock.set(Instant::ZERO + Duration::from_secs(11));
+            client.drain();
+            assert!(matches!(stack.commands(0)[..], [Command::Close { .. }]), "nobody has taken it");
+        }
+    }
+}
+
+#[test]
+fn a_large_write_fills_all_the_room_there_is() {
+    let stack = Stack::sized(1, ArenaConfig { slots: 32, send_log2: 22, receive_log2: 16 });
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    stack.slot(0, place.slot).replica_reset(place.generation, SlotState::Open, 1 << 20);
+    let (text, mut done) = (std::vec![7; 3 << 20], 0);
+    let source = || std::iter::once(&text[..]);
+    let sent = client.send_octets(object, source, text.len(), Sending::default(), &mut done);
+    assert_eq!((sent, done), (Err(Failure::WouldBlock), 1 << 20));
+}
+
+// ---- datagram sockets ----
+
+#[test]
+fn a_new_socket_is_ready_as_linux_says() {
+    let mut client = Stack::new(1).client();
+    for (protocol, expected) in [(Protocol::Tcp, 0x114), (Protocol::Udp, 0x104)] {
+        let object = client.insert(Object::socket(protocol, false, true));
+        assert_eq!(client.readiness(object), expected, "{protocol:?}");
+    }
+}
+
+#[test]
+fn a_datagram_socket_is_open_when_every_replica_has_it_and_refused_when_one_refuses() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let object = client.insert(Object::socket(Protocol::Udp, false, true));
+    let binding = client.start_binding(object, any(false)).expect("fresh");
+    let token = client.ask_for_port(object, &binding, &[]).expect("heard");
+    (0..2).for_each(|replica| stack.send(replica, bind_reply(token, Cause::None)));
+    client.drain();
+    let answer = client.poll_answer(token).expect("granted");
+    client.finish_binding(object, &binding, &answer).expect("a socket");
+    client.open_datagrams(object, Endpoint::default()).expect("there are slots");
+    assert_eq!(client.poll_opened(object), Err(Failure::WouldBlock));
+    let places = client.socket(object).expect("a socket").places().to_vec();
+    stack.open(places[0]);
+    assert_eq!(client.poll_opened(object), Err(Failure::WouldBlock), "one of two");
+    stack.open(places[1]);
+    assert_eq!(client.poll_opened(object), Ok(()));
+    let refused = stack.slot(1, places[1].slot);
+    refused.set_error(Cause::AddressInUse);
+    refused.set_state(SlotState::Closing);
+    assert_eq!(client.poll_opened(object), Err(Errno::EADDRINUSE.into()));
+}

@@ -1,0 +1,361 @@
+//! What do send(2) and recv(2) do once? Each step copies what is there or fits, and says whether the call
+//! would wait.
+
+use atoll_base::Endpoint;
+use atoll_ipc::command::SocketOption;
+
+use super::Client;
+use super::object::{Kind, Place, Socket};
+use super::platform::Platform;
+use crate::stream::{Readable, Stream};
+use crate::{Errno, Failure};
+
+/// Octets that are copied before the replica is told: it sends them while the rest is copied.
+pub const AT_ONCE: usize = 256 << 10;
+
+/// What a call that receives brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Octets copied; with MSG_TRUNC, the length of the datagram.
+    pub len: usize,
+    /// The sender of a datagram, and whether the socket is one of AF_INET6.
+    pub peer: Option<(Endpoint, bool)>,
+    /// The datagram was longer.
+    pub truncated: bool,
+    /// It is an urgent octet.
+    pub urgent: bool,
+}
+
+/// How to receive. recv(2).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receiving {
+    /// `MSG_PEEK`.
+    pub peek: bool,
+    /// `MSG_WAITALL`.
+    pub wait_all: bool,
+    /// `MSG_TRUNC`.
+    pub truncate: bool,
+    /// `MSG_DONTWAIT`.
+    pub dont_wait: bool,
+}
+
+/// How to send. send(2).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sending {
+    /// `MSG_MORE`.
+    pub more: bool,
+    /// `MSG_OOB`.
+    pub urgent: bool,
+}
+
+/// ip(7), ipv6(7): the values of `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER` with which datagrams larger than
+/// the link's MTU leave in fragments: `IP_PMTUDISC_DONT`, `IP_PMTUDISC_WANT`, `IP_PMTUDISC_OMIT`.
+const FRAGMENTING: [u32; 3] = [0, 1, 5];
+/// Octets of the IPv4 and UDP headers.
+const HEADERS: usize = 28;
+/// Octets of the IPv6 and UDP headers.
+const HEADERS_V6: usize = 48;
+
+impl<P: Platform> Client<P> {
+    // structure: receive_octets: recv(2) with MSG_PEEK, MSG_WAITALL, MSG_TRUNC and a low-water mark is one loop
+    /// Copies what is there of a stream to `targets`, which have room for `want` octets of which the call has
+    /// filled `done` already. With [`Receiving::wait_all`] `done` grows although the call would wait.
+    #[inline]
+    pub fn receive_octets<'b, I: Iterator<Item = &'b mut [u8]>>(
+        &mut self,
+        object: u32,
+        targets: impl FnOnce() -> I,
+        want: usize,
+        how: Receiving,
+        done: &mut usize,
+    ) -> Result<Received, Failure> {
+        let is_urgent = self.has_signals();
+        let family = self.family(object);
+        let Some((stream, local, place)) = self.stream(object) else { return Err(Errno::ENOTCONN.into()) };
+        let all = |done: usize| Ok(Received { len: done, ..Received::default() });
+        if want == 0 {
+            return if stream.is_connecting() { Err(Failure::WouldBlock) } else { all(0) };
+        }
+        if stream.is_at_mark(local) {
+            if *done > 0 {
+                // tcp(7): no call reads beyond the mark.
+                return all(*done);
+            }
+            if is_urgent {
+                // As on Linux: the handler of SIGURG comes first, which may want the octet.
+                return Err(Failure::WouldBlock);
+            }
+        }
+        let found = stream.readable(local);
+        if local.pass.is_some() {
+            let kick = !how.peek && stream.pass(local);
+            drop(family);
+            if kick {
+                self.kick(place);
+            }
+            return found.and_then(|_| all(*done));
+        }
+        let readable = match found {
+            Err(Failure::Error(_)) if *done > 0 => {
+                // The next call reports it.
+                local.error_taken = false;
+                return all(*done);
+            }
+            result => result?,
+        };
+        if readable.len == 0 {
+            return all(*done);
+        }
+        let low = if how.peek || how.wait_all { 1 } else { want.min(local.receive_low.max(1) as usize) };
+        if readable.len < low as u64 && !readable.is_cut && !stream.has_ended() && !how.dont_wait {
+            return Err(Failure::WouldBlock);
+        }
+        let take = (want - *done).min(usize::try_from(readable.len).unwrap_or(usize::MAX));
+        let end = readable.head + take as u64;
+        // tcp(7): with MSG_TRUNC octets are discarded instead of copied.
+        if !how.truncate && !copy_out(&stream, &readable, end, *done, targets()) {
+            return Err(stream.error().unwrap_or(Errno::ECONNRESET).into());
+        }
+        if how.peek {
+            let waits = how.wait_all && take < want && !stream.has_ended();
+            return if waits { Err(Failure::WouldBlock) } else { all(take) };
+        }
+        let kick = stream.consume(end);
+        *done += take;
+        let ended = stream.has_ended();
+        drop(family);
+        if kick {
+            self.kick(place);
+        }
+        if how.wait_all && *done < want && !ended {
+            return Err(Failure::WouldBlock);
+        }
+        all(*done)
+    }
+
+    /// Copies the next datagram to `targets`.
+    pub fn receive_datagram<'b, I: Iterator<Item = &'b mut [u8]>>(
+        &mut self,
+        object: u32,
+        targets: impl FnOnce() -> I,
+        how: Receiving,
+    ) -> Result<Received, Failure> {
+        if let Some(errno) = self.take_error(object) {
+            return Err(errno.into());
+        }
+        let family = self.family(object);
+        let Some(Socket { kind: Kind::Datagram(datagram), v6, .. }) = self.socket(object) else {
+            return Err(Errno::EBADF.into());
+        };
+        let v6 = *v6;
+        let (count, first, is_shut) = (datagram.places.len(), datagram.next, datagram.shut_receive);
+        for i in 0..count {
+            // Replicas take turns, so that none is starved.
+            let at = (first + i) % count;
+            let place = datagram.places[at];
+            let Some(socket) = self.datagrams(place) else { continue };
+            let Some(waiting) = socket.waiting() else { continue };
+            let mut skip = 0;
+            for target in targets() {
+                skip += socket.copy_out(&waiting, skip, target);
+            }
+            let truncated = skip < waiting.len;
+            let kick = !how.peek && socket.consume(&waiting);
+            drop(family);
+            if kick {
+                self.kick(place);
+            }
+            if !how.peek
+                && let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object)
+            {
+                datagram.next = (at + 1) % count;
+            }
+            let len = if how.truncate { waiting.len } else { skip };
+            return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated, urgent: false });
+        }
+        if is_shut { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
+    }
+
+    /// Copies what fits of the `want` octets of `sources` to a stream, behind the `done` octets that the call
+    /// has sent already. Ok: the call has nothing more to do.
+    #[inline]
+    pub fn send_octets<'b, I: Iterator<Item = &'b [u8]>>(
+        &mut self,
+        object: u32,
+        sources: impl Fn() -> I,
+        want: usize,
+        how: Sending,
+        done: &mut usize,
+    ) -> Result<(), Failure> {
+        loop {
+            let family = self.family(object);
+            let Some((stream, local, place)) = self.stream(object) else { return Err(Errno::ENOTCONN.into()) };
+            if want == 0 {
+                return Ok(());
+            }
+            let mut filled = 0;
+            while *done < want && filled < AT_ONCE {
+                let room = match stream.writable(local, want - *done) {
+                    Ok(room) => room,
+                    Err(Failure::WouldBlock) => break,
+                    Err(failure) if *done == 0 => return Err(failure),
+                    Err(_) => {
+                        // The next call reports it.
+                        local.error_taken = false;
+                        break;
+                    }
+                };
+                let (mut skip, mut now) = (*done, 0);
+                for source in sources() {
+                    let start = skip.min(source.len());
+                    skip -= start;
+                    let len = (source.len() - start).min(room.len - now);
+                    stream.copy_in(&room, now, &source[start..start + len]);
+                    now += len;
+                    if now == room.len {
+                        break;
+                    }
+                }
+                if how.urgent {
+                    stream.commit_urgent(&room, now)
+                } else {
+                    stream.commit(&room, now)
+                }
+                filled += now;
+                *done += now;
+                if now == 0 {
+                    break;
+                }
+            }
+            let is_over = stream.is_closed();
+            let starved = core::mem::take(&mut local.starved);
+            drop(family);
+            self.after_sending(object, place, filled, how.more);
+            if *done >= want || is_over {
+                return Ok(());
+            }
+            // What did not fit this round may fit the next one: nobody would wake a call that sleeps beside
+            // room.
+            if filled < AT_ONCE && !(starved && self.find_memory(object)) {
+                return Err(Failure::WouldBlock);
+            }
+        }
+    }
+
+    /// Octets were put on a stream: the replica is to look, and MSG_MORE of an earlier call may be over.
+    #[inline]
+    pub fn after_sending(&mut self, object: u32, place: Place, filled: usize, more: bool) {
+        if filled == 0 {
+            return;
+        }
+        self.note_sent(object);
+        if more {
+            self.cork_for_more(object);
+        }
+        self.kick(place);
+        if !more {
+            self.uncork_after_more(object);
+        }
+    }
+
+    /// MSG_MORE: as if the socket were corked until the next call without it.
+    fn cork_for_more(&mut self, object: u32) {
+        if self.socket(object).is_some_and(|socket| socket.options.cork) {
+            return;
+        }
+        self.send_option(object, SocketOption::Cork, 1);
+        if let Some(socket) = self.socket_mut(object) {
+            socket.more = true;
+        }
+    }
+
+    /// Ends what [`Client::cork_for_more`] began, after the octets that follow.
+    #[inline]
+    fn uncork_after_more(&mut self, object: u32) {
+        if let Some(socket) = self.socket_mut(object)
+            && socket.more
+        {
+            socket.more = false;
+            if !socket.options.cork {
+                self.send_option(object, SocketOption::Cork, 0);
+            }
+        }
+    }
+
+    /// Sends one datagram of `len` octets to `peer`, or to the peer of the socket.
+    pub fn send_datagram<'b>(
+        &mut self,
+        object: u32,
+        sources: impl Iterator<Item = &'b [u8]>,
+        len: usize,
+        peer: Option<Endpoint>,
+    ) -> Result<(), Failure> {
+        if let Some(errno) = self.take_error(object) {
+            return Err(errno.into());
+        }
+        let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
+        let (remote, broadcast) = (socket.remote, socket.options.broadcast);
+        let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
+        if peer.is_none() && !datagram.connected {
+            return Err(Errno::EDESTADDRREQ.into());
+        }
+        if datagram.shut_send {
+            return Err(Errno::EPIPE.into());
+        }
+        if peer.is_some_and(|peer| peer.port == 0) {
+            return Err(Errno::EINVAL.into());
+        }
+        let to = peer.unwrap_or(remote);
+        self.check_route(socket, len, to)?;
+        let place = datagram.places[datagram.sender % datagram.places.len()];
+        let family = self.family(object);
+        let Some(datagrams) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
+        datagrams.send(to, broadcast, len, sources)?;
+        drop(family);
+        self.kick(place);
+        Ok(())
+    }
+
+    /// Whether a datagram of `len` octets can leave the stack, as far as this process knows.
+    fn check_route(&self, socket: &Socket, len: usize, to: Endpoint) -> Result<(), Errno> {
+        let (session, options) = (self.own().ok_or(Errno::ENETDOWN)?, &socket.options);
+        if session.is_cut_off(to.addr) {
+            return Err(Errno::ENETUNREACH);
+        }
+        let (discover, headers) = match to.addr.is_v4() {
+            true => (options.mtu_discover, HEADERS),
+            false => (options.mtu_discover_v6, HEADERS_V6),
+        };
+        let is_whole = discover.is_some_and(|value| !FRAGMENTING.contains(&value))
+            || (options.dont_fragment_v6 && !to.addr.is_v4());
+        let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
+        if is_whole && len + headers > session.mtu_for(to.addr) && !is_inside {
+            return Err(Errno::EMSGSIZE);
+        }
+        Ok(())
+    }
+}
+
+/// Copies the octets of a stream up to `end` to `targets`, behind the first `skip` octets of these.
+fn copy_out<'b, M: atoll_ipc::Memory>(
+    stream: &Stream<'_, M>,
+    readable: &Readable,
+    end: u64,
+    mut skip: usize,
+    targets: impl Iterator<Item = &'b mut [u8]>,
+) -> bool {
+    let mut at = readable.head;
+    for target in targets {
+        let start = skip.min(target.len());
+        skip -= start;
+        let len = (target.len() - start).min((end - at) as usize);
+        if len > 0 && !stream.copy_out(readable, at, &mut target[start..start + len]) {
+            return false;
+        }
+        at += len as u64;
+        if at == end {
+            break;
+        }
+    }
+    true
+}
