@@ -1,4 +1,5 @@
-//! How do numbers become a picture? Lines and bars in SVG, by hand: a library would be longer than what is needed of it.
+//! How do numbers become a picture? Lines and bars in SVG, by hand: a library would be longer than what is
+//! needed of it.
 
 use std::fmt::Write;
 

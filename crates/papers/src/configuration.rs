@@ -1,4 +1,5 @@
-//! Which server does what? Pika's notation (P2): `TS8LS8CM8`, `TS8LS8CM2`, `TS8LS8+CM1`, `TS8+LS8+CM8`; and with IP apart (N6): `TS2CM2+IP2LS2`.
+//! Which server does what? Pika's notation (P2): `TS8LS8CM8`, `TS8LS8CM2`, `TS8LS8+CM1`, `TS8+LS8+CM8`; and
+//! with IP apart (N6): `TS2CM2+IP2LS2`.
 
 use std::fmt;
 
@@ -34,8 +35,9 @@ impl Configuration {
         Configuration::parse(&format!("TS{n}LS{n}CM{n}")).expect("combined servers work for every number")
     }
 
-    /// Reads the notation. At most 64 of a kind, because a CM knows no more others. Components that are joined without `+` share
-    /// processes: of `TS8LS8CM2` the first two hold all three. IP that is not written is with the transport servers.
+    /// Reads the notation. At most 64 of a kind, because a CM knows no more others. Components that are
+    /// joined without `+` share processes: of `TS8LS8CM2` the first two hold all three. IP that is not
+    /// written is with the transport servers.
     pub fn parse(text: &str) -> Result<Configuration, String> {
         let mut servers: Vec<Roles> = Vec::new();
         for group in text.split('+') {

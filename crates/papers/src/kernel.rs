@@ -1,7 +1,8 @@
-//! The kernel's two ways to give connections to workers, under the same load: one accept queue for all, or one each (SO_REUSEPORT).
+//! The kernel's two ways to give connections to workers, under the same load: one accept queue for all, or
+//! one each (SO_REUSEPORT).
 //!
-//! Every worker has a core, and the kernel's work for a connection takes place there. No lock is simulated: that is the kernel at its
-//! best.
+//! Every worker has a core, and the kernel's work for a connection takes place there. No lock is simulated:
+//! that is the kernel at its best.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -23,8 +24,8 @@ pub enum Queues {
 /// Connections that a queue holds, as `net.core.somaxconn` has it; a SYN more is dropped.
 const BACKLOG: usize = 4096;
 
-/// The service times of all connections that came after the warm-up; what was not over in the end, or was dropped, counts as long
-/// as it took until then.
+/// The service times of all connections that came after the warm-up; what was not over in the end, or was
+/// dropped, counts as long as it took until then.
 pub fn serve(settings: &Settings, costs: &Costs, queues: Queues) -> Vec<Service> {
     let Load::Constant(rate) = settings.load else { return Vec::new() };
     let mut rng = Rng::new(settings.seed);

@@ -1,4 +1,5 @@
-//! The papers' experiments (P8, N9), repeated: simulated machines of many cores, their costs, and the pictures.
+//! The papers' experiments (P8, N9), repeated: simulated machines of many cores, their costs, and the
+//! pictures.
 //!
 //! ```text
 //!   costs.toml --> machine (real connection managers, simulated cores) --> experiment --> CSV, SVG, a sentence

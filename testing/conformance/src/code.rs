@@ -1,5 +1,5 @@
-//! What does `%{ }%` assert? The part of Python that packetdrill's scripts use: `assert`, with comparisons and arithmetic over the
-//! fields of `struct tcp_info`.
+//! What does `%{ }%` assert? The part of Python that packetdrill's scripts use: `assert`, with comparisons
+//! and arithmetic over the fields of `struct tcp_info`.
 
 use atoll_ipc::info::Info;
 

@@ -1,7 +1,7 @@
 //! What do a script's options and commands ask for?
 //!
-//! Commands are not run: those that set sysctls are understood, and what they set is what the stack does, or is set in it, or the
-//! script is not run.
+//! Commands are not run: those that set sysctls are understood, and what they set is what the stack does, or
+//! is set in it, or the script is not run.
 
 use atoll_ipc::CONGESTION_NAMES;
 
@@ -93,8 +93,8 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
 pub fn is_idle(command: &str) -> bool {
     let mut lines = command.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.all(|line| {
-        // What undoes the first command; what flushes what the stack does not keep; what sets the kernel's counters back; and what
-        // turns a device's offloads on and off: here frames are always cut.
+        // What undoes the first command; what flushes what the stack does not keep; what sets the kernel's
+        // counters back; and what turns a device's offloads on and off: here frames are always cut.
         line.contains("sysctl_restore")
             || line.starts_with("ip tcp_metrics flush")
             || line.starts_with("sync")
@@ -230,8 +230,8 @@ const DOES: [(&str, &[u64]); 30] = [
     ("tcp_workaround_signed_windows", &[0]),
 ];
 
-/// What changes nothing that a script sees here: how text is cut into what leaves at one time, what is remembered of other
-/// connections, the key of cookies.
+/// What changes nothing that a script sees here: how text is cut into what leaves at one time, what is
+/// remembered of other connections, the key of cookies.
 const IDLE: [&str; 13] = [
     "tcp_challenge_ack_limit",
     "tcp_fastopen_blackhole_timeout_sec",

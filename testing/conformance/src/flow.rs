@@ -173,7 +173,8 @@ impl Flows {
         flow
     }
 
-    /// The flow that a packet of the stack's belongs to, and whether it has the ports that the script expects.
+    /// The flow that a packet of the stack's belongs to, and whether it has the ports that the script
+    /// expects.
     pub fn of_sent(&mut self, sent: &Sent, expected: Ports) -> (&mut Flow, bool) {
         let matches = |flow: &Flow| flow.remote == sent.to && flow.local.is_none_or(|local| local == sent.from);
         let known =

@@ -1,7 +1,7 @@
 //! What is tested: one replica of the stack and one program, in virtual time.
 //!
-//! The program's calls go through the same crates as those of `libatoll.so` (`atoll-sockets`, `atoll-ipc`); descriptors and blocking
-//! are done here.
+//! The program's calls go through the client that `libatoll.so` is made of ([`atoll_sockets::client`]);
+//! descriptors and blocking are done here.
 
 mod datagrams;
 mod options;
@@ -11,17 +11,19 @@ mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, SessionId, SlotId};
+use atoll_base::{Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, SessionId};
 use atoll_ip::{ChecksumOffload, Ip, V6Config};
+use atoll_ipc::HeapMemory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::control::User;
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage};
-use atoll_ipc::{Cause, Command, Event, HeapMemory, SocketOption};
-use atoll_sockets::listener::Offer;
-use atoll_sockets::port::Port;
-use atoll_sockets::stream::Local;
-use atoll_sockets::watch::{Head, Watches};
+use atoll_ipc::control::{Reply, User};
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
+};
+use atoll_sockets::client::Client;
+use atoll_sockets::client::object::{Kind, Object, Socket};
+use atoll_sockets::client::session::Session;
+use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
 use atoll_sockets::{Errno, Failure};
 use atoll_testkit::Front;
 use atoll_transport::{Config, EcnMode, FastOpenSides, Secrets, Transport};
@@ -36,7 +38,10 @@ pub use polls::Control;
 pub const START: Instant = Instant::from_millis(1_000_000);
 /// The port that `bind(fd, ..., ...)` binds to, and that `connect(fd, ..., ...)` connects to.
 pub const PORT: u16 = 8080;
-const BELL: u32 = 1;
+/// Times that a call which is answered by the stack asks for the answer.
+const ANSWERS_MAX: usize = 8;
+/// What the program shares with the replica.
+const ARENA: ArenaConfig = ArenaConfig { slots: 64, send_log2: 20, receive_log2: 20 };
 
 /// What a script may set of the stack.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,6 +66,11 @@ pub struct Settings {
     pub ip_apart: bool,
 }
 
+/// The incarnation of the only replica, and the key of its flow hash.
+const EPOCH: Epoch = Epoch(1);
+const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
+/// The program's session.
+const SESSION: SessionId = SessionId(1);
 /// The key of the stack's Fast Open cookies.
 const COOKIE_KEY: [u8; 16] = [8; 16];
 
@@ -74,45 +84,13 @@ pub fn cookie_of_peer(is_v6: bool) -> Vec<u8> {
 /// The outcome of a call; [`Failure::WouldBlock`]: not yet.
 pub type Outcome = Result<i64, Failure>;
 
+/// A descriptor of the program.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
-    Fresh,
-    Listening,
-    Stream {
-        slot: SlotId,
-        generation: u32,
-        local: Local,
-        reported: bool,
-    },
-    Datagram {
-        slot: SlotId,
-        generation: u32,
-    },
-    /// An epoll instance: its members, and those that may be ready.
-    Set {
-        members: Head,
-        ready: Head,
-    },
-}
-
-#[derive(Debug)]
-struct Socket {
-    kind: Kind,
-    protocol: Protocol,
-    lease: u64,
-    local: Endpoint,
-    remote: Endpoint,
-    nonblocking: bool,
-    options: Vec<(SocketOption, u32)>,
-    /// TCP_FASTOPEN_CONNECT.
-    fast_open: bool,
-    /// SO_LINGER with zero time.
-    aborts: bool,
+struct File {
+    /// What the client has behind it.
+    object: u32,
     /// Octets of a blocking write that were taken already.
     written: usize,
-    /// Corked by MSG_MORE.
-    more: bool,
-    watchers: Head,
 }
 
 /// The stack and the program.
@@ -126,21 +104,15 @@ pub struct Host {
     out: Out,
     /// Frames that have left and were not looked at.
     wire: VecDeque<Vec<u8>>,
-    port: Port<HeapMemory>,
-    sockets: BTreeMap<i32, Socket>,
-    watches: Watches,
+    client: Client<Simulated>,
+    clock: Moment,
+    files: BTreeMap<i32, File>,
     /// Descriptors as the script numbers them.
     names: BTreeMap<i32, i32>,
-    offers: VecDeque<(u64, Offer)>,
-    verdict: Option<bool>,
-    claimed: Option<Offer>,
-    accepting: bool,
     /// Who has sent the datagram that was received last.
     last_peer: Option<Endpoint>,
     /// Send and receive buffers of new connections, in octets.
     buffers: (u32, u32),
-    replies: Vec<Event>,
-    leases: u64,
     /// Packets that were sent and not yet looked at.
     pub sent: VecDeque<(Instant, Sent)>,
 }
@@ -155,14 +127,19 @@ impl Host {
             false => (whole(), None),
         };
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
+        page.announce(ReplicaId(0), EPOCH);
         let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, leases: [3; 16], table: 5, ports: 9 };
         let config = config(settings);
         let buffers = (config.send_limit.0, config.receive_capacity.0);
-        let mut transport = Transport::new(config, secrets, ip, page, START);
-        let layout = ArenaConfig { slots: 64, send_log2: 20, receive_log2: 20 }.layout();
+        let mut transport = Transport::new(config, secrets, ip, page.clone(), START);
+        let layout = ARENA.layout();
         let arena = HeapMemory::new(layout.total);
-        let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        transport.open_session(START, (SessionId(1), User::privileged(0)), layout, arena.clone(), page);
+        let app_page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
+        transport.open_session(START, (SESSION, User::privileged(0)), layout, arena.clone(), app_page.clone());
+        let reply = Reply::Joined { session: SESSION.0, key: 0, member: 0, replicas: 1, config: ARENA };
+        let shared = shared(stack_page(settings), app_page, [(page.0, arena)]);
+        let (mut client, clock) = (Client::new(), Moment::default());
+        client.adopt(Session::new(&reply, shared).expect("a whole session"), clock.clone(), 1);
         let mut host = Host {
             now: START,
             family: settings.family,
@@ -172,18 +149,12 @@ impl Host {
             front,
             out: Out::default(),
             wire: VecDeque::new(),
-            port: Port::new(arena, layout),
-            sockets: BTreeMap::new(),
-            watches: Watches::new(),
+            client,
+            clock,
+            files: BTreeMap::new(),
             names: BTreeMap::new(),
-            offers: VecDeque::new(),
-            verdict: None,
-            claimed: None,
-            accepting: false,
             last_peer: None,
             buffers,
-            replies: Vec::new(),
-            leases: 0,
             sent: VecDeque::new(),
         };
         host.step();
@@ -242,7 +213,9 @@ impl Host {
 
     /// Lets the stack do what there is to do now.
     pub fn step(&mut self) {
+        self.clock.set(self.now);
         loop {
+            self.client.poll_due();
             let mut any = self.transport.handle_commands(self.now, 64);
             self.transport.handle_timers(self.now);
             self.transport.flush(self.now, &mut self.out);
@@ -264,77 +237,58 @@ impl Host {
                     Frame::Other => {}
                 }
             }
-            while let Some(event) = self.port.next_event() {
-                any = true;
-                self.handle_event(event);
-            }
-            self.port.publish();
+            any |= self.client.has_event();
+            self.client.drain();
             if !any {
                 return;
             }
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
-        match event {
-            Event::ConnectionAvailable { listener, slot, generation, local, remote } => {
-                self.offers.push_back((listener, Offer { replica: 0, slot, generation, local, remote }));
-                self.announce_listener(listener);
+    /// Waits for what the stack has to answer to a call.
+    fn finish(&mut self, mut opening: Opening) -> Result<(), Failure> {
+        for _ in 0..ANSWERS_MAX {
+            self.step();
+            match opening.poll(&mut self.client) {
+                Err(Failure::WouldBlock) => {}
+                result => {
+                    self.step();
+                    return result;
+                }
             }
-            Event::ClaimVerdict { confirmed, .. } => self.verdict = Some(confirmed),
-            Event::AcceptorRemoved { .. } => self.accepting = false,
-            Event::SlotDone { slot, generation } => {
-                self.port.slot_done(slot, generation);
-            }
-            Event::Ready { slot, generation, ready } => self.announce_slot(slot, generation, ready.0),
-            reply => self.replies.push(reply),
         }
+        Err(Failure::WouldBlock)
     }
 
-    fn push(&mut self, command: &Command) {
-        assert!(self.port.push(command), "the command ring is full");
-        self.step();
-    }
-
-    fn lowest_free(&self) -> i32 {
-        (3..).find(|fd| !self.sockets.contains_key(fd)).expect("there are numbers")
-    }
-
-    fn socket_mut(&mut self, fd: i32) -> Result<&mut Socket, Failure> {
-        self.sockets.get_mut(&fd).ok_or_else(|| Errno::EBADF.into())
-    }
-
-    fn add(&mut self, kind: Kind, protocol: Protocol) -> i64 {
-        self.leases += 1;
-        let mut options = Vec::new();
-        if protocol == Protocol::Tcp && matches!(kind, Kind::Fresh) {
-            options.extend((self.congestion != 0).then_some((SocketOption::Congestion, self.congestion)));
-            options.extend(self.unsent_low.map(|low| (SocketOption::UnsentLow, low)));
-        }
-        let socket = Socket {
-            kind,
-            protocol,
-            lease: self.leases,
-            local: Endpoint::default(),
-            remote: Endpoint::default(),
-            nonblocking: false,
-            options,
-            fast_open: false,
-            aborts: false,
-            written: 0,
-            more: false,
-            watchers: Head::default(),
-        };
-        let fd = self.lowest_free();
-        self.sockets.insert(fd, socket);
+    /// A new descriptor.
+    fn add(&mut self, object: u32) -> i64 {
+        let fd = (3..).find(|fd| !self.files.contains_key(fd)).expect("there are numbers");
+        self.files.insert(fd, File { object, written: 0 });
         fd.into()
+    }
+
+    /// What is behind a descriptor.
+    fn object(&self, fd: i32) -> Result<u32, Errno> {
+        self.files.get(&fd).map(|file| file.object).ok_or(Errno::EBADF)
+    }
+
+    fn socket_of(&self, fd: i32) -> Option<&Socket> {
+        self.client.socket(self.object(fd).ok()?)
     }
 
     /// socket(2).
     pub fn socket(&mut self, protocol: Protocol, nonblocking: bool) -> Outcome {
-        let fd = self.add(Kind::Fresh, protocol);
-        self.socket_mut(fd as i32)?.nonblocking = nonblocking;
-        Ok(fd)
+        let is_v6 = self.family != Family::V4;
+        let object = self.client.insert(Object::socket(protocol, is_v6, nonblocking));
+        if let Some(Socket { options, .. }) = self.client.socket_mut(object) {
+            // Every bind is allowed to take the port of what has ended.
+            options.reuse_addr = true;
+            if protocol == Protocol::Tcp {
+                options.congestion = u8::try_from(self.congestion).unwrap_or_default();
+                options.unsent_low = self.unsent_low.unwrap_or_default();
+            }
+        }
+        Ok(self.add(object))
     }
 
     /// Where a datagram goes whose receiver the script leaves open: to whoever was heard last.
@@ -344,28 +298,29 @@ impl Host {
 
     /// Whether a descriptor is a datagram socket.
     pub fn is_datagram(&self, fd: i32) -> bool {
-        self.sockets.get(&fd).is_some_and(|socket| socket.protocol == Protocol::Udp)
+        self.socket_of(fd).is_some_and(|socket| socket.protocol == Protocol::Udp)
     }
 
     /// Whether a socket has not been connected, nor listened on.
     pub fn is_fresh(&self, fd: i32) -> bool {
-        self.sockets.get(&fd).is_some_and(|socket| matches!(socket.kind, Kind::Fresh))
+        self.socket_of(fd).is_some_and(|socket| matches!(socket.kind, Kind::Fresh | Kind::Bound))
     }
 
     /// O_NONBLOCK.
     pub fn is_nonblocking(&self, fd: i32) -> bool {
-        self.sockets.get(&fd).is_some_and(|socket| socket.nonblocking)
+        self.object(fd).is_ok_and(|object| self.client.is_nonblocking(object))
     }
 
     /// O_NONBLOCK.
     pub fn set_nonblocking(&mut self, fd: i32, nonblocking: bool) -> Outcome {
-        self.socket_mut(fd)?.nonblocking = nonblocking;
+        let object = self.object(fd)?;
+        self.client.object_mut(object).ok_or(Errno::EBADF)?.nonblocking = nonblocking;
         Ok(0)
     }
 }
 
 fn config(settings: &Settings) -> Config {
-    let mut config = Config::new(ReplicaId(0), 1, Epoch(1), FlowKey { k0: 1, k1: 2 });
+    let mut config = Config::new(ReplicaId(0), 1, EPOCH, KEY);
     if let Some((first, most)) = settings.send {
         config.send_limit = (first.min(most), most);
     }
@@ -396,6 +351,18 @@ fn network(settings: &Settings) -> atoll_ip::Config {
     config
 }
 
-fn check(cause: Cause) -> Result<(), Failure> {
-    Errno::of(cause).map_or(Ok(()), |errno| Err(errno.into()))
+/// What a supervisor says of the stack.
+fn stack_page(settings: &Settings) -> StackPage<HeapMemory> {
+    let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+    let network = network(settings);
+    page.write_facts(&StackFacts {
+        replicas: 1,
+        addr: wire::LOCAL,
+        prefix_len: wire::PREFIX_LEN,
+        gateway: wire::GATEWAY,
+        mtu: network.mtu,
+        key: KEY,
+        ..StackFacts::default()
+    });
+    page
 }

@@ -1,5 +1,5 @@
-//! `atoll-conformance [--OPTION=VALUE...] FILE...`: runs scripts, and says which pass. The options are packetdrill's, and hold for every
-//! script as if it began with them: what a script says itself comes after.
+//! `atoll-conformance [--OPTION=VALUE...] FILE...`: runs scripts, and says which pass. The options are
+//! packetdrill's, and hold for every script as if it began with them: what a script says itself comes after.
 #![forbid(unsafe_code)]
 
 use std::fmt::Arguments;

@@ -388,8 +388,8 @@ impl Runner {
         Ok(sent)
     }
 
-    /// The next packet that was sent; a segment is joined with those that continue it as far as what is expected: how text is cut
-    /// into what leaves at one time is the link's business.
+    /// The next packet that was sent; a segment is joined with those that continue it as far as what is
+    /// expected: how text is cut into what leaves at one time is the link's business.
     fn take_sent(&mut self, expected: &Message) -> Option<(Instant, Sent)> {
         let (at, mut sent) = self.host.sent.pop_front()?;
         let (Message::Tcp(packet), Message::Tcp(Packet { len, .. })) = (&mut sent.message, expected) else {

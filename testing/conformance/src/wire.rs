@@ -108,8 +108,8 @@ impl From<Icmp> for Message {
     }
 }
 
-/// The message with another quoted packet than the one that a script has: an ICMP message about the packet `quoted` that `from` has
-/// sent to `to`.
+/// The message with another quoted packet than the one that a script has: an ICMP message about the packet
+/// `quoted` that `from` has sent to `to`.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// Sender of the packet that the message is about.

@@ -1,7 +1,9 @@
-//! What does a third machine do that speaks TCP only to do harm? Drawn by seed, connection by connection, segment by segment.
+//! What does a third machine do that speaks TCP only to do harm? Drawn by seed, connection by connection,
+//! segment by segment.
 //!
-//! It opens connections to the server as everybody does, follows what the server says, and then misbehaves near what the server
-//! expects: lies about what it has received, leaves holes, closes its window, resets and repeats itself.
+//! It opens connections to the server as everybody does, follows what the server says, and then misbehaves
+//! near what the server expects: lies about what it has received, leaves holes, closes its window, resets and
+//! repeats itself.
 
 use atoll_base::{Duration, Instant, Rng, SeqNum};
 use atoll_wire::ethernet::{self, EtherType};

@@ -1,6 +1,7 @@
 //! What has to hold at every step of every simulated run?
 //!
-//! The stream's octets are checked where they are read (`Host::act`), the connection's own invariants after every call.
+//! The stream's octets are checked where they are read (`Host::act`), the connection's own invariants after
+//! every call.
 
 use atoll_base::{Instant, SeqNum};
 use atoll_tcp::{Connection, State};
@@ -36,7 +37,8 @@ impl Watch {
         if !segment.flags.contains(Flags::ACK) || segment.flags.contains(Flags::RST) {
             return Ok(());
         }
-        // The window of a SYN is never scaled: one that is repeated, after a server has answered early, has no room for the truth.
+        // The window of a SYN is never scaled: one that is repeated, after a server has answered early, has
+        // no room for the truth.
         if segment.flags.contains(Flags::SYN) && self.announced.is_some() {
             return Ok(());
         }
@@ -65,7 +67,8 @@ impl Watch {
         }
         let is_syn = segment.flags.contains(Flags::SYN);
         let edge = match (is_syn, segment.flags.contains(Flags::ACK)) {
-            // A SYN's window begins after the SYN of ours, of which it may not know: the acknowledgement that follows says it.
+            // A SYN's window begins after the SYN of ours, of which it may not know: the acknowledgement that
+            // follows says it.
             (true, false) => return,
             (true, true) => right_edge(segment, 0),
             _ => right_edge(segment, scale),

@@ -170,7 +170,8 @@ impl Flow {
         Ok(())
     }
 
-    /// A segment reaches end `index` that the other end has not sent: it says nothing about what that has allowed.
+    /// A segment reaches end `index` that the other end has not sent: it says nothing about what that has
+    /// allowed.
     pub fn forge(
         &mut self,
         index: usize,

@@ -89,7 +89,8 @@ impl Host {
         self.record = self.connection.as_ref().map(Connection::record);
     }
 
-    /// The process that has the connection dies, and another one goes on with the record. The buffers and the application live on.
+    /// The process that has the connection dies, and another one goes on with the record. The buffers and the
+    /// application live on.
     pub fn crash(&mut self, now: Instant) -> Result<(), String> {
         if self.time_wait.is_some() || self.connection.is_none() {
             return Ok(());

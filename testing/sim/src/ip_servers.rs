@@ -1,6 +1,7 @@
-//! How does a machine fare whose IP is in processes of its own? Between each IP server and a replica lie rings that hold few frames and
-//! messages and are read late; an IP server may end at any time, and another one starts in its place that knows nothing. So may a replica, and
-//! what is in its ring waits for the next one.
+//! How does a machine fare whose IP is in processes of its own? Between each IP server and a replica lie
+//! rings that hold few frames and messages and are read late; an IP server may end at any time, and another
+//! one starts in its place that knows nothing. So may a replica, and what is in its ring waits for the next
+//! one.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,8 @@ use crate::mortal::{Life, Mortal};
 
 /// Frames, and messages, that a ring holds: fewer than a burst has.
 const RING_ITEMS: usize = 4;
-/// Frames that are kept for a replica at most, in its ring and beside it: fewer than a crowd sends in the time that nobody has it.
+/// Frames that are kept for a replica at most, in its ring and beside it: fewer than a crowd sends in the
+/// time that nobody has it.
 const KEPT_FRAMES: usize = 100;
 /// Ends of IP servers of a machine at most, so that a story comes to its own.
 const ENDS_MAX: u32 = 1000;
@@ -203,8 +205,8 @@ impl IpServers {
         }
     }
 
-    /// Everybody whose time has come does something. Returns the frames that leave, by server, and whether anything happened. `room`: how many
-    /// frames of a server the link takes.
+    /// Everybody whose time has come does something. Returns the frames that leave, by server, and whether
+    /// anything happened. `room`: how many frames of a server the link takes.
     pub(crate) fn run(
         &mut self,
         now: Instant,

@@ -20,7 +20,8 @@ pub struct LinkSettings {
     pub latency: Duration,
     /// Whether the receiver's link merges what was cut (GRO): then super-segments arrive whole.
     pub merge: bool,
-    /// A segment with more text than this is lost, always and in silence: a path with a narrow place and no ICMP.
+    /// A segment with more text than this is lost, always and in silence: a path with a narrow place and no
+    /// ICMP.
     pub longest: usize,
 }
 

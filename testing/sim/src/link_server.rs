@@ -1,5 +1,6 @@
-//! How does a machine fare whose link server is a process of its own? Between it and each replica lies a ring that holds few frames,
-//! and it takes its time: a replica that finds its ring full has to keep what it wanted to send.
+//! How does a machine fare whose link server is a process of its own? Between it and each replica lies a ring
+//! that holds few frames, and it takes its time: a replica that finds its ring full has to keep what it
+//! wanted to send.
 
 use std::collections::VecDeque;
 

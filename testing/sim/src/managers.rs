@@ -1,6 +1,7 @@
-//! How does a machine fare whose connection managers (CM) choose for several replicas, or are processes of their own? Between each and a
-//! replica lies a ring that holds few messages and is read late: what it does not take has to be kept, and answers come when much has
-//! happened. Either side may be away, and comes back as another one.
+//! How does a machine fare whose connection managers (CM) choose for several replicas, or are processes of
+//! their own? Between each and a replica lies a ring that holds few messages and is read late: what it does
+//! not take has to be kept, and answers come when much has happened. Either side may be away, and comes back
+//! as another one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -66,13 +67,15 @@ impl Managers {
         self.apart.iter_mut().for_each(|manager| manager.set_balance(rules));
     }
 
-    /// The incarnation of the CM that serves a replica, as that is told when it starts. `None`: it has its own.
+    /// The incarnation of the CM that serves a replica, as that is told when it starts. `None`: it has its
+    /// own.
     pub(crate) fn epoch_for(&self, index: u8) -> Option<Epoch> {
         let number = index % self.plan.count;
         (self.plan.apart || number != index).then(|| self.epochs[usize::from(number)])
     }
 
-    /// A replica has a new incarnation; what lies in the rings stays there. A CM that is in it is a new one as well.
+    /// A replica has a new incarnation; what lies in the rings stays there. A CM that is in it is a new one
+    /// as well.
     pub(crate) fn replica_restarted(
         &mut self,
         now: Instant,
@@ -88,7 +91,8 @@ impl Managers {
         }
     }
 
-    /// A CM lives in this epoch: the replicas that it serves hear of it, each when it looks at its control socket.
+    /// A CM lives in this epoch: the replicas that it serves hear of it, each when it looks at its control
+    /// socket.
     fn spread(&mut self, now: Instant, rng: &mut Rng, number: usize, epoch: Epoch, replicas: usize) {
         self.epochs[number] = epoch;
         for index in (number..replicas).step_by(self.epochs.len()).filter(|index| self.plan.apart || *index != number) {
@@ -112,7 +116,8 @@ impl Managers {
         self.spread(now, rng, number.into(), epoch, replicas);
     }
 
-    /// Takes what a replica has to say, as far as the rings do, and as long as `life` lasts. `there`: see [`Managers::run`].
+    /// Takes what a replica has to say, as far as the rings do, and as long as `life` lasts. `there`: see
+    /// [`Managers::run`].
     pub(crate) fn collect(
         &mut self,
         now: Instant,
@@ -131,8 +136,8 @@ impl Managers {
         self.look_again(now, rng, there);
     }
 
-    /// Brings some of the messages that are under way to their receivers. Returns whether there were any. `there`: which replicas serve; others
-    /// read nothing. `loss`: of what CMs tell each other, per million.
+    /// Brings some of the messages that are under way to their receivers. Returns whether there were any.
+    /// `there`: which replicas serve; others read nothing. `loss`: of what CMs tell each other, per million.
     pub(crate) fn run(
         &mut self,
         now: Instant,
@@ -194,7 +199,8 @@ impl Managers {
     fn look_again(&mut self, now: Instant, rng: &mut Rng, there: &[bool]) {
         let is_read = self.rings.iter().all(|((_, to), ring)| ring.is_empty() || !is_there(*to, there));
         if (!is_read || self.apart.iter().any(Manager::has_output)) && self.wakes_at.is_none() {
-            // Now and then later than an answer may take. What is for a replica that is away is offered to its ring as often as the real one does.
+            // Now and then later than an answer may take. What is for a replica that is away is offered to
+            // its ring as often as the real one does.
             let most = if rng.below(50) == 0 { 400_000 } else { [50, 1000][usize::from(is_read)] };
             self.wakes_at = Some(now + Duration::from_micros(1 + u64::from(rng.below(most))));
         }

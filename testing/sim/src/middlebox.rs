@@ -11,7 +11,8 @@ pub struct Middlebox {
     pub strip_timestamps: bool,
     /// Removes window scaling from SYNs.
     pub strip_window_scale: bool,
-    /// Removes SACK blocks, although they were negotiated. (Removed timestamps would be the connection's end: RFC 7323 §3.2.)
+    /// Removes SACK blocks, although they were negotiated. (Removed timestamps would be the connection's end:
+    /// RFC 7323 §3.2.)
     pub strip_blocks: bool,
     /// The largest segment size that a SYN may announce.
     pub mss_max: Option<u16>,

@@ -1,4 +1,5 @@
-//! Memory as a process sees it that may die between any two stores: what it would have stored afterwards is not there.
+//! Memory as a process sees it that may die between any two stores: what it would have stored afterwards is
+//! not there.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +18,8 @@ struct Inner {
     is_poisoned: Cell<bool>,
 }
 
-/// A program has a fault, and this is what brings it to light: a process that copies these octets dies of them.
+/// A program has a fault, and this is what brings it to light: a process that copies these octets dies of
+/// them.
 pub const POISON: [u8; 8] = *b"\x07poison\x07";
 
 impl Life {

@@ -5,7 +5,8 @@
 //!   flow 1 --access--+===== shared bottleneck ====+--access-- flow 1      each "--" and "==" is two lines, one a direction
 //!   flow 2 --access--'                            '--access-- flow 2
 //! ```
-//! The ends are those of a `Pair`; what connects them is [`Line`], the same that the emulator runs over real frames.
+//! The ends are those of a `Pair`; what connects them is [`Line`], the same that the emulator runs over real
+//! frames.
 
 use std::collections::BTreeSet;
 
@@ -131,8 +132,8 @@ impl Network {
         self.run_until(end).map_err(|what| self.failure(what))
     }
 
-    /// Runs until all streams are delivered and closed; after `faults_for` the lines do no more harm. Then makes sure of
-    /// the silence.
+    /// Runs until all streams are delivered and closed; after `faults_for` the lines do no more harm. Then
+    /// makes sure of the silence.
     pub fn run_to_the_end(&mut self, faults_for: Duration) -> Result<(), Failure> {
         self.try_to_the_end(faults_for).map_err(|what| self.failure(what))
     }

@@ -20,7 +20,8 @@ pub struct Scenario {
     pub flow: FlowSettings,
     /// The link, client to server and back.
     pub links: [LinkSettings; 2],
-    /// After this long the link does no more harm and the applications do not dawdle: what is left has to work.
+    /// After this long the link does no more harm and the applications do not dawdle: what is left has to
+    /// work.
     pub faults_for: Duration,
     /// How often, per million steps, a stranger who guesses sends something to either end.
     pub stranger: u32,
@@ -227,7 +228,8 @@ impl Pair {
 
     /// A stranger tries his luck.
     fn forge(&mut self, index: usize) -> Result<(), String> {
-        // He tires: each answer is another step, in which he could try again. Where there is none, nothing is drawn for him.
+        // He tires: each answer is another step, in which he could try again. Where there is none, nothing is
+        // drawn for him.
         if self.stranger == 0 || self.forged > FORGED_MAX || !self.rng.chance_per_million(self.stranger) {
             return Ok(());
         }

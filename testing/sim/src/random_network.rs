@@ -10,8 +10,8 @@ use crate::middlebox::Middlebox;
 use crate::network::{NetworkSettings, RoutedFlow};
 
 impl NetworkSettings {
-    /// A network drawn from `seed`: up to four bottlenecks, up to six connections over one to three of them, each line
-    /// with its own troubles, some of which begin or end on the way.
+    /// A network drawn from `seed`: up to four bottlenecks, up to six connections over one to three of them,
+    /// each line with its own troubles, some of which begin or end on the way.
     pub fn random(seed: u64) -> NetworkSettings {
         let mut rng = Rng::new(seed ^ 0x6e65_7477);
         let hops = 1 + rng.below(3) as usize;

@@ -1,14 +1,16 @@
 //! What does somebody send who knows both addresses and ports, sees nothing, and guesses? RFC 5961, RFC 6528.
 //!
-//! His guesses are better than a real stranger's: every number is near the right one, but never all of them are right at once; that
-//! is left to luck, and luck is once in billions. So nothing that he sends may change anything.
+//! His guesses are better than a real stranger's: every number is near the right one, but never all of them
+//! are right at once; that is left to luck, and luck is once in billions. So nothing that he sends may change
+//! anything.
 
 use atoll_base::{Instant, Rng, SeqNum};
 use atoll_tcp::{Connection, State};
 use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment, Timestamps};
 
-/// A segment for `victim`, whose own first sequence number and whose peer's are `begins`. `None` where any would be believed, because
-/// there is nothing to guess yet: an open that nobody has answered takes the first SYN (RFC 9293 §3.5).
+/// A segment for `victim`, whose own first sequence number and whose peer's are `begins`. `None` where any
+/// would be believed, because there is nothing to guess yet: an open that nobody has answered takes the first
+/// SYN (RFC 9293 §3.5).
 pub(crate) fn forged(
     now: Instant,
     rng: &mut Rng,

@@ -1,33 +1,29 @@
-//! Do whole stacks and their applications get along? Two machines with several replicas each, the wire between them, and processes
-//! that sleep until their bell rings: a wake-up that is lost shows as silence.
+//! Do whole stacks and their applications get along? Two machines with several replicas each, the wire
+//! between them, and processes that sleep until their bell rings: a wake-up that is lost shows as silence.
 
 mod departing;
 mod forger;
 mod greedy;
 mod hoarding;
+mod program;
 mod scaling;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::{
-    Addr, Duration, Endpoint, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId,
-};
+use atoll_base::{Addr, Duration, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
 use atoll_connmgr::Reach;
 use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout};
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
-use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::control::{MemoryLevel, User};
-use atoll_ipc::lease::Voucher;
+use atoll_ipc::control::{MemoryLevel, Reply, User};
 use atoll_ipc::ledger::{LEDGER_VERSION, Ledger, LedgerConfig, written_version};
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
-use atoll_ipc::{Command, Event, HeapMemory, Memory};
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat,
+};
+use atoll_ipc::{Command, HeapMemory};
 use atoll_link::{Destination, Steering};
-use atoll_sockets::asking::{Asking, Next};
-use atoll_sockets::listener::{self, Claim, Offer};
+use atoll_sockets::client::simulated::shared;
 use atoll_sockets::port::Port;
-use atoll_sockets::stream::{Local, Stream};
-use atoll_sockets::{Errno, Failure};
 use atoll_transport::{Config, FrameSink, Offload, Quota, Recovery, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, checksum, ethernet, ipv4, ipv6};
@@ -42,7 +38,7 @@ use forger::Role;
 pub use greedy::Appetite;
 use greedy::{Greedy, Watch};
 pub use hoarding::{Hoard, Shortage};
-use hoarding::{TRIED_AGAIN, earlier};
+use program::{Program, Socket};
 use scaling::Hosts;
 pub use scaling::{ScaledBy, ScalingPlan};
 
@@ -60,11 +56,8 @@ const CRASHES_MAX: u32 = 300;
 const POISONED_MAX: u32 = 20;
 /// Stores after which a replica that is going to die does so, at most.
 const LIFE_MAX: u32 = 600;
-const LEASE: u64 = 77;
 /// What the commands of one process may cost in a round.
 const SHARE: u32 = 64;
-/// The bell of every process.
-const BELL: u32 = 1;
 
 /// Everything that a seed decides.
 #[derive(Clone, Debug)]
@@ -85,8 +78,12 @@ pub struct Story {
     pub duplicate: u32,
     /// Frames that arrive in fragments, per million.
     pub tear: u32,
-    /// How often a process that is woken is late, per million, and by how much at most: longer than a claim may take.
+    /// How often a process that is woken is late, per million, and by how much at most: longer than a claim
+    /// may take.
     pub late: u32,
+    /// How often a program that has sent something rests before it sends more, per million, for one to three
+    /// seconds: so long that it gives its send buffers back.
+    pub rests: u32,
     /// Octets of send and receive memory of a process and replica, as powers of two.
     pub memory_log2: u8,
     /// Whether a third machine attacks the server.
@@ -113,7 +110,8 @@ pub struct Story {
     pub greed: Option<Appetite>,
     /// A program that does not read, and how little memory there is; `None`: there is plenty.
     pub hoard: Option<Hoard>,
-    /// Whether a program on the server's machine forges commands about ports, and others send each other datagrams beside it.
+    /// Whether a program on the server's machine forges commands about ports, and others send each other
+    /// datagrams beside it.
     pub forged: bool,
     /// What brings a fault of the server's replicas to light again and again; `None`: they have none.
     pub poison: Option<Poison>,
@@ -133,7 +131,8 @@ pub enum Poison {
 pub struct Workforce {
     /// The rules of balancing.
     pub rules: Balance,
-    /// Microseconds that each keeps a connection when all has been said; 0 for those that are not in the list.
+    /// Microseconds that each keeps a connection when all has been said; 0 for those that are not in the
+    /// list.
     pub services: Vec<u64>,
     /// Messages between replicas that are lost, per million.
     pub loss: u32,
@@ -183,6 +182,7 @@ impl Story {
             loss: [0, 0, 10_000, 50_000][rng.below(4) as usize],
             duplicate: [0, 10_000][rng.below(2) as usize],
             late: [0, 0, 50_000, 300_000][rng.below(4) as usize],
+            rests: 0,
             memory_log2: [17, 20, 22][rng.below(3) as usize],
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
             v6: rng.below(2) == 0,
@@ -257,6 +257,8 @@ struct Machine {
     legacies: Vec<(HeapMemory, HeapMemory)>,
     lives: Vec<Life>,
     out: Out,
+    /// The page that programs read, with the owners of flow groups.
+    stack: StackPage<HeapMemory>,
     steering: Box<Steering>,
     link_server: Option<LinkServer>,
     ip_servers: Option<IpServers>,
@@ -281,6 +283,7 @@ impl Machine {
         let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
         (0..FLOW_GROUPS as u16)
             .for_each(|group| page.set_owner(FlowGroup(group), ReplicaId((group % u16::from(count)) as u8)));
+        page.write_facts(&StackFacts { replicas: count, key: KEY, naive_accept: story.asks, ..StackFacts::default() });
         let mut steering = Box::new(Steering::new(KEY));
         steering.refresh(&page, count);
         let mut machine = Machine {
@@ -295,6 +298,7 @@ impl Machine {
                 // What is put together of fragments may be of two packets.
                 seals: story.ip.is_some() || story.tear > 0,
             },
+            stack: page,
             steering,
             link_server: story
                 .links_apart
@@ -410,8 +414,8 @@ impl Machine {
     }
 }
 
-/// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't fragment" or not; or what a host may
-/// make of an IPv6 frame (without extension headers).
+/// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't
+/// fragment" or not; or what a host may make of an IPv6 frame (without extension headers).
 fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
     if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {
@@ -487,56 +491,24 @@ fn text_octet(poisoned: bool, connection: u64, offset: usize) -> u8 {
     }
 }
 
-/// A connection of a process.
-struct Socket {
-    replica: usize,
-    slot: SlotId,
-    generation: u32,
-    local: Local,
-    /// What a client sends is known by this number; a server sends back what it gets.
-    number: u64,
-    sent: usize,
-    got: usize,
-    /// What a server has read and not yet sent back.
-    held: VecDeque<u8>,
-    ended: bool,
-    shut: bool,
-    /// It has been open.
-    was_open: bool,
-    /// When its process has done with it.
-    done_at: Option<Instant>,
-    /// Its peer is the third machine: whatever happens to it is right.
-    is_hostile: bool,
-}
-
 /// A process with its own session.
 struct Process {
     machine: usize,
     session: SessionId,
     page: AppPage<HeapMemory>,
+    /// What an honest program has: the client that ships.
+    program: Option<Program>,
+    /// What others have who write to their rings as they like.
     ports: Vec<Port<HeapMemory>>,
     arenas: Vec<HeapMemory>,
-    /// Pages of replicas, and what was seen last: whose incarnation it is, and how many events did not fit.
-    replicas: Vec<(ReplicaPage<HeapMemory>, (Epoch, u32))>,
-    sockets: BTreeMap<(usize, u32), Socket>,
-    offers: VecDeque<Offer>,
-    doubtful: Option<Offer>,
-    accepting: u32,
-    /// Where it asks for connections, if it does, and whom this accept has asked.
-    asking: Option<Asking>,
-    tried: u32,
-    /// Replicas that have said that they listen.
-    listening: u32,
+    /// Connections of an honest program, by object.
+    sockets: BTreeMap<u32, Socket>,
     /// Connections to open: their numbers.
     to_open: VecDeque<u64>,
     at_once: usize,
-    sleep_word: u32,
-    asleep: bool,
     /// When it runs again.
     wakes_at: Option<Instant>,
     finished: u64,
-    /// Something could not be sent for want of memory.
-    starved: bool,
     length: usize,
     is_server: bool,
     v6: bool,
@@ -547,6 +519,8 @@ struct Process {
     stands_until: Option<Instant>,
     /// It has died.
     departure: Option<Departure>,
+    /// See [`Story::rests`].
+    rests: u32,
     /// It does not read.
     hoards: bool,
     /// Its peers may have to go.
@@ -587,7 +561,8 @@ pub struct World {
     watch: Option<Watch>,
     /// What was seen while memory was short.
     shortage: Shortage,
-    /// Deaths of replicas by their own fault, whether the last one was so, and what successors have made of them.
+    /// Deaths of replicas by their own fault, whether the last one was so, and what successors have made of
+    /// them.
     poisoned: u32,
     is_blamed: bool,
     quarantined: u32,
@@ -636,7 +611,7 @@ impl World {
             managers.set_balance(story.workforce.rules);
         }
         for (process, micros) in world.processes.iter_mut().zip(&story.workforce.services) {
-            process.service = Duration::from_micros(*micros);
+            process.set_service(Duration::from_micros(*micros));
         }
         if let Some((worker, after)) = story.workforce.stops {
             world.processes[worker].stops_at = Some(world.now + after);
@@ -681,37 +656,38 @@ impl World {
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
         let (mut ports, mut arenas) = (Vec::new(), Vec::new());
-        let Machine { replicas, lives, legacies, .. } = &mut self.machines[machine];
-        let pages = legacies.iter().map(|(page, _)| ReplicaPage(page.clone()));
-        let pages = pages.map(|page| (page.epoch(), page)).map(|(epoch, page)| (page, (epoch, 0))).collect();
+        let Machine { replicas, lives, legacies, stack, .. } = &mut self.machines[machine];
         for (replica, life) in replicas.iter_mut().zip(lives) {
             let arena = HeapMemory::new(layout.total);
             let (theirs, their_page) = (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
             replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
-            ports.push(Port::new(arena.clone(), layout));
             arenas.push(arena);
         }
+        let config = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 };
+        let program = if greedy.is_none() && role.is_none() {
+            let count = arenas.len() as u8;
+            let reply = Reply::Joined { session: session.0, key: 0, member: 0, replicas: count, config };
+            let pages = legacies.iter().map(|(page, _)| page.clone());
+            let own_page = AppPage(page.0.clone());
+            let stack = StackPage(stack.0.clone());
+            let shared = shared(stack, own_page, pages.zip(arenas.iter().cloned()));
+            Some(Program::new(&reply, shared, self.rng.next_u64()))
+        } else {
+            ports.extend(arenas.iter().map(|arena| Port::new(arena.clone(), layout)));
+            None
+        };
         let mut process = Process {
             machine,
             session,
             page,
+            program,
             ports,
             arenas,
-            replicas: pages,
             sockets: BTreeMap::new(),
-            offers: VecDeque::new(),
-            doubtful: None,
-            accepting: 0,
-            asking: self.story.asks.then(Asking::default),
-            tried: 0,
-            listening: 0,
             to_open: VecDeque::new(),
             at_once: 0,
-            sleep_word: 0,
-            asleep: false,
             wakes_at: Some(self.now),
             finished: 0,
-            starved: false,
             length: self.story.length,
             is_server: machine == 0 && greedy.is_none() && role.is_none(),
             v6: self.story.v6,
@@ -719,6 +695,7 @@ impl World {
             stops_at: None,
             stands_until: None,
             departure: None,
+            rests: self.story.rests,
             hoards: false,
             is_forgiving: self.story.hoard.is_some(),
             refused: 0,
@@ -730,13 +707,14 @@ impl World {
             has_failed: false,
         };
         let is_rogue = machine == 0 && self.processes.len() == self.story.workers;
-        if process.is_server && !is_rogue {
-            process.listen();
+        if let Some(program) = process.program.as_mut().filter(|_| process.is_server && !is_rogue) {
+            program.listen();
         }
         self.processes.push(process);
     }
 
-    /// Runs until every stream has been delivered both ways and every connection is gone. Returns how much time that took.
+    /// Runs until every stream has been delivered both ways and every connection is gone. Returns how much
+    /// time that took.
     pub fn run(&mut self) -> Result<Duration, String> {
         let began = self.now;
         let limit = began + Duration::from_secs(3000);
@@ -756,7 +734,8 @@ impl World {
         }
     }
 
-    /// Goes on after [`World::run`] until replicas have forgotten every connection, and what programs have had is free again.
+    /// Goes on after [`World::run`] until replicas have forgotten every connection, and what programs have
+    /// had is free again.
     pub fn settle(&mut self) -> Result<(), String> {
         let limit = self.now + Duration::from_secs(300);
         self.dismiss_greedy();
@@ -784,7 +763,9 @@ impl World {
                 departure.check(process.session)?;
                 continue;
             }
-            for (replica, port) in process.ports.iter_mut().enumerate() {
+            let own = process.program.as_mut().and_then(|program| program.client.own_mut());
+            let own = own.into_iter().flat_map(|session| session.replicas_mut()).map(|replica| replica.port_mut());
+            for (replica, port) in process.ports.iter_mut().chain(own).enumerate() {
                 port.sweep();
                 let slots = port.layout().application_slots().len();
                 let free = std::iter::from_fn(|| port.allocate_slot()).count();
@@ -797,7 +778,8 @@ impl World {
         Ok(())
     }
 
-    /// Everybody does what there is to do at this moment. Returns whether there was anything, and then it is a little later.
+    /// Everybody does what there is to do at this moment. Returns whether there was anything, and then it is
+    /// a little later.
     fn turn(&mut self) -> Result<bool, String> {
         let mut busy = self.deliver();
         self.attack()?;
@@ -816,7 +798,8 @@ impl World {
         Ok(busy)
     }
 
-    /// Goes to the moment at which there is something to do again. Returns whether there is one before `limit`.
+    /// Goes to the moment at which there is something to do again. Returns whether there is one before
+    /// `limit`.
     fn go_on(&mut self, limit: Instant) -> bool {
         let timers = self.machines.iter().flat_map(|machine| {
             let there = machine.replicas.iter().enumerate().filter(|(index, _)| machine.serves(*index));
@@ -855,7 +838,8 @@ impl World {
         self.processes.iter().any(|process| process.has_failed)
     }
 
-    /// Deaths of replicas by their own fault, the connections that were quarantined for it, those that were lost, and the sessions that were cut off.
+    /// Deaths of replicas by their own fault, the connections that were quarantined for it, those that were
+    /// lost, and the sessions that were cut off.
     pub fn verdicts(&self) -> (u32, u32, u32, Vec<SessionId>) {
         (self.poisoned, self.quarantined, self.lost, self.cut_off.iter().copied().collect())
     }
@@ -893,26 +877,14 @@ impl World {
     pub fn report(&self) -> String {
         let mut text = format!("silence at {:?}, {} frames:", self.now, self.frames);
         for process in &self.processes {
-            text += &format!(
-                "\n  process {} of machine {}: {} finished, {} offers, doubtful {:?}, accepting {:b}",
-                process.session.0,
-                process.machine,
-                process.finished,
-                process.offers.len(),
-                process.doubtful,
-                process.accepting
-            );
-            for socket in process.sockets.values() {
-                text += &format!(
-                    "\n    replica {} slot {}: {} sent, {} got, {} held, ended {}, shut {}",
-                    socket.replica,
-                    socket.slot.0,
-                    socket.sent,
-                    socket.got,
-                    socket.held.len(),
-                    socket.ended,
-                    socket.shut
-                );
+            let (session, machine, finished) = (process.session.0, process.machine, process.finished);
+            let state = process.program.as_ref().map_or("no program".into(), Program::state);
+            text += &format!("\n  process {session} of machine {machine}: {finished} finished, {state}");
+            for (object, socket) in &process.sockets {
+                let Socket { sent, got, held, ended, shut, .. } = socket;
+                let held = held.len();
+                text +=
+                    &format!("\n    socket {object}: {sent} sent, {got} got, {held} held, ended {ended}, shut {shut}");
             }
         }
         for machine in &self.machines {
@@ -1118,7 +1090,8 @@ impl World {
         }
     }
 
-    /// A replica has died, or has left: the next one, whose life has begun, takes its place. Returns the bells that it rings.
+    /// A replica has died, or has left: the next one, whose life has begun, takes its place. Returns the
+    /// bells that it rings.
     fn succeed(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let (now, story) = (self.now, &self.story);
         let machine = &mut self.machines[at];
@@ -1214,8 +1187,8 @@ impl World {
     }
 
     fn put_on_wire(&mut self, to: usize, frame: Vec<u8>) {
-        // Three lost requests in a row, and a connection fails with EHOSTUNREACH: right, but no end for a story. In parts
-        // they would be as good as lost (RFC 6980).
+        // Three lost requests in a row, and a connection fails with EHOSTUNREACH: right, but no end for a
+        // story. In parts they would be as good as lost (RFC 6980).
         let is_discovery = is_discovery(&frame);
         if self.rng.chance_per_million(self.story.loss) && !is_discovery {
             return;
@@ -1234,12 +1207,12 @@ impl World {
 
     fn ring(&mut self, rung: &[(SessionId, u32)]) {
         for (session, bell) in rung {
-            assert_eq!(*bell, BELL, "nobody sleeps on another");
             let late = self.rng.chance_per_million(self.story.late);
             let most = if late { 20_000 } else { 20 };
             let at = self.now + Duration::from_micros(1 + u64::from(self.rng.below(most)));
             let process = &mut self.processes[session.0 as usize - 1];
-            if process.asleep && process.wakes_at.is_none_or(|other| other > at) {
+            let hears = process.program.as_ref().is_some_and(|program| program.sleeps_on(*bell));
+            if hears && process.wakes_at.is_none_or(|other| other > at) {
                 process.wakes_at = Some(at);
             }
         }
@@ -1270,8 +1243,8 @@ impl World {
         for at in 0..self.processes.len() {
             let process = &mut self.processes[at];
             // What it has claimed would die with it, and its peers would not like it.
-            if process.stops_at.is_some_and(|at| at <= now) && process.sockets.is_empty() && process.doubtful.is_none()
-            {
+            let is_claiming = process.program.as_ref().is_some_and(Program::is_claiming);
+            if process.stops_at.is_some_and(|at| at <= now) && process.sockets.is_empty() && !is_claiming {
                 process.stops_at = None;
                 process.stands_until = Some(now + stands);
             }
@@ -1295,384 +1268,13 @@ impl Process {
         assert!(self.ports[replica].push(command), "the command ring is full");
     }
 
-    fn listen(&mut self) {
-        let local = Endpoint::at(Addr::ANY, PORT);
-        let protocol = Protocol::Tcp;
-        let authority = usize::from(PORT) % self.ports.len();
-        let bind = Command::Bind {
-            token: 1,
-            lease: LEASE,
-            protocol,
-            local,
-            reuse_addr: true,
-            reuse_port: false,
-            v6_only: false,
-        };
-        self.push(authority, &bind);
-        // What it says is what the others want to see.
-        self.listen_at(authority);
-    }
-
-    fn listen_at(&mut self, replica: usize) {
-        let local = Endpoint::at(Addr::ANY, PORT);
-        let listen = Command::Listen {
-            token: 2,
-            lease: LEASE,
-            local,
-            backlog: 64,
-            reuse_port: false,
-            defer_accept: 0,
-            v6_only: false,
-        };
-        self.push(replica, &listen);
-    }
-
-    /// A replica listens. Once the port's authority does, the others are asked.
-    fn handle_listening(&mut self, replica: usize, voucher: Voucher) {
-        self.listening |= 1 << replica;
-        if replica == usize::from(PORT) % self.ports.len() {
-            let (protocol, local) = (Protocol::Tcp, Endpoint::at(Addr::ANY, PORT));
-            for other in (0..self.ports.len()).filter(|other| *other != replica) {
-                self.push(other, &Command::Show { lease: LEASE, protocol, local, voucher });
-                self.listen_at(other);
-            }
-        }
-    }
-
     /// A command that none is, to every replica, and then silence.
     fn poison(&mut self) {
         self.wakes_at = None;
         let word = |at: usize| u32::from_le_bytes(*POISON[at..].first_chunk().expect("eight octets"));
-        for replica in 0..self.ports.len() {
-            self.push(replica, &Command::Kick { slot: SlotId(word(0)), generation: word(4) });
+        let Some(program) = &mut self.program else { return };
+        for replica in 0..program.client.replicas() {
+            program.client.push(0, replica, &Command::Kick { slot: SlotId(word(0)), generation: word(4) });
         }
-    }
-
-    /// What a program does between two sleeps.
-    fn run(&mut self, now: Instant, rng: &mut Rng) {
-        if self.run_greedy(now, rng) || self.run_role(now, rng) {
-            return;
-        }
-        if self.asleep {
-            self.asleep = false;
-            self.sleep_word = self.sleep_word.wrapping_add(1);
-            self.page.set_sleep_word(BELL, self.sleep_word);
-        }
-        self.wakes_at = None;
-        while self.work(now, rng) {}
-        self.sleep_word = self.sleep_word.wrapping_add(1);
-        self.page.set_sleep_word(BELL, self.sleep_word);
-        self.ports[0].memory().fence();
-        self.asleep = true;
-        // Once more: whoever publishes after this sees the sleep word.
-        if self.work(now, rng) {
-            self.wakes_at = Some(now);
-        } else if std::mem::take(&mut self.starved) {
-            // As the library does (`buffers.rs` there): what rests is given back, and then one tries again.
-            for socket in self.sockets.values() {
-                Stream::new(&self.ports[socket.replica], socket.slot, socket.generation).expect("a slot").release();
-            }
-            self.wakes_at = Some(now + Duration::from_millis(10));
-        } else {
-            self.wakes_at = self.sockets.values().filter_map(|socket| socket.done_at).min();
-        }
-        let opens_at = self.waits_until.filter(|_| !self.to_open.is_empty());
-        self.wakes_at = earlier(self.wakes_at, opens_at);
-    }
-
-    /// Whether there was anything to do.
-    fn work(&mut self, now: Instant, rng: &mut Rng) -> bool {
-        let mut any = false;
-        for replica in 0..self.ports.len() {
-            while let Some(event) = self.ports[replica].next_event() {
-                any = true;
-                self.handle_event(replica, event);
-            }
-            self.ports[replica].publish();
-            let (page, seen) = &mut self.replicas[replica];
-            let now = (page.epoch(), self.ports[replica].overflow());
-            if std::mem::replace(seen, now) != now {
-                // As the library does (`State::rescan`): what was not told may be that it is no acceptor any more, or a verdict, or an answer.
-                self.accepting &= !(1 << replica);
-                if let Some(Offer { slot, generation, .. }) =
-                    self.doubtful.filter(|offer| usize::from(offer.replica) == replica)
-                {
-                    self.push(replica, &Command::Claim { slot, generation });
-                }
-                if let Some(asking) = &mut self.asking {
-                    asking.forget(replica as u8);
-                }
-            }
-        }
-        if self.is_server {
-            any |= self.accept();
-        } else {
-            any |= self.connect(now, rng);
-        }
-        let keys: Vec<(usize, u32)> = self.sockets.keys().copied().collect();
-        for key in keys {
-            any |= self.serve(now, key, rng);
-        }
-        any
-    }
-
-    fn handle_event(&mut self, replica: usize, event: Event) {
-        match event {
-            Event::ConnectionAvailable { slot, generation, local, remote, .. } => {
-                self.offers.push_back(Offer { replica: replica as u8, slot, generation, local, remote });
-                if let Some(asking) = &mut self.asking {
-                    asking.given(replica as u8);
-                    self.tried = 0;
-                }
-            }
-            Event::ConnectionsWait { waiting, answers, .. } => {
-                if let Some(asking) = &mut self.asking {
-                    asking.told(replica as u8, waiting, answers);
-                }
-            }
-            Event::ClaimVerdict { slot, generation, confirmed } => {
-                let doubtful = self.doubtful.take_if(|offer| offer.slot == slot && offer.generation == generation);
-                if let Some(offer) = doubtful.filter(|_| confirmed) {
-                    self.open(&offer);
-                }
-            }
-            Event::AcceptorRemoved { .. } => self.accepting &= !(1 << replica),
-            Event::SlotDone { slot, generation } => {
-                self.ports[replica].slot_done(slot, generation);
-            }
-            Event::ListenReply { voucher, .. } => self.handle_listening(replica, voucher),
-            // Every socket is looked at anyway.
-            Event::Ready { .. } | Event::BindReply { .. } | Event::InfoReply { .. } | Event::GroupReply { .. } => {}
-        }
-    }
-
-    /// As the library does where accept blocks.
-    fn ask(&mut self) -> bool {
-        let replicas = self.ports.len() as u8;
-        let Some(asking) = self.asking.as_mut().filter(|_| self.offers.is_empty()) else { return false };
-        let (whom, takes) = match asking.take(replicas, &mut self.tried) {
-            Next::Ask(replica) => (1 << replica, true),
-            Next::Wait => (0, true),
-            Next::Nobody => (asking.before_sleep(replicas), false),
-        };
-        for replica in (0..self.ports.len()).filter(|replica| whom & 1 << replica != 0) {
-            self.push(replica, &Command::AskConnection { lease: LEASE, takes });
-        }
-        whom != 0
-    }
-
-    fn accept(&mut self) -> bool {
-        // Accept comes after listen.
-        if self.listening.count_ones() as usize != self.ports.len() {
-            return false;
-        }
-        let mut any = self.ask();
-        for replica in 0..self.ports.len() {
-            if self.asking.is_none() && self.accepting & 1 << replica == 0 {
-                self.accepting |= 1 << replica;
-                self.push(replica, &Command::AcceptConnection { lease: LEASE });
-                any = true;
-            }
-        }
-        while self.doubtful.is_none()
-            && let Some(offer) = self.offers.pop_front()
-        {
-            any = true;
-            let replica = usize::from(offer.replica);
-            let claim = listener::claim(&self.ports[replica], &offer, 0, BELL);
-            if claim == Claim::Gone {
-                continue;
-            }
-            self.push(replica, &Command::Claim { slot: offer.slot, generation: offer.generation });
-            match claim {
-                Claim::Held => self.open(&offer),
-                _ => self.doubtful = Some(offer),
-            }
-        }
-        any
-    }
-
-    fn open(&mut self, offer: &Offer) {
-        let is_hostile = offer.remote.addr == Addr::v4(address(ATTACKER));
-        self.insert(usize::from(offer.replica), offer.slot, offer.generation, 0, is_hostile);
-    }
-
-    fn insert(&mut self, replica: usize, slot: SlotId, generation: u32, number: u64, is_hostile: bool) {
-        let socket = Socket {
-            replica,
-            slot,
-            generation,
-            local: Local::default(),
-            number,
-            sent: 0,
-            got: 0,
-            held: VecDeque::new(),
-            ended: false,
-            shut: false,
-            was_open: false,
-            done_at: None,
-            is_hostile,
-        };
-        self.sockets.insert((replica, slot.0), socket);
-    }
-
-    fn connect(&mut self, now: Instant, rng: &mut Rng) -> bool {
-        let mut any = false;
-        self.waits_until.take_if(|until| *until <= now);
-        if self.waits_until.is_some() {
-            return false;
-        }
-        while self.sockets.len() < self.at_once
-            && let Some(number) = self.to_open.pop_front()
-        {
-            any = true;
-            let replica = rng.below(self.ports.len() as u32) as usize;
-            let port = &mut self.ports[replica];
-            let (slot, generation) = port.allocate_slot().expect("there are slots");
-            let view = port.slot(slot).expect("it was allocated");
-            view.set_holders(1);
-            view.set_bell(BELL);
-            let addr = if self.v6 { address_v6(SERVER) } else { Addr::v4(address(SERVER)) };
-            let remote = Endpoint::at(addr, PORT);
-            self.push(replica, &Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-            self.insert(replica, slot, generation, number, self.hoards || self.is_poisoned && number == 0);
-        }
-        any
-    }
-
-    /// A connection has no memory. One that is wanted is tried again.
-    fn give_up(&mut self, now: Instant, key: (usize, u32)) -> bool {
-        let Some(socket) = self.sockets.remove(&key) else { return false };
-        let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
-        self.ports[replica].close_slot(slot, generation, 0);
-        self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
-        self.to_open.push_back(socket.number);
-        self.refused += 1;
-        self.waits_until = Some(now + TRIED_AGAIN);
-        true
-    }
-
-    /// Reads and writes what one connection allows.
-    fn serve(&mut self, now: Instant, key: (usize, u32), rng: &mut Rng) -> bool {
-        let poisoned = self.is_poisoned;
-        let text_at = |number, at| text_octet(poisoned, number, at);
-        let Some(socket) = self.sockets.get_mut(&key) else { return false };
-        if self.hoards && socket.ended {
-            return false;
-        }
-        let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
-        let mut kick = false;
-        let mut any = false;
-        let stream = Stream::new(&self.ports[replica], slot, generation).expect("a slot");
-        let found = stream.readable(&mut socket.local);
-        socket.was_open |= !stream.is_connecting() && !matches!(found, Err(Failure::Error(_)));
-        match found {
-            Ok(readable) if self.hoards && readable.len > 0 => {}
-            Ok(readable) if readable.len == 0 => {
-                any |= !socket.ended;
-                socket.ended = true;
-            }
-            Ok(readable) => {
-                any = true;
-                let len = readable.len.min(1 + u64::from(rng.below(100_000))) as usize;
-                let mut bytes = vec![0; len];
-                assert!(
-                    stream.copy_out(&readable, readable.head, &mut bytes),
-                    "published octets are covered: {readable:?}"
-                );
-                kick |= stream.consume(readable.head + len as u64);
-                if self.is_server {
-                    socket.held.extend(&bytes);
-                } else {
-                    let start = socket.got;
-                    assert!(
-                        bytes.iter().zip(start..).all(|(byte, at)| *byte == octet(socket.number, at)),
-                        "connection {} has changed behind {start}",
-                        socket.number
-                    );
-                }
-                socket.got += len;
-            }
-            Err(Failure::WouldBlock) => {}
-            // It could not be opened.
-            Err(Failure::Error(Errno::ENOBUFS)) if self.is_forgiving && !self.is_server && !socket.was_open => {
-                return self.give_up(now, key);
-            }
-            // The one that does not read does not close either what it has lost.
-            Err(Failure::Error(_)) if self.hoards => {
-                self.refused += u64::from(!std::mem::replace(&mut socket.ended, true));
-                return false;
-            }
-            Err(Failure::Error(_)) if self.is_server && self.is_forgiving => {
-                socket.held.clear();
-                any |= !socket.ended;
-                (socket.ended, socket.is_hostile) = (true, true);
-            }
-            Err(Failure::Error(_)) if socket.is_hostile || self.is_server && self.is_poisoned => {
-                // One that was poisoned, or has a hostile peer.
-                any |= !socket.ended;
-                (socket.ended, socket.is_hostile) = (true, true);
-            }
-            Err(Failure::Error(errno)) => panic!(
-                "receive: {errno:?} at {now:?}, connection {}, got {}, sent {}, server {}",
-                socket.number, socket.got, socket.sent, self.is_server
-            ),
-        }
-        let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
-        if left > 0 {
-            match stream.writable(&mut socket.local, left.min(POISON.len() + rng.below(100_000) as usize)) {
-                Ok(room) => {
-                    any = true;
-                    let bytes: Vec<u8> = if self.is_server {
-                        socket.held.drain(..room.len).collect()
-                    } else {
-                        {
-                            let (number, sent) = (socket.number, socket.sent);
-                            (sent..sent + room.len).map(|at| text_at(number, at)).collect()
-                        }
-                    };
-                    stream.copy_in(&room, 0, &bytes);
-                    stream.commit(&room, room.len);
-                    socket.sent += room.len;
-                    kick = true;
-                }
-                Err(Failure::WouldBlock) => self.starved |= std::mem::take(&mut socket.local.starved),
-                Err(Failure::Error(_))
-                    if socket.is_hostile || self.is_server && (self.is_poisoned || self.is_forgiving) =>
-                {
-                    socket.held.clear();
-                    (socket.ended, socket.is_hostile) = (true, true);
-                }
-                Err(Failure::Error(errno)) => panic!("send: {errno:?}"),
-            }
-        }
-        let is_done = if self.is_server { socket.ended && socket.held.is_empty() } else { socket.sent == self.length };
-        if is_done && !socket.shut && !self.is_server && !stream.is_connecting() {
-            stream.shutdown(false, true).expect("it is open");
-            socket.shut = true;
-            (any, kick) = (true, true);
-        }
-        if kick {
-            self.push(replica, &Command::Kick { slot, generation });
-        }
-        let service = self.service;
-        let Some(socket) = self.sockets.get_mut(&key) else { return any };
-        let close = if self.is_server {
-            is_done && now >= *socket.done_at.get_or_insert(now + service)
-        } else {
-            // The poisoned one is over when its client hears so.
-            socket.ended && (socket.shut || socket.is_hostile)
-        };
-        if close {
-            let is_whole = self.is_server || socket.is_hostile || socket.got == self.length;
-            assert!(is_whole, "the stream is cut off at {}", socket.got);
-            self.has_failed |= !self.is_server && socket.is_hostile;
-            self.ports[replica].close_slot(slot, generation, 0);
-            self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
-            let socket = self.sockets.remove(&key);
-            self.finished += u64::from(socket.is_some_and(|socket| !socket.is_hostile));
-            any = true;
-        }
-        any
     }
 }

@@ -1,7 +1,9 @@
-//! Servers that call each other over channels, in every order, with deaths: does every call end, rightly, and does nobody sleep through a message?
+//! Servers that call each other over channels, in every order, with deaths: does every call end, rightly, and
+//! does nobody sleep through a message?
 //!
-//! Each server goes through the steps of a replica's loop, and others run between any two of them: a turn, publishing, the sleep word, the
-//! last look, sleep. Time passes only when all sleep. `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
+//! Each server goes through the steps of a replica's loop, and others run between any two of them: a turn,
+//! publishing, the sleep word, the last look, sleep. Time passes only when all sleep. `ATOLL_SEED=n` replays
+//! one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -231,7 +233,8 @@ impl World {
         self.servers.iter().zip(&self.bells).all(sleeps)
     }
 
-    /// All sleep, and nobody has been rung: then nobody may have anything to do. Returns false if nothing will ever happen again.
+    /// All sleep, and nobody has been rung: then nobody may have anything to do. Returns false if nothing
+    /// will ever happen again.
     fn time_passes(&mut self) -> bool {
         for (n, server) in self.servers.iter().enumerate() {
             assert!(!server.dispatcher.is_ready(), "server {n} sleeps, and something waits for it");
@@ -247,7 +250,8 @@ impl World {
         true
     }
 
-    /// A server dies where it stands; its successor knows the others as they are, and they are told one by one.
+    /// A server dies where it stands; its successor knows the others as they are, and they are told one by
+    /// one.
     fn kill(&mut self, me: usize) {
         let epochs = std::array::from_fn(|n| self.servers[n].epoch);
         self.servers[me] = self.born(me, self.servers[me].epoch + 1, &epochs);

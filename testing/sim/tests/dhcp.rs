@@ -1,5 +1,6 @@
-//! Hosts and a DHCP server on a link that loses, repeats and delays frames. Nobody shares an address, nobody keeps one for longer than the
-//! server has given it, everybody gets one in the end, and loses it when the server is gone.
+//! Hosts and a DHCP server on a link that loses, repeats and delays frames. Nobody shares an address, nobody
+//! keeps one for longer than the server has given it, everybody gets one in the end, and loses it when the
+//! server is gone.
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
@@ -31,7 +32,8 @@ struct Lan {
     rng: Rng,
     now: Instant,
     hosts: Vec<Ip>,
-    /// Which of them have had an address. Where much is lost and leases are short, somebody is always without.
+    /// Which of them have had an address. Where much is lost and leases are short, somebody is always
+    /// without.
     had: Vec<bool>,
     server: Server,
     /// Frames on their way, by when they arrive.

@@ -1,4 +1,5 @@
-//! Do connections that share a bottleneck share it fairly? Jain's index of their goodput (1: equal shares, 1/n: one has all).
+//! Do connections that share a bottleneck share it fairly? Jain's index of their goodput (1: equal shares,
+//! 1/n: one has all).
 
 use core::time::Duration;
 
@@ -15,7 +16,8 @@ struct Shares {
 }
 
 impl Shares {
-    /// `flows`: the algorithm of each, and the one-way delay that it has in addition to the 10 ms that all have.
+    /// `flows`: the algorithm of each, and the one-way delay that it has in addition to the 10 ms that all
+    /// have.
     fn of(flows: &[(Algorithm, Duration)]) -> Shares {
         // One product of rate and round-trip time.
         let line = LineSettings { rate: RATE, queue: RATE / 8 / 50, delay: 10 * MS, ..LineSettings::default() };

@@ -1,15 +1,25 @@
-//! What do the others notice if a process of a family dies between any two stores of the library? One arena, three processes: the owner of
-//! the session, a child that dies, and a child that lives.
+//! What do the others notice if a process of a family dies between any two stores of the library? One
+//! session, three processes with the client that ships: the owner of the session, a child that dies, and a
+//! child that lives.
 
-use atoll_base::SlotId;
-use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS};
-use atoll_ipc::command::CloseMode;
-use atoll_ipc::ring::Consumer;
+use std::collections::BTreeMap;
+
+use atoll_base::{Duration, Epoch, Instant, ReplicaId, SlotId};
+use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::Reply;
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
+};
+use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{APP_SHUT_SEND, Slot, SlotState};
-use atoll_ipc::{Command, HeapMemory, Memory};
+use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_sim::{Life, Mortal};
-use atoll_sockets::port::Port;
-use atoll_sockets::stream::{Local, Stream};
+use atoll_sockets::client::Client;
+use atoll_sockets::client::object::{Body, Kind, Object, Place, Socket as Connection};
+use atoll_sockets::client::session::Session;
+use atoll_sockets::client::simulated::{Moment, Simulated, shared};
+use atoll_sockets::client::transfer::Sending;
 
 const OWNER: u8 = 0;
 const DYING: u8 = 1;
@@ -17,17 +27,20 @@ const LIVING: u8 = 2;
 /// Sockets that all three hold, that the dying one shares with the living one, and that it has for itself.
 const SOCKETS: usize = 9;
 const LIMIT: u32 = 16 << 10;
+const CONFIG: ArenaConfig = ArenaConfig { slots: 64, send_log2: 19, receive_log2: 16 };
+/// What a child has for itself, where nothing happens.
+const SMALL: ArenaConfig = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
+const LAYOUT: ArenaLayout = CONFIG.layout();
 
 /// The replica: it acknowledges what it is told to, and checks what it reads.
 struct Replica {
     arena: HeapMemory,
-    layout: ArenaLayout,
     commands: Consumer,
 }
 
 impl Replica {
     fn slot(&self, socket: Socket) -> Slot<'_, HeapMemory> {
-        Slot::new(&self.arena, &self.layout, socket.slot).expect("in range")
+        Slot::new(&self.arena, &LAYOUT, socket.slot).expect("in range")
     }
 
     /// Reads everything that was sent and not acknowledged, checks it, and acknowledges half of it, or all.
@@ -36,14 +49,21 @@ impl Replica {
         let (from, to) = (slot.acknowledged(), slot.send_tail());
         let mut text = vec![0; (to - from) as usize];
         if !text.is_empty() {
-            let extents = slot.send_extents(&self.layout).expect("sane");
+            let extents = slot.send_extents(&LAYOUT).expect("sane");
             let pieces = extents.pieces(from, text.len()).unwrap_or_else(|| panic!("{story}: text without a ring"));
-            pieces.read(&self.arena, self.layout.send_area, &mut text);
+            pieces.read(&self.arena, LAYOUT.send_area, &mut text);
         }
         for (at, byte) in (from..).zip(&text) {
             assert_eq!(*byte, socket.octet(at), "{story}: octet {at} of slot {}", socket.slot.0);
         }
         slot.set_acknowledged(if all { to } else { from + (to - from) / 2 });
+    }
+
+    /// Tells the session's owner that a slot is done.
+    fn finish(&self, slot: SlotId, generation: u32) {
+        Slot::new(&self.arena, &LAYOUT, slot).expect("in range").set_state(SlotState::Free);
+        let mut events = Producer::resume(&self.arena, LAYOUT.events, EVENTS);
+        assert!(events.push(&self.arena, 1, &Event::SlotDone { slot, generation }.encode()), "there is room");
     }
 
     /// The commands since the last call.
@@ -70,51 +90,101 @@ impl Socket {
     }
 }
 
-fn send<M: Memory>(port: &Port<M>, socket: Socket, want: usize) -> usize {
-    let stream = Stream::new(port, socket.slot, socket.generation).expect("in range");
-    let Ok(room) = stream.writable(&mut Local::default(), want) else { return 0 };
-    let text: Vec<u8> = (room.tail..).take(room.len).map(|at| socket.octet(at)).collect();
-    stream.copy_in(&room, 0, &text);
-    stream.commit(&room, room.len);
-    room.len
+/// A process of the family.
+struct Process {
+    client: Client<Simulated<Mortal>>,
+    clock: Moment,
+    /// Its objects, by slot.
+    objects: BTreeMap<u32, u32>,
 }
 
-fn kick<M: Memory>(port: &mut Port<M>, socket: Socket) {
-    port.reload();
-    let Socket { slot, generation } = socket;
-    assert!(port.push(&Command::Kick { slot, generation }), "there is room");
+/// A session of one replica as a member sees it.
+fn session(arena: &HeapMemory, config: ArenaConfig, id: u32, member: u8, life: &Life) -> Session<Simulated<Mortal>> {
+    let mortal = |memory: HeapMemory| Mortal::new(memory, life);
+    let stack = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+    stack.write_facts(&StackFacts { replicas: 1, ..StackFacts::default() });
+    let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
+    page.announce(ReplicaId(0), Epoch(1));
+    let app_page = AppPage(mortal(HeapMemory::new(APP_PAGE_BYTES)));
+    let shared = shared(StackPage(mortal(stack.0)), app_page, [(mortal(page.0), mortal(arena.clone()))]);
+    let reply = Reply::Joined { session: id, key: 1, member, replicas: 1, config };
+    Session::new(&reply, shared).expect("a whole session")
 }
 
-fn close<M: Memory>(port: &mut Port<M>, socket: Socket, member: u8) {
-    let Socket { slot, generation } = socket;
-    if port.close_slot(slot, generation, member) {
-        port.reload();
-        assert!(port.push(&Command::Close { slot, generation, mode: CloseMode::Graceful }), "there is room");
+impl Process {
+    /// The process that the session is of.
+    fn owner(arena: &HeapMemory) -> Process {
+        let (mut client, clock) = (Client::new(), Moment::default());
+        client.adopt(session(arena, CONFIG, 1, OWNER, &Life::new()), clock.clone(), 1);
+        Process { client, clock, objects: BTreeMap::new() }
+    }
+
+    /// A child with a session of its own that has inherited `sockets`.
+    fn child(arena: &HeapMemory, member: u8, sockets: &[Socket], life: &Life) -> Process {
+        let (mut client, clock) = (Client::new(), Moment::default());
+        client.adopt(session(&HeapMemory::new(SMALL.layout().total), SMALL, 2, 0, life), clock.clone(), 2);
+        let mut joined = session(arena, CONFIG, 1, member, life);
+        joined.shared = true;
+        let index = client.add_session(joined);
+        let mut objects = BTreeMap::new();
+        for socket in sockets {
+            let place = Place { session: index, replica: 0, slot: socket.slot, generation: socket.generation };
+            let mut connection = Connection::new(Protocol::Tcp, false);
+            connection.kind = Kind::Stream(place, connection.options.local());
+            let object = client.insert_inherited(Object::new(Body::Socket(connection), true));
+            objects.insert(socket.slot.0, object);
+        }
+        Process { client, clock, objects }
+    }
+
+    fn object(&self, socket: Socket) -> u32 {
+        self.objects[&socket.slot.0]
+    }
+
+    /// send(2). Returns whether anything was sent.
+    fn send(&mut self, socket: Socket, want: usize) -> bool {
+        let object = self.object(socket);
+        let place = self.client.socket(object).expect("a socket").places()[0];
+        let tail = self.client.slot_of(place).expect("in range").send_tail();
+        let text: Vec<u8> = (tail..).take(want).map(|at| socket.octet(at)).collect();
+        let mut done = 0;
+        let source = || std::iter::once(&text[..]);
+        let _ = self.client.send_octets(object, source, want, Sending::default(), &mut done);
+        done > 0
+    }
+
+    fn close(&mut self, socket: Socket) {
+        let object = self.object(socket);
+        self.client.release(object);
     }
 }
 
 /// What the dying one does, every store of which may be its last.
-fn live(port: &mut Port<Mortal>, replica: &Replica, sockets: &[Socket], life: &Life) {
+fn live(process: &mut Process, replica: &Replica, sockets: &[Socket], life: &Life) {
     for (n, socket) in sockets.iter().enumerate() {
         // A first ring, a larger second one, the end of the first, the end of both.
         for (want, all) in [(3000, false), (9000, false), (500, true), (100, true)] {
-            if send(port, *socket, want) > 0 {
-                kick(port, *socket);
-            }
+            process.send(*socket, want);
             if life.is_over() {
                 return;
             }
             replica.take(*socket, all, "before the death");
         }
-        let stream = Stream::new(port, socket.slot, socket.generation).expect("in range");
-        stream.release();
+        // Buffers of connections that rest are given back.
+        for look in [1, 2] {
+            process.clock.set(Instant::ZERO + Duration::from_secs(10 * (n as u64 + 1) + 2 * look));
+            process.client.poll_due();
+        }
+        let object = process.object(*socket);
         if n % 2 == 0 {
-            let _ = stream.shutdown(false, true);
-            stream.consume(1);
-            stream.set_reset_on_close(true);
+            let _ = process.client.shutdown(object, false, true);
+            if let Some((stream, ..)) = process.client.stream(object) {
+                stream.consume(1);
+                stream.set_reset_on_close(true);
+            }
         }
         if n % 3 != 0 {
-            close(port, *socket, DYING);
+            process.close(*socket);
         }
     }
 }
@@ -122,70 +192,78 @@ fn live(port: &mut Port<Mortal>, replica: &Replica, sockets: &[Socket], life: &L
 /// Returns whether the dying one has lived to its end.
 fn story(stores: u64) -> bool {
     let story = format!("after {stores} stores");
-    let layout = ArenaConfig { slots: 64, send_log2: 20, receive_log2: 16 }.layout();
-    let arena = HeapMemory::new(layout.total);
-    let mut owner = Port::new(arena.clone(), layout);
-    let mut living = Port::new(arena.clone(), layout);
-    let commands = Consumer::resume(&arena, layout.commands, COMMANDS);
-    let mut replica = Replica { arena: arena.clone(), layout, commands };
+    let arena = HeapMemory::new(LAYOUT.total);
+    let mut owner = Process::owner(&arena);
+    let commands = Consumer::resume(&arena, LAYOUT.commands, COMMANDS);
+    let mut replica = Replica { arena: arena.clone(), commands };
     let mut sockets = Vec::new();
     for n in 0..SOCKETS {
-        let (slot, generation) = owner.allocate_slot().expect("free");
-        let socket = Socket { slot, generation };
-        let holders = [1 << OWNER | 1 << DYING | 1 << LIVING, 1 << DYING | 1 << LIVING, 1 << DYING][n / 3];
-        replica.slot(socket).set_holders(holders);
-        replica.slot(socket).replica_reset(generation, SlotState::Open, LIMIT);
+        let object = owner.client.insert(Object::socket(Protocol::Tcp, false, true));
+        let place = owner.client.new_place(object, 0).expect("free");
+        let connection = owner.client.socket_mut(object).expect("a socket");
+        connection.kind = Kind::Stream(place, connection.options.local());
+        let socket = Socket { slot: place.slot, generation: place.generation };
+        replica.slot(socket).replica_reset(place.generation, SlotState::Open, LIMIT);
+        for member in [&[DYING, LIVING][..], &[DYING, LIVING], &[DYING]][n / 3] {
+            assert!(owner.client.add_holder(place, *member));
+        }
+        owner.objects.insert(place.slot.0, object);
         sockets.push(socket);
     }
+    // Some are only its children's.
+    sockets[SOCKETS / 3..].iter().for_each(|socket| owner.close(*socket));
     let life = Life::new();
-    let mut dying = Port::new(Mortal::new(arena.clone(), &life), layout);
+    let mut dying = Process::child(&arena, DYING, &sockets, &life);
+    let mut living = Process::child(&arena, LIVING, &sockets[..SOCKETS / 3 * 2], &Life::new());
     life.shorten(stores);
     live(&mut dying, &replica, &sockets, &life);
     let is_complete = !life.is_over();
-    // Whoever takes the lock next.
-    living.repair();
     replica.commands();
     // All go on: what the dead one has sent is whole, and every buffer is of one socket.
     let shared = &sockets[..SOCKETS / 3 * 2];
-    let open: Vec<Socket> =
-        shared.iter().filter(|socket| replica.slot(**socket).app_flags() & APP_SHUT_SEND == 0).copied().collect();
+    let open: Vec<(usize, Socket)> = (0..)
+        .zip(shared.iter().copied())
+        .filter(|(_, socket)| replica.slot(*socket).app_flags() & APP_SHUT_SEND == 0)
+        .collect();
+    let mut said = 0;
     for round in 0..6 {
-        for (n, socket) in open.iter().enumerate() {
-            let port = if n % 3 == 0 { &mut living } else { &mut owner };
-            send(port, *socket, 2000 + round * 700);
-            kick(port, *socket);
+        for (n, socket) in &open {
+            let process = if n % 3 == 0 || *n >= SOCKETS / 3 { &mut living } else { &mut owner };
+            said += usize::from(process.send(*socket, 2000 + round * 700));
         }
         shared.iter().for_each(|socket| replica.take(*socket, round % 3 == 2, &story));
     }
-    let told = replica.commands().len();
-    assert_eq!(told, 6 * open.len(), "{story}: every command has arrived");
+    let heard = replica.commands();
+    let is_kick = |command: &&Command| matches!(command, Command::Kick { .. });
+    assert_eq!(heard.iter().filter(is_kick).count(), said, "{story}: every command has arrived");
+    assert!(said >= 2 * open.len(), "{story}: only {said} could be sent");
     // The replica hears of the death.
     for socket in &sockets {
-        let slot = replica.slot(*socket);
-        if slot.remove_holder(DYING) == 0 {
-            slot.set_state(SlotState::Free);
-            assert!(owner.slot_done(socket.slot, socket.generation), "{story}: {socket:?}");
+        if replica.slot(*socket).remove_holder(DYING) == 0 {
+            replica.finish(socket.slot, socket.generation);
         }
     }
+    owner.client.drain();
     // The others close.
-    for socket in shared {
-        for (port, member) in [(&mut owner, OWNER), (&mut living, LIVING)] {
-            if replica.slot(*socket).holders() >> member & 1 == 1 {
-                close(port, *socket, member);
-            }
+    for (n, socket) in shared.iter().enumerate() {
+        if n < SOCKETS / 3 {
+            owner.close(*socket);
         }
-        replica.slot(*socket).set_state(SlotState::Free);
+        living.close(*socket);
     }
     // The one `SlotDone` is lost, the other comes.
     for command in replica.commands() {
         let Command::Close { slot, generation, .. } = command else { panic!("{story}: {command:?}") };
-        if slot.0 % 2 == 0 {
-            assert!(owner.slot_done(slot, generation), "{story}");
+        match slot.0 % 2 {
+            0 => replica.finish(slot, generation),
+            _ => Slot::new(&arena, &LAYOUT, slot).expect("in range").set_state(SlotState::Free),
         }
     }
-    owner.sweep();
-    assert_eq!(layout.send_pool.used_bytes(&arena), 0, "{story}: all memory is back");
-    let mut again: Vec<u32> = std::iter::from_fn(|| owner.allocate_slot()).map(|(slot, _)| slot.0).collect();
+    arena.store32(OVERFLOW, arena.load32(OVERFLOW) + 1);
+    owner.client.drain();
+    assert_eq!(LAYOUT.send_pool.used_bytes(&arena), 0, "{story}: all memory is back");
+    let port = owner.client.own_mut().expect("its own").replicas_mut()[0].port_mut();
+    let mut again: Vec<u32> = std::iter::from_fn(|| port.allocate_slot()).map(|(slot, _)| slot.0).collect();
     again.sort_unstable();
     assert_eq!(again, (0..32).collect::<Vec<u32>>(), "{story}: every slot is back, once");
     is_complete

@@ -1,5 +1,5 @@
-//! What arrives over a path of 10 Mb/s, by loss, delay and buffer? A snapshot, so that a change of recovery or congestion
-//! control shows in the diff.
+//! What arrives over a path of 10 Mb/s, by loss, delay and buffer? A snapshot, so that a change of recovery
+//! or congestion control shows in the diff.
 //!
 //! `docs/networks.md` has the kernel's and Atoll's goodput over real frames.
 

@@ -1,13 +1,13 @@
-//! How fast is a stream over a link that loses? A snapshot, so that a change of recovery or congestion control shows in
-//! the diff.
+//! How fast is a stream over a link that loses? A snapshot, so that a change of recovery or congestion
+//! control shows in the diff.
 
 use core::time::Duration;
 
 use atoll_sim::{FlowSettings, LinkSettings, Middlebox, Pair, Plan, Scenario};
 use atoll_tcp::{Algorithm, Settings};
 
-/// One megabyte from client to server over a link of 10 ms, 5 seeds: median time in milliseconds, segments sent again
-/// per 1000.
+/// One megabyte from client to server over a link of 10 ms, 5 seeds: median time in milliseconds, segments
+/// sent again per 1000.
 fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (u64, u64) {
     let link = LinkSettings {
         loss,

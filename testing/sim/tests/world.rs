@@ -36,8 +36,9 @@ fn others_are_served_beside_greedy_programs_while_replicas_die() {
     }
 }
 
-/// Little memory, and a program that reads nothing of many connections. Another one on the same machine, and the same replicas, gets all its text back: a
-/// connection of it that was open is never lost, and one that cannot be opened hears why, and can be later. In each story somebody has to go.
+/// Little memory, and a program that reads nothing of many connections. Another one on the same machine, and
+/// the same replicas, gets all its text back: a connection of it that was open is never lost, and one that
+/// cannot be opened hears why, and can be later. In each story somebody has to go.
 #[test]
 fn an_honest_program_goes_on_beside_one_that_does_not_read() {
     let mut refused = 0;
@@ -87,7 +88,8 @@ fn end(seed: u64, story: &Story) {
     }
 }
 
-/// Workers are slow, stop for a while, or die; replicas do not hear each other; the rules are any. Every connection is claimed in the end.
+/// Workers are slow, stop for a while, or die; replicas do not hear each other; the rules are any. Every
+/// connection is claimed in the end.
 #[test]
 fn workers_that_are_slow_stop_or_die_lose_no_connection() {
     for seed in seeds(150) {
@@ -106,13 +108,26 @@ fn workers_that_ask_lose_no_connection() {
     }
 }
 
-/// Replicas die between any two of their stores, and others take their places. No stream changes, no connection is lost.
+/// Replicas die between any two of their stores, and others take their places. No stream changes, no
+/// connection is lost.
 #[test]
 fn replicas_that_die_lose_no_connection() {
     let mut crashed = 0;
     for seed in seeds(200) {
         let crashes = [2000, 20_000, 200_000][(seed % 3) as usize];
         crashed += crash(seed, &Story { crashes, ..Story::random(seed) });
+    }
+    println!("{crashed} deaths");
+    assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
+}
+
+/// Replicas die while programs rest now and then, so long that connections give their send buffers back.
+#[test]
+fn replicas_that_die_lose_no_connection_whose_buffers_were_given_back() {
+    let mut crashed = 0;
+    for seed in seeds(100) {
+        let (crashes, rests) = ([20_000, 200_000][(seed % 2) as usize], [20_000, 200_000][(seed / 2 % 2) as usize]);
+        crashed += crash(seed, &Story { crashes, rests, ..Story::random(seed) });
     }
     println!("{crashed} deaths");
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
@@ -131,7 +146,8 @@ fn replicas_that_die_lose_no_connection_that_waits() {
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
 }
 
-/// A program makes every replica die by a command: it is cut off when each has died twice, and nobody else loses anything.
+/// A program makes every replica die by a command: it is cut off when each has died twice, and nobody else
+/// loses anything.
 #[test]
 fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
     for seed in seeds(60) {
@@ -147,8 +163,8 @@ fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
     }
 }
 
-/// What a client sends makes the replica die that has its connection: the connection is given up, its client hears so, and nobody else loses
-/// anything. It does not matter whether somebody has accepted it.
+/// What a client sends makes the replica die that has its connection: the connection is given up, its client
+/// hears so, and nobody else loses anything. It does not matter whether somebody has accepted it.
 #[test]
 fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
     for seed in seeds(60) {
@@ -165,7 +181,8 @@ fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
     }
 }
 
-/// Replicas leave their processes at any moment, one after another or at once, and go on in others; what is for them waits meanwhile.
+/// Replicas leave their processes at any moment, one after another or at once, and go on in others; what is
+/// for them waits meanwhile.
 #[test]
 fn replicas_that_move_lose_no_connection() {
     let (mut moved, mut crashed) = (0, 0);
@@ -178,7 +195,8 @@ fn replicas_that_move_lose_no_connection() {
     assert!(moved > 500 || std::env::var_os("ATOLL_SEED").is_some(), "{moved}");
 }
 
-/// The same while processes die with all replicas that are in them: at any moment, and in the middle of moves.
+/// The same while processes die with all replicas that are in them: at any moment, and in the middle of
+/// moves.
 #[test]
 fn replicas_that_move_and_die_lose_no_connection() {
     let (mut moved, mut crashed) = (0, 0);
@@ -204,7 +222,8 @@ fn replicas_that_move_and_die_lose_no_connection_that_waits() {
     }
 }
 
-/// The same where IP is in other processes, which end as well, and come again: what is for a replica that is away waits with them.
+/// The same where IP is in other processes, which end as well, and come again: what is for a replica that is
+/// away waits with them.
 #[test]
 fn replicas_that_move_lose_no_connection_where_ip_is_apart() {
     check(move_apart(14, |seed, story| Story { ip: Some(ip_apart(seed)), ..story }));
@@ -226,7 +245,8 @@ fn replicas_that_move_lose_no_connection_where_only_transport_servers_are_in_the
     }));
 }
 
-/// Programs die while replicas are on their way, which hear of it when they are there again. No socket of theirs is left, and no arena.
+/// Programs die while replicas are on their way, which hear of it when they are there again. No socket of
+/// theirs is left, and no arena.
 #[test]
 fn replicas_that_move_hear_of_programs_that_have_died() {
     let counts = move_apart(16, |seed, story| {
@@ -246,22 +266,24 @@ fn replicas_that_move_hear_of_programs_that_have_died() {
     assert!(counts.told > 20 || std::env::var_os("ATOLL_SEED").is_some(), "{counts:?}");
 }
 
-/// All of it at once, and what else a story may have: workers that are slow, stop or ask, replicas that do not hear each other.
+/// All of it at once, and what else a story may have: workers that are slow, stop or ask, replicas that do
+/// not hear each other.
 #[test]
 fn replicas_that_move_lose_no_connection_whatever_else_happens() {
     move_apart(16, anything);
 }
 
-/// A fragment that was lost leaves others waiting for half a minute, and what comes meanwhile goes round the identifications of IPv4 several times: what is
-/// put together of two packets is nobody's. (The simulated network gave IPv6 as few of them, and nobody compared checksums.)
+/// A fragment that was lost leaves others waiting for half a minute, and what comes meanwhile goes round the
+/// identifications of IPv4 several times: what is put together of two packets is nobody's. (The simulated
+/// network gave IPv6 as few of them, and nobody compared checksums.)
 #[test]
 fn fragments_of_two_packets_are_no_packet() {
     let seed = 107;
     scale(seed, &anything(seed, moving_and_dying(seed)));
 }
 
-/// The supervisor's own machine says how many processes there are to be, by what the replicas have to do: from one to as many as help, and back to
-/// one when all is done.
+/// The supervisor's own machine says how many processes there are to be, by what the replicas have to do:
+/// from one to as many as help, and back to one when all is done.
 #[test]
 fn processes_follow_the_load_and_lose_no_connection() {
     for seed in seeds(4) {
@@ -277,6 +299,7 @@ fn processes_follow_the_load_and_lose_no_connection() {
             loss: 0,
             tear: 0,
             late: 0,
+            rests: 0,
             memory_log2: 22,
             scaling,
             ..Story::random(seed)
@@ -373,8 +396,8 @@ fn check(counts: Counts) {
     assert!(counts.moves > 50 && counts.deaths > 200 || std::env::var_os("ATOLL_SEED").is_some(), "{counts:?}");
 }
 
-/// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were, and successors who were told of
-/// programs that had died.
+/// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were, and
+/// successors who were told of programs that had died.
 fn scale(seed: u64, story: &Story) -> (u32, u32, u32) {
     let mut world = World::new(story);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run().and_then(|_| world.settle())));
@@ -416,6 +439,7 @@ fn shares_follow_service_times() {
             duplicate: 0,
             tear: 0,
             late: 0,
+            rests: 0,
             memory_log2: 20,
             v6: false,
             workforce,
@@ -447,8 +471,8 @@ fn a_link_server_apart_loses_nothing() {
     }
 }
 
-/// As above, with connection managers in other numbers and places than replicas: their messages are late, and cross with the ends of
-/// connections.
+/// As above, with connection managers in other numbers and places than replicas: their messages are late, and
+/// cross with the ends of connections.
 #[test]
 fn connection_managers_apart_lose_no_connection() {
     for seed in seeds(150) {

@@ -51,8 +51,8 @@ impl Front {
         Front { server: IpServer::new(config, ip), client: Client::new(Epoch(3)) }
     }
 
-    /// Takes frames of the transport, and what it, whose `half` this is, and the server have to say to each other. Returns the frames that leave,
-    /// and what the transport is to be told of its packets.
+    /// Takes frames of the transport, and what it, whose `half` this is, and the server have to say to each
+    /// other. Returns the frames that leave, and what the transport is to be told of its packets.
     pub fn round(
         &mut self,
         now: Instant,

@@ -35,7 +35,8 @@ impl Impairer {
         Impairer { rules, rng: Rng::new(seed), ready: VecDeque::new(), held: Vec::new() }
     }
 
-    /// A frame enters. `protected`: the bytes at its start that are never changed, because no checksum covers them.
+    /// A frame enters. `protected`: the bytes at its start that are never changed, because no checksum covers
+    /// them.
     pub fn handle_frame(&mut self, mut frame: Vec<u8>, protected: usize) {
         let Rules { drop, duplicate, reorder, corrupt, .. } = self.rules;
         if self.rng.chance_per_million(drop) {
@@ -43,7 +44,8 @@ impl Impairer {
         }
         if self.rng.chance_per_million(corrupt) && frame.len() > protected {
             let at = protected + self.rng.below((frame.len() - protected) as u32) as usize;
-            // One byte: the Internet checksum finds every such change, so what gets through is the receiver's mistake.
+            // One byte: the Internet checksum finds every such change, so what gets through is the receiver's
+            // mistake.
             frame[at] ^= 1 + self.rng.below(255) as u8;
         }
         if self.rng.chance_per_million(duplicate) {
@@ -65,7 +67,8 @@ impl Impairer {
         self.rules.mark > 0 && self.rng.chance_per_million(self.rules.mark)
     }
 
-    /// Nothing has entered for a while: what is held back leaves, so that nothing waits for a frame that never comes.
+    /// Nothing has entered for a while: what is held back leaves, so that nothing waits for a frame that
+    /// never comes.
     pub fn handle_silence(&mut self) {
         self.ready.extend(self.held.drain(..).map(|(_, frame)| frame));
     }

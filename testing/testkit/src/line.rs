@@ -1,10 +1,12 @@
-//! What does one direction of a network path do to what is sent over it? It queues, delays, loses, reorders and marks.
+//! What does one direction of a network path do to what is sent over it? It queues, delays, loses, reorders
+//! and marks.
 //!
 //! ```text
 //!   handle -> [ queue: so many octets, tail drop ] -> rate -> loss -> [ in flight: delay, jitter, reordering ] -> poll
 //! ```
-//! A sans-IO machine: the simulator runs it in virtual time, the emulator (`atoll-line`) in real time over real frames. Being late
-//! does no harm to the model: departures and arrivals are computed from the moments at which things entered.
+//! A sans-IO machine: the simulator runs it in virtual time, the emulator (`atoll-line`) in real time over
+//! real frames. Being late does no harm to the model: departures and arrivals are computed from the moments
+//! at which things entered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +24,8 @@ pub enum Loss {
     Burst {
         /// Chance, at each packet, of turning bad.
         enter: u32,
-        /// Chance, at each packet, of turning good again; a burst is a million divided by it long, on average.
+        /// Chance, at each packet, of turning good again; a burst is a million divided by it long, on
+        /// average.
         leave: u32,
         /// Chance of a loss while bad.
         bad: u32,
@@ -37,8 +40,8 @@ pub enum Marking {
     None,
     /// A queue of more than so many octets when the packet enters (as in RFC 8257).
     Above(u64),
-    /// A packet that leaves after having waited for longer than `target`, once all have done so for `interval`; and then
-    /// more and more often (CoDel, RFC 8289, without its drops).
+    /// A packet that leaves after having waited for longer than `target`, once all have done so for
+    /// `interval`; and then more and more often (CoDel, RFC 8289, without its drops).
     CoDel {
         /// The wait that is acceptable.
         target: Duration,
@@ -177,8 +180,8 @@ impl<T: Clone> Line<T> {
         &self.settings
     }
 
-    /// Behaves differently from now on. What is being sent is sent at the old rate; what is in flight arrives when it
-    /// would have, so that a shorter delay lets later packets overtake, as a change of route does.
+    /// Behaves differently from now on. What is being sent is sent at the old rate; what is in flight arrives
+    /// when it would have, so that a shorter delay lets later packets overtake, as a change of route does.
     pub fn change(&mut self, now: Instant, settings: LineSettings) {
         self.advance(now);
         self.settings = settings;
@@ -205,7 +208,8 @@ impl<T: Clone> Line<T> {
         self.advance(now);
     }
 
-    /// A moment at or before the next arrival, at which `poll` is worth calling; `None` while nothing is under way.
+    /// A moment at or before the next arrival, at which `poll` is worth calling; `None` while nothing is
+    /// under way.
     pub fn next_due(&self) -> Option<Instant> {
         let in_flight = self.in_flight.first_key_value().map(|((at, _), _)| *at);
         // Jitter and reordering only add.

@@ -1,4 +1,5 @@
-//! What is the speculative handshake worth? Pika, §3.2: a naive accept sends a message to the connection manager for each connection.
+//! What is the speculative handshake worth? Pika, §3.2: a naive accept sends a message to the connection
+//! manager for each connection.
 
 use std::time::Duration;
 

@@ -6,8 +6,8 @@ use crate::chart::{Axis, Chart, Series};
 
 /// Runs the recorded connections in a process of their own and counts what it misses.
 pub trait Cachegrind {
-    /// Misses of the instruction cache and of the data cache, both of `bytes`, while `connections` short connections are served; of
-    /// 0 connections those of starting alone.
+    /// Misses of the instruction cache and of the data cache, both of `bytes`, while `connections` short
+    /// connections are served; of 0 connections those of starting alone.
     fn misses(&self, bytes: usize, connections: usize) -> Result<(u64, u64), String>;
 }
 

@@ -19,7 +19,8 @@ fn settings(context: &Context<'_>, configuration: &str, apps: usize, clients: u3
     })
 }
 
-/// `T_CM`: from the SYN's being known to the transport server to its verdict, and from the handshake's end to the offer, together.
+/// `T_CM`: from the SYN's being known to the transport server to its verdict, and from the handshake's end to
+/// the offer, together.
 fn cm_wait(report: &Report) -> f64 {
     let mut waits: Vec<f64> = report.cm_waits.iter().map(|nanos| *nanos as f64 / 1000.0).collect();
     waits.sort_by(f64::total_cmp);

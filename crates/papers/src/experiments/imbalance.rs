@@ -1,5 +1,5 @@
-//! Do connections avoid slow applications? Pika's Fig. 5, 6, 7, 9 and 10: 30,000 connections a second for eight web servers, of which one
-//! is always slow and three become slow for a while.
+//! Do connections avoid slow applications? Pika's Fig. 5, 6, 7, 9 and 10: 30,000 connections a second for
+//! eight web servers, of which one is always slow and three become slow for a while.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::kernel::{self, Queues};
 use crate::machine::{Delay, Load, Report, Service, Settings, percentile};
 
 const APPS: usize = 8;
-/// Slow for half a second, slow always, slow for long, a little slow: the paper's yellow, purple, green and magenta.
+/// Slow for half a second, slow always, slow for long, a little slow: the paper's yellow, purple, green and
+/// magenta.
 const YELLOW: usize = 1;
 const GREEN: usize = 3;
 const PURPLE: usize = 5;
@@ -22,7 +23,8 @@ fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// When and by how much. The paper's text says who, when, and in which order of size; how much is chosen here.
+/// When and by how much. The paper's text says who, when, and in which order of size; how much is chosen
+/// here.
 fn delays(seconds: f64) -> Vec<Delay> {
     let of = |app, from: f64, until: f64, by| Delay {
         app,

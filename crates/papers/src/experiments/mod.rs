@@ -1,4 +1,5 @@
-//! The papers' experiments, by name. Each gives numbers, pictures, and a sentence on whether the paper's shape is there.
+//! The papers' experiments, by name. Each gives numbers, pictures, and a sentence on whether the paper's
+//! shape is there.
 
 mod accept;
 mod cache;
@@ -51,7 +52,8 @@ pub struct Outcome {
     pub sentence: String,
 }
 
-/// All of them, Pika's and NEaT's, each in its paper's order; NEaT's figures and tables are those of chapter 6.
+/// All of them, Pika's and NEaT's, each in its paper's order; NEaT's figures and tables are those of
+/// chapter 6.
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "pika-fig4a", about: "short connections a second against cores", run: scale::short },
     Experiment { name: "pika-fig4b", about: "requests on long connections a second against cores", run: scale::long },

@@ -126,7 +126,8 @@ fn what_deaths_cost_layouts_and_calls_are_those_that_were_measured() {
     }
 }
 
-/// One connection that is lost where none should be, and one that is kept where none can be: it is measured, not assumed.
+/// One connection that is lost where none should be, and one that is kept where none can be: it is measured,
+/// not assumed.
 #[test]
 fn deaths_that_cost_something_else_are_not_what_the_paper_says() {
     let with = |own: &str, lines: &str| {

@@ -1,4 +1,5 @@
-//! What does an application do? A web server that takes one connection after another and serves a page from memory.
+//! What does an application do? A web server that takes one connection after another and serves a page from
+//! memory.
 
 use super::items::{Batch, Item};
 use super::{Handshake, Machine, Purpose};
@@ -7,7 +8,8 @@ use super::{Handshake, Machine, Purpose};
 #[derive(Debug, Default)]
 pub(crate) struct App {}
 
-/// Lines of another core that the library fetches for a new connection: its slot, the event's entry aside, and the request.
+/// Lines of another core that the library fetches for a new connection: its slot, the event's entry aside,
+/// and the request.
 const LINES_ACCEPT: u32 = 4;
 /// For another request on the same connection.
 const LINES_READ: u32 = 3;

@@ -77,7 +77,8 @@ impl Machine {
                 wait.met(connection);
             }
             if let Origin::Core(other) = from {
-                // The first message of a ring brings its line here, the others lie in it or were fetched ahead.
+                // The first message of a ring brings its line here, the others lie in it or were fetched
+                // ahead.
                 let cost = if seen.contains(&other) {
                     self.costs.receive
                 } else {

@@ -52,7 +52,8 @@ pub(crate) enum Item {
     Offer { connection: u32, session: SessionId },
     /// CM to CM. `wakes`: even if the other one sleeps.
     Peer { message: Box<PeerMessage>, wakes: bool },
-    /// CONNECTION-AVAILABLE, TS to application. `offer`: which offer, because a connection may be offered again.
+    /// CONNECTION-AVAILABLE, TS to application. `offer`: which offer, because a connection may be offered
+    /// again.
     Available { connection: u32, offer: u64 },
     /// TS to application: text of a connection that it has.
     Readable { connection: u32 },

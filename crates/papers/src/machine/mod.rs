@@ -1,4 +1,5 @@
-//! A machine of many cores that send each other messages, in virtual time: what would happen if the real one had more than two?
+//! A machine of many cores that send each other messages, in virtual time: what would happen if the real one
+//! had more than two?
 //!
 //! ```text
 //!   clients --frames--> queue of a link server                 each box is a process on a core of its own
@@ -8,10 +9,11 @@
 //!                                       |
 //!                                 application
 //! ```
-//! Components of one process call each other, those of different processes send messages. The connection managers are the real
-//! ones, with the real balancing; what takes place of everything else is its [cost](crate::Costs), measured on the real machine. A core
-//! takes what has arrived as a batch; a server lets everything out at the batch's end, as the real one does, an application as it comes.
-//! All cores look for work all the time, unless the experiment is about waiting (`waiting`).
+//! Components of one process call each other, those of different processes send messages. The connection
+//! managers are the real ones, with the real balancing; what takes place of everything else is its
+//! [cost](crate::Costs), measured on the real machine. A core takes what has arrived as a batch; a server
+//! lets everything out at the batch's end, as the real one does, an application as it comes. All cores look
+//! for work all the time, unless the experiment is about waiting (`waiting`).
 //!
 //! One seed decides everything.
 

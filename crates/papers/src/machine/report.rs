@@ -40,7 +40,8 @@ pub struct Service {
     pub nanos: u64,
 }
 
-/// A connection's first assignment: when, to which application, by which connection manager, and which one is that application's home.
+/// A connection's first assignment: when, to which application, by which connection manager, and which one is
+/// that application's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Nanoseconds of virtual time.
@@ -130,7 +131,8 @@ impl Report {
         }
     }
 
-    /// A connection that is not over in the end: it counts as long as it has taken until then, as whoever waits for it sees it.
+    /// A connection that is not over in the end: it counts as long as it has taken until then, as whoever
+    /// waits for it sees it.
     pub(crate) fn unfinished(&mut self, connection: &Connection, end: u64) {
         let since = if connection.first_offered_at == 0 { connection.opened_at } else { connection.first_offered_at };
         // A server's batch may reach beyond the end.

@@ -1,4 +1,5 @@
-//! What does a server do with what reaches it? P1, P4, N6: link, IP, transport, connection manager, in one process or several.
+//! What does a server do with what reaches it? P1, P4, N6: link, IP, transport, connection manager, in one
+//! process or several.
 
 use std::collections::VecDeque;
 
@@ -39,7 +40,8 @@ const PORT: u16 = 80;
 const BACKLOG: u32 = 4096;
 /// The transport server's (`atoll_transport::Config::claim_timeout`), in nanoseconds.
 const CLAIM_TIMEOUT: u64 = 200_000_000;
-/// Lines of another core that the transport server fetches for a page: the slot's positions, a ring entry of text and header.
+/// Lines of another core that the transport server fetches for a page: the slot's positions, a ring entry of
+/// text and header.
 const LINES_RESPOND: u32 = 5;
 
 impl Server {
@@ -114,7 +116,8 @@ impl Machine {
         }
     }
 
-    /// The session of an application: such that application `n` is at home at connection manager `n` modulo their number.
+    /// The session of an application: such that application `n` is at home at connection manager `n` modulo
+    /// their number.
     fn session(&self, app: usize) -> SessionId {
         SessionId((app + self.cm.len()) as u32)
     }
@@ -175,7 +178,8 @@ impl Machine {
         (self.ts[ts], self.ip[ts % self.ip.len()])
     }
 
-    /// Where a connection's frames come and go: the link server of its IP server, or of its transport server if IP is there.
+    /// Where a connection's frames come and go: the link server of its IP server, or of its transport server
+    /// if IP is there.
     pub(crate) fn link_of(&mut self, connection: u32) -> usize {
         let ts = self.connections.get(connection).ts;
         self.ls[ts % self.ip.len() % self.ls.len()]

@@ -14,7 +14,8 @@ pub struct Settings {
     pub seed: u64,
     /// The servers, a core each.
     pub configuration: Configuration,
-    /// Applications that accept, a core each; application `n` is at home at connection manager `n` modulo their number.
+    /// Applications that accept, a core each; application `n` is at home at connection manager `n` modulo
+    /// their number.
     pub apps: usize,
     /// How connection managers choose.
     pub balance: Balance,
@@ -54,7 +55,8 @@ pub struct Waiting {
 }
 
 impl Default for Waiting {
-    /// As servers and programs do (`wait.spin_us`): not where there are many conversations, because whoever sleeps finds a batch.
+    /// As servers and programs do (`wait.spin_us`): not where there are many conversations, because whoever
+    /// sleeps finds a batch.
     fn default() -> Waiting {
         Waiting { spin: Duration::from_micros(100), always: false }
     }
@@ -106,7 +108,8 @@ impl Settings {
         delays.filter(is_now).map(|delay| delay.by.as_nanos() as u64).sum()
     }
 
-    /// `n` combined servers with an application each, all of them saturated by short connections: the paper's usual set-up.
+    /// `n` combined servers with an application each, all of them saturated by short connections: the paper's
+    /// usual set-up.
     pub fn saturated(n: usize) -> Settings {
         Settings {
             seed: 1,
@@ -129,5 +132,6 @@ impl Settings {
     }
 }
 
-/// Pika's Table 2: synchronous messages take 1898 cycles between sockets and 597 on one. The machine at hand has one socket.
+/// Pika's Table 2: synchronous messages take 1898 cycles between sockets and 597 on one. The machine at hand
+/// has one socket.
 pub const OFF_SOCKET: f64 = 1898.0 / 597.0;

@@ -1,4 +1,5 @@
-//! What does a core do while there is nothing to do? It looks for work, as long as the real `SpinPolicy` thinks it worth while, and sleeps then.
+//! What does a core do while there is nothing to do? It looks for work, as long as the real `SpinPolicy`
+//! thinks it worth while, and sleeps then.
 
 use atoll_base::SpinPolicy;
 

@@ -13,15 +13,18 @@ use atoll_ipc::ip::{IpBody, IpMessage};
 use atoll_ipc::lease::Grant;
 use atoll_wire::vnet;
 
-use super::{BATCH, CLIENTS, LEASE, PAGE, PORT, REQUEST, Rig, SERVER, Step, address, mac, take};
+use super::{BATCH, CLIENTS, PAGE, PORT, REQUEST, Rig, SERVER, Step, address, mac, take};
 use crate::costs::Table;
 use crate::machine::percentile;
+
+/// The port that connection managers serve.
+const LEASE: u64 = 77;
 
 /// Measurements of one cost, in nanoseconds.
 type Samples = Vec<f64>;
 
-/// Measures everything that needs no other process, `runs` times, and returns `table` with the results: of each run the median, of
-/// those the median, the least and the greatest. `progress` is told after each run.
+/// Measures everything that needs no other process, `runs` times, and returns `table` with the results: of
+/// each run the median, of those the median, the least and the greatest. `progress` is told after each run.
 pub fn measure(table: &Table, runs: usize, mut progress: impl FnMut(usize)) -> Table {
     let mut medians: Vec<(&'static str, Samples)> = Vec::new();
     for run in 0..runs.max(1) {
@@ -68,7 +71,8 @@ fn time(count: usize, work: impl FnOnce()) -> f64 {
     began.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// The transport server's and the library's steps. The connection manager's part, which is within them, is taken off.
+/// The transport server's and the library's steps. The connection manager's part, which is within them, is
+/// taken off.
 fn servers(cm_syn: f64, cm_choose: f64, cm_claimed: f64) -> Vec<(&'static str, f64)> {
     let mut samples: [Samples; 8] = Default::default();
     let mut rig = Rig::new();
@@ -131,7 +135,8 @@ impl Egress for Exit {
     }
 }
 
-/// An IP server with the packets of short connections, as a TAP gives them: checksums are the kernel's business.
+/// An IP server with the packets of short connections, as a TAP gives them: checksums are the kernel's
+/// business.
 fn ip() -> Vec<(&'static str, f64)> {
     let mut rig = Rig::new();
     let ip_config = atoll_ip::Config::new(mac(SERVER), address(SERVER), 24);
@@ -177,7 +182,7 @@ fn poll() -> f64 {
     let look = || {
         let mut any = false;
         for _ in 0..100 {
-            any |= rigs.iter().any(|rig| std::hint::black_box(&rig.clients.port).has_event());
+            any |= rigs.iter().any(|rig| std::hint::black_box(&rig.clients.client).has_event());
         }
         assert!(!any, "nothing has happened");
     };
@@ -242,8 +247,8 @@ impl Managers {
     }
 
     // structure: round: what is measured must not be interrupted by calls
-    /// Serves a batch of connections everywhere, then lets the managers speak. Nanoseconds for each operation of manager 0: verdict,
-    /// choice, claim, close, message out, message in.
+    /// Serves a batch of connections everywhere, then lets the managers speak. Nanoseconds for each operation
+    /// of manager 0: verdict, choice, claim, close, message out, message in.
     fn round(&mut self) -> [f64; 6] {
         let mut found = [0.0; 6];
         for number in 0..self.all.len() {

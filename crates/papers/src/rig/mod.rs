@@ -1,25 +1,30 @@
-//! What does the real code take, step by step? One replica's transport server and connection manager with one application, and clients
-//! on a stack of their own, in one process and without devices.
+//! What does the real code take, step by step? One replica's transport server and connection manager with one
+//! application, which uses the client that programs load ([`atoll_sockets::client`]), and clients on a stack
+//! of their own, in one process and without devices.
 //!
-//! The steps of many connections are taken together, as a busy replica does, so that what a batch costs is shared and reading the clock
-//! does not count.
+//! The steps of many connections are taken together, as a busy replica does, so that what a batch costs is
+//! shared and reading the clock does not count.
 
 mod measure;
 mod replay;
 
 use std::time::Duration;
 
-use atoll_base::{Addr, Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId, SlotId};
+use atoll_base::{Addr, Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId};
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::control::User;
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage};
-use atoll_ipc::{Command, Event};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::{Reply, User};
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
+};
 use atoll_shm::ShmMemory;
-use atoll_sockets::listener::{self, Claim, Offer};
-use atoll_sockets::port::Port;
-use atoll_sockets::stream::{Local, Stream};
+use atoll_sockets::Failure;
+use atoll_sockets::client::Client;
+use atoll_sockets::client::object::{Object, any};
+use atoll_sockets::client::session::Session;
+use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
+use atoll_sockets::client::transfer::{Receiving, Sending};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 use atoll_wire::Mac;
 
@@ -29,9 +34,10 @@ pub use replay::{Replay, record, replay};
 /// Connections whose steps are taken together.
 pub(crate) const BATCH: usize = 16;
 const PORT: u16 = 80;
-const LEASE: u64 = 77;
 const SESSION: SessionId = SessionId(1);
-const BELL: u32 = 1;
+const ARENA: ArenaConfig = ArenaConfig { slots: 256, send_log2: 20, receive_log2: 20 };
+/// Rounds that bind(2) and listen(2) take at most.
+const ROUNDS_TO_LISTEN: usize = 4;
 const REQUEST: &[u8] = b"GET /4 HTTP/1.0\r\nHost: 198.18.0.2\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n";
 const PAGE: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: nginx\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\nContent-Type: text/plain\r\n\
@@ -89,10 +95,13 @@ impl FrameSink<ShmMemory> for Frames {
 /// A stack of one replica with one application.
 pub(crate) struct Side {
     transport: Transport<ShmMemory>,
-    port: Port<ShmMemory>,
+    client: Client<Simulated<ShmMemory>>,
+    clock: Moment,
     pub(crate) out: Frames,
-    offers: Vec<Offer>,
-    open: Vec<(SlotId, u32, Local)>,
+    /// The listening socket, if there is one.
+    listener: Option<u32>,
+    /// The connections of this batch.
+    open: Vec<u32>,
     scratch: Vec<u8>,
 }
 
@@ -102,39 +111,49 @@ impl Side {
         let ip_config = atoll_ip::Config::new(mac(host), address(host), 24);
         let ip = Ip::new(ip_config, u64::from(host), now).expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
+        page.announce(ReplicaId(0), Epoch(1));
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], leases: [1; 16], table: 5, ports: 7 };
-        let mut transport = Transport::new(config, secrets, ip, page, now);
+        let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         transport.set_owners(|_| ReplicaId(0));
-        let layout = ArenaConfig { slots: 256, send_log2: 20, receive_log2: 20 }.layout();
+        let layout = ARENA.layout();
         let arena = memory(layout.total);
         let app = AppPage(memory(APP_PAGE_BYTES));
         // It sleeps all the time, as far as the replica knows: every wake-up is taken note of.
-        app.set_sleep_word(BELL, 1);
-        transport.open_session(now, (SESSION, User::privileged(0)), layout, arena.clone(), app);
-        let port = Port::new(arena, layout);
+        (0..BELLS as u32).for_each(|bell| app.set_sleep_word(bell, 1));
+        transport.open_session(now, (SESSION, User::privileged(0)), layout, arena.clone(), app.clone());
+        let stack = StackPage(memory(STACK_PAGE_BYTES));
+        let facts = StackFacts { replicas: 1, addr: address(host), prefix_len: 24, mtu: 1500, ..StackFacts::default() };
+        stack.write_facts(&facts);
+        let reply = Reply::Joined { session: SESSION.0, key: 0, member: 0, replicas: 1, config: ARENA };
+        let (mut client, clock) = (Client::new(), Moment::default());
+        let session = Session::new(&reply, shared(stack, app, [(page.0, arena)])).expect("a whole session");
+        client.adopt(session, clock.clone(), host.into());
         let open = Vec::with_capacity(BATCH);
-        Side { transport, port, out: Frames::default(), offers: Vec::new(), open, scratch: vec![0; 4096] }
+        Side { transport, client, clock, out: Frames::default(), listener: None, open, scratch: vec![0; 4096] }
     }
 
-    pub(crate) fn listen(&mut self) {
-        let local = Endpoint::at(Addr::V4_ANY, PORT);
-        let (reuse_addr, reuse_port, v6_only) = (true, false, false);
-        let protocol = Protocol::Tcp;
-        self.push(&Command::Bind { token: 1, lease: LEASE, protocol, local, reuse_addr, reuse_port, v6_only });
-        self.push(&Command::Listen {
-            token: 2,
-            lease: LEASE,
-            local,
-            backlog: 511,
-            reuse_port,
-            defer_accept: 0,
-            v6_only,
-        });
-        self.push(&Command::AcceptConnection { lease: LEASE });
+    pub(crate) fn listen(&mut self, now: Instant) {
+        let object = self.client.insert(Object::socket(Protocol::Tcp, false, true));
+        let local = Endpoint { port: PORT, ..any(false) };
+        let opening = Opening::bind(&mut self.client, object, local).expect("it is fresh");
+        self.finish(now, opening);
+        let opening = Opening::listen(&mut self.client, object, 511).expect("it is bound");
+        self.finish(now, opening);
+        self.client.accept_connections(object);
+        self.listener = Some(object);
+        self.work(now);
     }
 
-    fn push(&mut self, command: &Command) {
-        assert!(self.port.push(command), "the ring takes a batch");
+    fn finish(&mut self, now: Instant, mut opening: Opening) {
+        for _ in 0..ROUNDS_TO_LISTEN {
+            self.work(now);
+            self.take_events();
+            match opening.poll(&mut self.client) {
+                Err(Failure::WouldBlock) => {}
+                result => return result.expect("the port is free"),
+            }
+        }
+        panic!("the server does not answer");
     }
 
     /// Frames arrive, and what they lead to leaves.
@@ -147,6 +166,8 @@ impl Side {
 
     /// The application's commands are carried out.
     pub(crate) fn work(&mut self, now: Instant) {
+        assert!(!self.client.has_waiting(), "the ring takes a batch");
+        self.clock.set(now);
         while self.transport.handle_commands(now, 64) {}
         self.transport.handle_timers(now);
         self.flush(now);
@@ -162,69 +183,44 @@ impl Side {
     fn connect(&mut self, count: usize, to: u8) {
         self.open.clear();
         for _ in 0..count {
-            let (slot, generation) = self.port.allocate_slot().expect("there are slots");
-            let view = self.port.slot(slot).expect("it was allocated");
-            view.set_holders(1);
-            view.set_bell(BELL);
+            let object = self.client.insert(Object::socket(Protocol::Tcp, false, true));
             let remote = Endpoint::at(Addr::v4(address(to)), PORT);
-            self.push(&Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-            self.open.push((slot, generation, Local::default()));
+            self.client.connect(object, remote).expect("there are slots");
+            self.open.push(object);
         }
     }
 
     /// Takes note of every event.
     pub(crate) fn take_events(&mut self) {
-        while let Some(event) = self.port.next_event() {
-            match event {
-                Event::ConnectionAvailable { slot, generation, local, remote, .. } => {
-                    self.offers.push(Offer { replica: 0, slot, generation, local, remote });
-                }
-                Event::SlotDone { slot, generation } => {
-                    self.port.slot_done(slot, generation);
-                }
-                Event::ClaimVerdict { .. }
-                | Event::AcceptorRemoved { .. }
-                | Event::ConnectionsWait { .. }
-                | Event::Ready { .. }
-                | Event::BindReply { .. }
-                | Event::ListenReply { .. }
-                | Event::InfoReply { .. }
-                | Event::GroupReply { .. } => {}
-            }
-        }
-        self.port.publish();
+        self.client.drain();
     }
 
     /// Claims what is offered.
     pub(crate) fn accept(&mut self) {
         self.open.clear();
-        for offer in std::mem::take(&mut self.offers) {
-            assert_eq!(listener::claim(&self.port, &offer, 0, BELL), Claim::Held, "nobody revokes");
-            self.push(&Command::Claim { slot: offer.slot, generation: offer.generation });
-            self.open.push((offer.slot, offer.generation, Local::default()));
+        let listener = self.listener.expect("it listens");
+        loop {
+            match self.client.accept(listener, true) {
+                Ok(object) => self.open.push(object),
+                Err(Failure::WouldBlock) => return,
+                Err(Failure::Error(errno)) => panic!("accept: {errno:?}"),
+            }
         }
     }
 
     /// Reads what there is of each open connection and writes `text`. Returns how many had something.
     pub(crate) fn exchange(&mut self, text: &[u8]) -> usize {
         let mut had = 0;
-        for (slot, generation, local) in &mut self.open {
-            let stream = Stream::new(&self.port, *slot, *generation).expect("a slot");
-            if let Ok(readable) = stream.readable(local)
-                && readable.len > 0
-            {
-                let len = (readable.len as usize).min(self.scratch.len());
-                assert!(stream.copy_out(&readable, readable.head, &mut self.scratch[..len]), "it is covered");
-                stream.consume(readable.head + len as u64);
-                had += 1;
-            }
+        for &object in &self.open {
+            let (want, mut done) = (self.scratch.len(), 0);
+            let scratch = &mut self.scratch[..];
+            let target = || std::iter::once(scratch);
+            let received = self.client.receive_octets(object, target, want, Receiving::default(), &mut done);
+            had += usize::from(received.is_ok_and(|received| received.len > 0));
             if !text.is_empty() {
-                let room = stream.writable(local, text.len()).unwrap_or_else(|_| panic!("a buffer is empty"));
-                assert_eq!(room.len, text.len(), "a buffer holds a page");
-                stream.copy_in(&room, 0, text);
-                stream.commit(&room, room.len);
-                let (slot, generation) = (*slot, *generation);
-                assert!(self.port.push(&Command::Kick { slot, generation }), "the ring takes a batch");
+                let (source, mut done) = (|| std::iter::once(text), 0);
+                let sent = self.client.send_octets(object, source, text.len(), Sending::default(), &mut done);
+                assert_eq!((sent, done), (Ok(()), text.len()), "a buffer holds a page");
             }
         }
         had
@@ -232,9 +228,8 @@ impl Side {
 
     /// Closes every open connection.
     pub(crate) fn close(&mut self) {
-        for (slot, generation, _) in std::mem::take(&mut self.open) {
-            self.port.mark_closing(slot, generation);
-            self.push(&Command::Close { slot, generation, mode: CloseMode::Graceful });
+        for object in self.open.drain(..) {
+            self.client.release(object);
         }
     }
 }
@@ -287,8 +282,7 @@ impl Rig {
     pub(crate) fn new() -> Rig {
         let now = Instant::from_millis(1000);
         let mut rig = Rig { server: Side::new(SERVER, now), clients: Side::new(CLIENTS, now), now };
-        rig.server.listen();
-        rig.server.work(now);
+        rig.server.listen(now);
         rig
     }
 
@@ -296,8 +290,8 @@ impl Rig {
         self.now += Duration::from_micros(50);
     }
 
-    /// A batch of short connections from their SYNs to their ends. `watch` runs each step of the server: what it is, which frames come
-    /// in (for steps that have any), and the step itself.
+    /// A batch of short connections from their SYNs to their ends. `watch` runs each step of the server: what
+    /// it is, which frames come in (for steps that have any), and the step itself.
     pub(crate) fn short(&mut self, watch: &mut dyn FnMut(Step, Instant, &mut Side, &Frames)) {
         self.open();
         let syns = self.take_from_clients();

@@ -1,12 +1,15 @@
-//! The server alone: what clients sent, and what the application wrote into memory that it shares with the server, is recorded once and
-//! then fed to a server without either, for tools that count everything a process does (Pika's Fig. 12).
+//! The server alone: what clients sent, and what the application wrote into memory that it shares with the
+//! server, is recorded once and then fed to a server without either, for tools that count everything a
+//! process does (Pika's Fig. 12).
 
 use atoll_base::Instant;
 use atoll_ipc::Memory;
+use atoll_shm::ShmMemory;
 
 use super::{BATCH, Frames, Rig, SERVER, Side, Step, take};
 
-/// What reaches a server, in its order. The same server under the same clock answers the same, so it fits again.
+/// What reaches a server, in its order. The same server under the same clock answers the same, so it fits
+/// again.
 pub struct Replay {
     /// Of steps of the application: not frames but the lines that it has changed, each behind its offset.
     steps: Vec<(Step, Instant, Frames)>,
@@ -42,8 +45,7 @@ pub fn record(connections: usize) -> Replay {
 pub fn replay(replay: &Replay) -> usize {
     let Some((_, began, _)) = replay.steps.first() else { return 0 };
     let mut server = Side::new(SERVER, Instant::from_millis(1000));
-    server.listen();
-    server.work(Instant::from_millis(1000));
+    server.listen(Instant::from_millis(1000));
     server.greet(*began);
     let mut bytes = 0;
     for (step, now, frames) in &replay.steps {
@@ -125,16 +127,20 @@ impl Replay {
 }
 
 impl Side {
+    fn memory(&self) -> &ShmMemory {
+        self.client.own().expect("it has a session").replicas()[0].port().memory()
+    }
+
     /// What it shares with its application.
     fn arena(&self) -> Vec<u8> {
-        let memory = self.port.memory();
+        let memory = self.memory();
         let mut bytes = vec![0; memory.len()];
         memory.read(0, &mut bytes);
         bytes
     }
 
     fn write(&mut self, changes: &Frames) {
-        let memory = self.port.memory();
+        let memory = self.memory();
         for change in changes.iter() {
             let Some((offset, line)) = change.split_first_chunk::<4>() else { continue };
             let offset = u32::from_le_bytes(*offset) as usize;

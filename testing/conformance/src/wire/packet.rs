@@ -14,7 +14,8 @@ const FRAGMENTATION_NEEDED: (u8, u8) = (3, 4);
 const PACKET_TOO_BIG: u8 = 2;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 
-/// The frame of a packet to the stack. What it carries is zeros. `about`: the packet that an ICMP message is about.
+/// The frame of a packet to the stack. What it carries is zeros. `about`: the packet that an ICMP message is
+/// about.
 pub fn frame(sent: &Sent, about: Option<&About>) -> Vec<u8> {
     let (src, dst) = (sent.from.addr, sent.to.addr);
     match &sent.message {

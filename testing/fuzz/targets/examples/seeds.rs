@@ -1,4 +1,5 @@
-//! Writes the seeds that the code knows to `testing/fuzz/seeds`; files that are there already and are not among them stay.
+//! Writes the seeds that the code knows to `testing/fuzz/seeds`; files that are there already and are not
+//! among them stay.
 
 use std::{fs, io, path::Path};
 

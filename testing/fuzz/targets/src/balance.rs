@@ -1,5 +1,6 @@
-//! Does whatever another replica says about acceptors leave connections alone? Messages decode without harm; whatever they hold, and in
-//! whatever order things happen, each connection is offered to one acceptor, or waits while nobody is registered.
+//! Does whatever another replica says about acceptors leave connections alone? Messages decode without harm;
+//! whatever they hold, and in whatever order things happen, each connection is offered to one acceptor, or
+//! waits while nobody is registered.
 
 use std::collections::BTreeMap;
 

@@ -29,9 +29,11 @@ pub fn ipc_message(data: &[u8]) {
     }
 }
 
-/// Steps of a server and of its peer, which shares their channel's memory: an opcode each, and what the step needs.
+/// Steps of a server and of its peer, which shares their channel's memory: an opcode each, and what the step
+/// needs.
 ///
-/// The server never panics, keeps its limits, and when the peer falls silent, all its calls and microthreads end in time.
+/// The server never panics, keeps its limits, and when the peer falls silent, all its calls and microthreads
+/// end in time.
 pub fn rpc_channel(data: &[u8]) {
     let mut input = Input::new(data);
     let memory = HeapMemory::new(2 * RING);

@@ -16,10 +16,12 @@ const TS_OFFSET: u32 = 7;
 /// More is never written in one script: enough for every window.
 const WRITTEN_MAX: u64 = 300_000;
 
-/// The life of one connection: how it opens, then steps of an opcode and what the step needs, near the edges that matter.
+/// The life of one connection: how it opens, then steps of an opcode and what the step needs, near the edges
+/// that matter.
 ///
-/// After each step its invariants hold, edges have not moved back, and polling has ended after as many segments as there was
-/// something to say. At the end the peer falls silent, and the connection comes to rest.
+/// After each step its invariants hold, edges have not moved back, and polling has ended after as many
+/// segments as there was something to say. At the end the peer falls silent, and the connection comes to
+/// rest.
 pub fn tcp_connection(data: &[u8]) {
     let mut input = Input::new(data);
     let mut life = Life::open(&mut input);

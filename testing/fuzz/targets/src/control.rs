@@ -8,7 +8,8 @@ use atoll_wire::{ethernet, ipv4};
 use crate::features::mark;
 use crate::wire::repair_ipv4;
 
-/// The text of a configuration file: refused with a reason, or checked; and what was checked says the same when it is written out.
+/// The text of a configuration file: refused with a reason, or checked; and what was checked says the same
+/// when it is written out.
 pub fn config_file(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(file) = ConfigFile::parse(&text) else { return };

@@ -1,7 +1,9 @@
-//! What has an execution reached that none before has? Marks that targets leave, for a runner without coverage instrumentation.
+//! What has an execution reached that none before has? Marks that targets leave, for a runner without
+//! coverage instrumentation.
 //!
-//! A target marks what it sees of the state behind the code (which state a connection is in, why a segment was dropped). The runner
-//! keeps an input that leaves a mark which was never seen, and mutates it further: poor man's coverage guidance, on stable.
+//! A target marks what it sees of the state behind the code (which state a connection is in, why a segment
+//! was dropped). The runner keeps an input that leaves a mark which was never seen, and mutates it further:
+//! poor man's coverage guidance, on stable.
 
 use std::cell::RefCell;
 

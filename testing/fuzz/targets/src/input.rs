@@ -1,4 +1,5 @@
-//! How are decisions read from bytes? Field by field; what is missing is zero, so that every prefix of an input is an input.
+//! How are decisions read from bytes? Field by field; what is missing is zero, so that every prefix of an
+//! input is an input.
 
 /// Bytes that decide what a script does.
 #[derive(Clone, Debug)]

@@ -37,7 +37,8 @@ pub fn ip_frame(data: &[u8]) {
     drain(&mut ip);
 }
 
-/// Fragments of a few packets, against the obvious way to put them together. Each is four bytes of what and where, and a length.
+/// Fragments of a few packets, against the obvious way to put them together. Each is four bytes of what and
+/// where, and a length.
 ///
 /// ```text
 ///   bits 0-1 which packet, bit 2 last | offset / 8, u8 | ECN and time | length
@@ -213,7 +214,8 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
     }
 }
 
-/// Every frame that comes out is one that others accept, and every piece of news is one that a sibling accepts.
+/// Every frame that comes out is one that others accept, and every piece of news is one that a sibling
+/// accepts.
 fn drain(ip: &mut Ip) {
     while let Some(Frame { link, bytes }) = ip.poll_frame() {
         let (header, at) = ethernet::parse(&bytes).expect("an Ethernet header");

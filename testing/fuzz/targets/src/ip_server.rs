@@ -1,5 +1,5 @@
-//! Does an IP server keep its promises, whatever comes from the link, from transport servers (TS), and from other IP servers? And a TS's half
-//! of IP, whatever its IP server says?
+//! Does an IP server keep its promises, whatever comes from the link, from transport servers (TS), and from
+//! other IP servers? And a TS's half of IP, whatever its IP server says?
 
 use atoll_base::{Addr, Duration, Epoch, FourTuple, Instant};
 use atoll_ip::{ChecksumOffload, Config, Ip, Link, Received, Route, V6Config};

@@ -1,10 +1,12 @@
 //! What is fuzzed: one function per parser of hostile bytes, and per state machine that hostile bytes drive.
 //!
-//! The same functions run on stable in this crate's test, which replays `testing/fuzz/seeds` and mutates them with a fixed seed; for
-//! hours by `make fuzz` ([`runner`]); and under coverage guidance (`cargo +nightly fuzz run NAME`, in `testing/fuzz`).
+//! The same functions run on stable in this crate's test, which replays `testing/fuzz/seeds` and mutates them
+//! with a fixed seed; for hours by `make fuzz` ([`runner`]); and under coverage guidance
+//! (`cargo +nightly fuzz run NAME`, in `testing/fuzz`).
 //!
-//! To add a target: write its function, add a row to [`TARGETS`], put seeds under `testing/fuzz/seeds/NAME` (see
-//! `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until all of it is there.
+//! To add a target: write its function, add a row to [`TARGETS`], put seeds under `testing/fuzz/seeds/NAME`
+//! (see `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until
+//! all of it is there.
 #![forbid(unsafe_code)]
 
 mod balance;

@@ -1,5 +1,6 @@
-//! Does whatever a transport server (TS) and a connection manager (CM) in different processes say to each other leave connections alone?
-//! Messages decode without harm; a TS takes an offer only of what it has asked for, and once; a CM keeps no more than it was told.
+//! Does whatever a transport server (TS) and a connection manager (CM) in different processes say to each
+//! other leave connections alone? Messages decode without harm; a TS takes an offer only of what it has asked
+//! for, and once; a CM keeps no more than it was told.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! How is a valid input spoiled? A few of libFuzzer's mutations, with a seed, for the test that needs no nightly compiler.
+//! How is a valid input spoiled? A few of libFuzzer's mutations, with a seed, for the test that needs no
+//! nightly compiler.
 
 use atoll_base::Rng;
 

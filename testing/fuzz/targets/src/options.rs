@@ -1,4 +1,5 @@
-//! Do options of every kind and length leave a connection that works? And does a cookie come back as what it was?
+//! Do options of every kind and length leave a connection that works? And does a cookie come back as what it
+//! was?
 
 use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
 use atoll_tcp::{Connection, Path, Settings, State, check_syn_cookie, simplify_for_cookie, stamp_cookie, syn_cookie};
@@ -11,8 +12,8 @@ const ISS: SeqNum = SeqNum(u32::MAX - 100);
 const IRS: SeqNum = SeqNum(77);
 const SECRET: [u8; 16] = [3; 16];
 
-/// Up to 40 octets of options on a SYN, on the SYN-ACK and on a segment of an open connection. The first byte: how many on the
-/// SYN.
+/// Up to 40 octets of options on a SYN, on the SYN-ACK and on a segment of an open connection. The first
+/// byte: how many on the SYN.
 pub fn tcp_options(data: &[u8]) {
     let mut input = Input::new(data);
     let first_len = usize::from(input.byte()) % 41;

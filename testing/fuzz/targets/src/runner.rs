@@ -1,4 +1,5 @@
-//! How is a target run many times, on the stable compiler? Inputs are mutations of what has reached something new.
+//! How is a target run many times, on the stable compiler? Inputs are mutations of what has reached something
+//! new.
 
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
@@ -133,7 +134,8 @@ fn report(target: &Target, input: &[u8]) {
     eprintln!("{} fails on (hex): {hex}", target.name);
 }
 
-/// A few of `inputs` that together reach most of what all of them reach; each cut as long as it loses nothing.
+/// A few of `inputs` that together reach most of what all of them reach; each cut as long as it loses
+/// nothing.
 pub fn minimise(target: &Target, inputs: &[Vec<u8>], few: usize) -> Vec<Vec<u8>> {
     let reached = |input: &[u8]| {
         features::take();

@@ -1,4 +1,5 @@
-//! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by `cargo run --example seeds`.
+//! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by
+//! `cargo run --example seeds`.
 
 use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::arena::ArenaConfig;
@@ -90,7 +91,8 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in [("status", &br#"{"cmd":"status"}"#[..]), ("join_link", join), ("noise", b"{")] {
         seeds.push(seed("supervisor_request", name, [&[0x80], text].concat()));
     }
-    // Two attach, a third joins the first one's, the supervisor dies, the first one goes and the third leaves; or one takes all there are.
+    // Two attach, a third joins the first one's, the supervisor dies, the first one goes and the third
+    // leaves; or one takes all there are.
     let family = [0, 0, 1, 0, 2, 2, 1, 1, 0, 6, 0, 5, 2, 4, 1, 3, 2, 2, 0];
     seeds.push(seed("supervisor_sequence", "family", family.to_vec()));
     seeds.push(seed("supervisor_sequence", "greedy", [3, 0].repeat(9)));

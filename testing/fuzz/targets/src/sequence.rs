@@ -1,5 +1,6 @@
-//! Do sessions stay apart whatever their clients ask in whatever order? Sequences of requests as they arrive at the supervisor: packets of
-//! several clients, who come and go, and a supervisor that dies and is succeeded in between.
+//! Do sessions stay apart whatever their clients ask in whatever order? Sequences of requests as they arrive
+//! at the supervisor: packets of several clients, who come and go, and a supervisor that dies and is
+//! succeeded in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -122,7 +123,8 @@ pub fn supervisor_sequence(data: &[u8]) {
                     oracle.depart(client, session, departure);
                 }
             }
-            // Another connection has no sessions yet, and who somebody is says nothing of sessions: the books stay as they are.
+            // Another connection has no sessions yet, and who somebody is says nothing of sessions: the books
+            // stay as they are.
             Request::Connect | Request::Vouch { .. } => {}
             other => panic!("no request of applications: {other:?}"),
         }

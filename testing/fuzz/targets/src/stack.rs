@@ -1,8 +1,10 @@
-//! Does a whole transport server survive whatever comes over the wire, and whatever its applications do to shared memory?
+//! Does a whole transport server survive whatever comes over the wire, and whatever its applications do to
+//! shared memory?
 //!
-//! One replica, one or two processes attached, and peers whose every segment is decided by the input: near what the connections
-//! expect, because the server's own answers are read. At the end everybody leaves, and nothing may be left behind. The server may
-//! die in between: then another one goes on from its ledger, in which not everything is as it was written.
+//! One replica, one or two processes attached, and peers whose every segment is decided by the input: near
+//! what the connections expect, because the server's own answers are read. At the end everybody leaves, and
+//! nothing may be left behind. The server may die in between: then another one goes on from its ledger, in
+//! which not everything is as it was written.
 
 mod legacy;
 mod memory;
@@ -28,8 +30,11 @@ use wire::Peers;
 
 /// Connections at most: few, so that the limit is reached.
 const CONNECTIONS_MAX: usize = 12;
-/// Frames that one step may cause: what fits into the windows of all connections, in the smallest segments, and more.
+/// Frames that one step may cause: what fits into the windows of all connections, in the smallest segments,
+/// and more.
 const FRAMES_MAX: usize = 50_000;
+/// Rounds that bind(2) and listen(2) take.
+const ROUNDS_TO_LISTEN: usize = 3;
 
 /// Frames of every kind, and an application that keeps to the rules.
 pub fn stack_frames(data: &[u8]) {
@@ -98,11 +103,16 @@ struct Machine {
 
 impl Machine {
     fn new(hostile: bool) -> Machine {
+        Machine::at(SparseMemory::new(REPLICA_PAGE_BYTES), hostile)
+    }
+
+    /// A machine whose replica has the page `page`.
+    fn at(page: SparseMemory, hostile: bool) -> Machine {
         let now = Instant::from_millis(1000);
-        let mut transport = server(now, SparseMemory::new(REPLICA_PAGE_BYTES), Epoch(3));
-        let mut processes = vec![Process::attach(&mut transport, SessionId(1), false)];
+        let mut transport = server(now, page.clone(), Epoch(3));
+        let mut processes = vec![Process::attach(&mut transport, &page, SessionId(1), false)];
         if hostile {
-            processes.push(Process::attach(&mut transport, SessionId(2), true));
+            processes.push(Process::attach(&mut transport, &page, SessionId(2), true));
         }
         for process in &mut processes {
             process.listen();
@@ -114,11 +124,22 @@ impl Machine {
 
     fn live(mut self, data: &[u8]) {
         let mut input = Input::new(data);
-        self.round();
+        self.begin();
         while !input.is_empty() {
             self.step(&mut input);
         }
         self.end();
+    }
+
+    /// Nothing comes from outside before a process listens: the hostile one if there is one. The port is one
+    /// user's.
+    fn begin(&mut self) {
+        for _ in 0..ROUNDS_TO_LISTEN {
+            self.round();
+        }
+        let listening: Vec<_> = self.processes.iter().map(Process::is_listening).collect();
+        let last = self.processes.len() - 1;
+        assert!(listening.iter().enumerate().all(|(at, one)| *one == Some(at == last)), "{listening:?}");
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -139,7 +160,7 @@ impl Machine {
             }
             9..=12 => {
                 let which = usize::from(opcode >> 4) % self.processes.len();
-                self.processes[which].act(input);
+                self.processes[which].act(self.now, input);
             }
             13 => {
                 self.now += Duration::from_millis(u64::from(input.half()) << (input.byte() % 10));
@@ -177,7 +198,7 @@ impl Machine {
             }
         }
         for process in &mut self.processes {
-            process.poll();
+            process.poll(self.now);
         }
         self.check();
     }
@@ -240,7 +261,9 @@ fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMem
     let mut ip = Ip::new(ip_config, 7, now).expect("a valid network");
     ip.handle_neighbour(now, atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned });
     let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], leases: [9; 16], table: 5, ports: 6 };
-    Transport::new(config, secrets, ip, ReplicaPage(page), now)
+    let page = ReplicaPage(page);
+    page.announce(ReplicaId(0), epoch);
+    Transport::new(config, secrets, ip, page, now)
 }
 
 /// Counters whose magnitude tells that something new was reached.

@@ -1,4 +1,5 @@
-//! Does a TCP header from the wire say only what it holds, and does a connection in any state survive any segment?
+//! Does a TCP header from the wire say only what it holds, and does a connection in any state survive any
+//! segment?
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_tcp::{Connection, Path, Settings, State};
@@ -21,10 +22,11 @@ pub fn wire_tcp(data: &[u8]) {
     assert_eq!(without(parsed), without(segment));
 }
 
-/// A script of segments, calls and time-outs for one connection: no panic, and its invariants hold after each step.
+/// A script of segments, calls and time-outs for one connection: no panic, and its invariants hold after each
+/// step.
 ///
-/// The first byte chooses how it opens. Each step takes 12 bytes: what, flags, window, sequence and acknowledgement relative to
-/// what the connection expects, length of text, milliseconds.
+/// The first byte chooses how it opens. Each step takes 12 bytes: what, flags, window, sequence and
+/// acknowledgement relative to what the connection expects, length of text, milliseconds.
 pub fn tcp_script(data: &[u8]) {
     let Some((how, rest)) = data.split_first() else { return };
     let mut now = Instant::from_millis(1000);

@@ -98,7 +98,8 @@ pub fn wire_ipv6(data: &[u8]) {
     }
 }
 
-/// ICMPv6 messages, with their checksum repaired: errors and what they quote, neighbour and listener discovery.
+/// ICMPv6 messages, with their checksum repaired: errors and what they quote, neighbour and listener
+/// discovery.
 pub fn wire_icmpv6(data: &[u8]) {
     let _ = icmpv6::parse(PEER_V6, US_V6, data);
     let mut repaired = data.to_vec();

@@ -1,4 +1,5 @@
-//! Fuzzing for everybody, on the stable compiler and within seconds: every seed, and mutations of them with a fixed seed.
+//! Fuzzing for everybody, on the stable compiler and within seconds: every seed, and mutations of them with a
+//! fixed seed.
 
 use std::{env, fs};
 

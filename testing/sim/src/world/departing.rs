@@ -1,5 +1,6 @@
-//! Who hears that a program has died, and when? The supervisor tells every replica, each of which reads it a moment later. One that is on its way
-//! is told when it is there again, as is one whose process has died: it gets the arena of the dead, and then hears that he is dead.
+//! Who hears that a program has died, and when? The supervisor tells every replica, each of which reads it a
+//! moment later. One that is on its way is told when it is there again, as is one whose process has died: it
+//! gets the arena of the dead, and then hears that he is dead.
 //!
 //! ```text
 //!   dies               the family ends
@@ -102,8 +103,8 @@ impl World {
         told.min()
     }
 
-    /// As `Server::brief` in `bin/atoll`: a new replica has adopted, and is told who has died; a predecessor may have heard of it, or not. It reads that
-    /// at once, or after its first round.
+    /// As `Server::brief` in `bin/atoll`: a new replica has adopted, and is told who has died; a predecessor
+    /// may have heard of it, or not. It reads that at once, or after its first round.
     pub(super) fn brief(&mut self, at: usize, index: usize) {
         for process in 0..self.processes.len() {
             let Process { machine, departure: Some(departure), .. } = &mut self.processes[process] else { continue };

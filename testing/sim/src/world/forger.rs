@@ -1,7 +1,9 @@
-//! Does anybody get another's port, or what comes to it, by commands that are forged? On the server's machine a program takes ports and releases
-//! them where they are granted but not elsewhere, shows what it was granted once, and changes it; asks for ports, listeners, datagram sockets and
-//! connections by grants of its own, of nobody, and for other ports. Beside it an honest program has a datagram socket, which it opens and closes
-//! again and again with the library's own code; what is sent to it while it is open reaches it, every datagram, and nobody else.
+//! Does anybody get another's port, or what comes to it, by commands that are forged? On the server's machine
+//! a program takes ports and releases them where they are granted but not elsewhere, shows what it was
+//! granted once, and changes it; asks for ports, listeners, datagram sockets and connections by grants of its
+//! own, of nobody, and for other ports. Beside it an honest program has a datagram socket, which it opens and
+//! closes again and again with the library's own code; what is sent to it while it is open reaches it, every
+//! datagram, and nobody else.
 
 use std::collections::BTreeSet;
 
@@ -222,7 +224,8 @@ impl Forger {
         for (replica, slot, generation) in &self.sockets {
             process.take_numbers(*replica, *slot, *generation, &mut self.took);
         }
-        // What it was granted it uses everywhere, at once and again and again: also when it is released and another's.
+        // What it was granted it uses everywhere, at once and again and again: also when it is released and
+        // another's.
         let of_mailbox = |grant: &&Granted| grant.1 == Protocol::Udp && grant.2.port == MAILBOX;
         let granted: Vec<Granted> = self.grants.iter().filter(of_mailbox).copied().collect();
         for (at, grant) in granted.iter().enumerate() {
@@ -467,7 +470,8 @@ impl World {
         }
     }
 
-    /// Whether each datagram reached the one whose port it was sent to. Returns how many did, and how often the forger had had that port.
+    /// Whether each datagram reached the one whose port it was sent to. Returns how many did, and how often
+    /// the forger had had that port.
     pub fn mail(&self) -> Result<(usize, u32), String> {
         let (mut sent, mut got, mut periods) = (None, None, None);
         let (mut took, mut had) = (None, 0);

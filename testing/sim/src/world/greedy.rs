@@ -1,5 +1,6 @@
-//! Does one program's greed keep others from their work? A program on each machine fills its command rings again and again - groups, ports,
-//! listeners, sockets, connections, nonsense -, and what it asks for costs time. Work of others has to go on in each window of time.
+//! Does one program's greed keep others from their work? A program on each machine fills its command rings
+//! again and again - groups, ports, listeners, sockets, connections, nonsense -, and what it asks for costs
+//! time. Work of others has to go on in each window of time.
 
 use atoll_base::{Addr, Duration, Endpoint, Instant, Rng, SlotId};
 use atoll_ipc::command::{CloseMode, Protocol};
@@ -57,8 +58,8 @@ pub(super) struct Watch {
     commands: u64,
 }
 
-/// Others may be without progress for so long, where nothing gets lost and nobody dies; and where that is so. (Who waits for the second question
-/// to a neighbour, or for the first time-out of a segment, waits longer.)
+/// Others may be without progress for so long, where nothing gets lost and nobody dies; and where that is so.
+/// (Who waits for the second question to a neighbour, or for the first time-out of a segment, waits longer.)
 const WINDOW: Duration = Duration::from_millis(500);
 const WINDOW_OF_LOSSES: Duration = Duration::from_secs(20);
 /// What a command costs.
@@ -198,7 +199,8 @@ impl World {
         }
     }
 
-    /// Commands take their time. Whether others have got on since the last window, and nothing has grown that should not.
+    /// Commands take their time. Whether others have got on since the last window, and nothing has grown that
+    /// should not.
     pub(super) fn watch(&mut self) -> Result<(), String> {
         let Some(mut watch) = self.watch.take() else { return Ok(()) };
         let replicas = || self.machines.iter().flat_map(|machine| &machine.replicas);

@@ -1,5 +1,6 @@
-//! What if memory runs out? A program on the client's machine opens connections, gets everything back that it sends, and reads nothing. Who reads goes
-//! on, the memory of buffers stays bounded, and whoever has to go hears why.
+//! What if memory runs out? A program on the client's machine opens connections, gets everything back that it
+//! sends, and reads nothing. Who reads goes on, the memory of buffers stays bounded, and whoever has to go
+//! hears why.
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;
@@ -34,7 +35,8 @@ const LENGTH: usize = 256 << 10;
 const OTHERS_BEGIN: Duration = Duration::from_secs(5);
 /// When a connection is tried again that could not be opened.
 pub(super) const TRIED_AGAIN: Duration = Duration::from_millis(100);
-/// How many times as much there may be for a moment: pieces that were given back are taken again, and counted at the next look.
+/// How many times as much there may be for a moment: pieces that were given back are taken again, and counted
+/// at the next look.
 const TIMES: u64 = 3;
 
 impl World {

@@ -1,22 +1,24 @@
-//! How does a machine fare whose replicas go from process to process? A replica is asked to leave, hands over, and goes on elsewhere a while
-//! later; what is for it waits meanwhile. Processes die at any moment of that, with all replicas that are in them.
+//! How does a machine fare whose replicas go from process to process? A replica is asked to leave, hands
+//! over, and goes on elsewhere a while later; what is for it waits meanwhile. Processes die at any moment of
+//! that, with all replicas that are in them.
 //!
 //! ```text
 //!   asked   hears      left          taken
 //!     |-------|--flush--|.............|--adopt--|      a process dies: on the way, while it hands over, when it has left and that
 //!       serves            nobody        serves         was not heard, while it adopts
 //! ```
-//! What replicas do and write is the real transport's; in which process each is to be says the supervisor's own rule, and how many processes there should
-//! be its `Scaler`. What IP servers and connection managers apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`); how
-//! it hears of a program that has died meanwhile, `departing.rs` says. The supervisor itself, which asks, hears and starts, has its random stories in
-//! `bin/atoll` (`supervise/supervisor/tests`).
+//! What replicas do and write is the real transport's; in which process each is to be says the supervisor's
+//! own rule, and how many processes there should be its `Scaler`. What IP servers and connection managers
+//! apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`); how it hears
+//! of a program that has died meanwhile, `departing.rs` says. The supervisor itself, which asks, hears and
+//! starts, has its random stories in `bin/atoll` (`supervise/supervisor/tests`).
 
 use std::collections::VecDeque;
 
 use atoll_base::{Duration, Instant, Rng};
 use atoll_supervisor::{Scaler, host_of};
 
-use super::{CRASHES_MAX, LIFE_MAX, Process, World, is_discovery};
+use super::{CRASHES_MAX, LIFE_MAX, Process, Program, World, is_discovery};
 use crate::mortal::Life;
 
 /// How replicas go from process to process while connections are at work.
@@ -177,7 +179,8 @@ impl Hosts {
         }
     }
 
-    /// Nobody has a replica for a while: until that is heard, a process was started, and it has read its ledger.
+    /// Nobody has a replica for a while: until that is heard, a process was started, and it has read its
+    /// ledger.
     fn goes(&mut self, now: Instant, index: usize) {
         let most = [200, 2000, 20_000, 300_000][self.rng.below(4) as usize];
         self.back_at[index] = Some(now + Duration::from_micros(u64::from(20 + self.rng.below(most))));
@@ -194,8 +197,8 @@ impl World {
     pub(super) fn run_hosts(&mut self) -> bool {
         let (mut any, now) = (false, self.now);
         if !self.has_begun {
-            let all = (1 << self.machines[0].replicas.len()) - 1;
-            let is_ready = |process: &Process| process.departure.is_some() || process.listening == all;
+            let listens = |process: &Process| process.program.as_ref().is_some_and(Program::is_listening);
+            let is_ready = |process: &Process| process.departure.is_some() || listens(process);
             let is_listener = |process: &&Process| process.is_server && !process.is_rogue;
             self.has_begun = self.processes.iter().filter(is_listener).all(is_ready);
             if self.has_begun {
@@ -240,7 +243,8 @@ impl World {
         any
     }
 
-    /// As `Replica::hand_over` has it in `bin/atoll`: what its process alone has goes out, and the ledger is written for whoever comes next.
+    /// As `Replica::hand_over` has it in `bin/atoll`: what its process alone has goes out, and the ledger is
+    /// written for whoever comes next.
     fn leave(&mut self, at: usize, index: usize) {
         let machine = &mut self.machines[at];
         let Some(hosts) = &mut machine.hosts else { return };
@@ -249,7 +253,8 @@ impl World {
             self.crashed += 1;
             machine.lives[index].shorten(hosts.rng.below(LIFE_MAX).into());
         }
-        // Mostly as it is; otherwise the next process is of a build that knows only an older version, or of one that may write a newer one.
+        // Mostly as it is; otherwise the next process is of a build that knows only an older version, or of
+        // one that may write a newer one.
         let version = (hosts.rng.below(3) == 0).then(|| 1 + hosts.rng.below(2));
         for _ in 0..HAND_OVER_ROUNDS {
             self.flush(at, index);

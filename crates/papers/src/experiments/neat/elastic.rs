@@ -1,16 +1,19 @@
-//! Do replicas scale under load without a connection that notices? NEaT's scaling up and down (N3, §6.3.4), of which the thesis shows no figure.
+//! Do replicas scale under load without a connection that notices? NEaT's scaling up and down (N3, §6.3.4),
+//! of which the thesis shows no figure.
 //!
-//! NEaT adds and ends replicas, leaves connections where they are, and waits for the last one of a replica to close. Here replicas go from process to
-//! process with their connections. What that costs was measured on a real machine; what more processes serve where each has a core is
-//! simulated, each number for itself: moves are not.
+//! NEaT adds and ends replicas, leaves connections where they are, and waits for the last one of a replica to
+//! close. Here replicas go from process to process with their connections. What that costs was measured on a
+//! real machine; what more processes serve where each has a core is simulated, each number for itself: moves
+//! are not.
 
 use super::{CORES, Form, Measured, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
 use crate::experiments::{Context, Outcome, row};
 
-/// Series `requests` (seconds, requests a second in that tenth of one), `asked` and `reached` (seconds, processes), and what came of it all:
-/// `failed`, `lost`, `moves`, `deaths`, `slowest ms` and `away ms` (0, value).
+/// Series `requests` (seconds, requests a second in that tenth of one), `asked` and `reached` (seconds,
+/// processes), and what came of it all: `failed`, `lost`, `moves`, `deaths`, `slowest ms` and `away ms` (0,
+/// value).
 const SCALING: &str = include_str!("../../measured/scaling.csv");
 
 /// In how many processes the replicas are, one after another.

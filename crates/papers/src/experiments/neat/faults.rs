@@ -1,8 +1,9 @@
 //! What is lost when a component dies, and what does it cost to lose less? NEaT's Fig. 6.13, and recoveries.
 //!
-//! As in the thesis, a fault is equally likely anywhere in the code, so a component's share of the code is the probability that it is the
-//! one that fails ([`SIZES`]); then the process that holds it dies, whichever of its kind. What that costs is not assumed but measured: real
-//! processes were killed under load (`bench/faults.py`), with NEaT's recovery (`stateless`) and this stack's (`stateful`).
+//! As in the thesis, a fault is equally likely anywhere in the code, so a component's share of the code is
+//! the probability that it is the one that fails ([`SIZES`]); then the process that holds it dies, whichever
+//! of its kind. What that costs is not assumed but measured: real processes were killed under load
+//! (`bench/faults.py`), with NEaT's recovery (`stateless`) and this stack's (`stateful`).
 
 use super::{CORES, Form, Measured, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
@@ -16,9 +17,9 @@ const DEATHS: &str = include_str!("../../measured/deaths.csv");
 /// Waits: series `KIND[ (others)]`, milliseconds (0 where it was less than one), percentile.
 const WAITS: &str = include_str!("../../measured/waits.csv");
 
-/// Lines of code of each component that are neither blank, comment nor test. A test counts again. What all processes share - layouts,
-/// system calls, the servers' loop - is nobody's.
-pub(super) const SIZES: [(&str, f64); 4] = [("TS", 12661.0), ("IP", 5231.0), ("LS", 1127.0), ("CM", 2701.0)];
+/// Lines of code of each component that are neither blank, comment nor test. A test counts again. What all
+/// processes share - layouts, system calls, the servers' loop - is nobody's.
+pub(super) const SIZES: [(&str, f64); 4] = [("TS", 16121.0), ("IP", 5614.0), ("LS", 1135.0), ("CM", 2933.0)];
 
 /// What became of the connections in all deaths of one kind of process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -48,7 +49,8 @@ impl Fate {
     }
 }
 
-/// What the death of a process costs that holds these components, by NEaT's or this stack's recovery: of its own connections, and of others.
+/// What the death of a process costs that holds these components, by NEaT's or this stack's recovery: of its
+/// own connections, and of others.
 fn fate(measured: &Measured<'_>, kind: &str, recovery: &str) -> Result<(Fate, Fate), String> {
     let ending = format!(":{kind} {recovery}");
     let names = measured.names();
@@ -67,7 +69,8 @@ fn kind(roles: &Roles) -> String {
         .collect()
 }
 
-/// The expected share of connections that are left after a fault, 0 to 1. `weights`: how likely it is in each component.
+/// The expected share of connections that are left after a fault, 0 to 1. `weights`: how likely it is in each
+/// component.
 fn preserved(
     measured: &Measured<'_>,
     form: Form,
@@ -259,7 +262,8 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
-/// The most requests a second that a stack serves, with as many web servers as are best: one for each process of the stack, or two, or all that fit.
+/// The most requests a second that a stack serves, with as many web servers as are best: one for each process
+/// of the stack, or two, or all that fit.
 fn most_of(context: &mut Context<'_>, form: Form, n: usize) -> Result<(String, f64), String> {
     let (cores, mut best) = (n * form.cores(), 0.0f64);
     let configuration = form.configuration(n)?;
@@ -277,7 +281,8 @@ fn share_of(weights: &[(&str, f64)], at: usize) -> f64 {
     100.0 * weights[at].1 / weights.iter().map(|(_, weight)| weight).sum::<f64>()
 }
 
-/// How much time each component takes, where each is a process: other weights, for faults that are as likely as code is executed.
+/// How much time each component takes, where each is a process: other weights, for faults that are as likely
+/// as code is executed.
 fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f64)>, String> {
     let settings = lighttpd(context, Form::Apart.configuration(1)?, 4);
     let report = context.simulate("time in each component", settings);
@@ -290,7 +295,8 @@ fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f6
     ])
 }
 
-/// A peer on Linux that hears nothing sends again after so long (RFC 6298 has it at a second; Linux at 200 ms), in milliseconds.
+/// A peer on Linux that hears nothing sends again after so long (RFC 6298 has it at a second; Linux at 200
+/// ms), in milliseconds.
 const AGAIN_MS: f64 = 200.0;
 
 /// How long connections wait when a process dies and the next one takes over.

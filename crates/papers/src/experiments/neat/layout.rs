@@ -7,7 +7,8 @@ use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
 use crate::experiments::{Context, Outcome, row};
 
-/// Series `text`, `heap`, `stack`, `libraries`: number of the process, page of the address. Series `connection`: its number, its replica.
+/// Series `text`, `heap`, `stack`, `libraries`: number of the process, page of the address. Series
+/// `connection`: its number, its replica.
 const LAYOUTS: &str = include_str!("../../measured/layout.csv");
 
 /// Addresses of replicas and their successors, and who got which connection.

@@ -1,6 +1,8 @@
-//! NEaT's experiments (N9): how its replicas scale, what their deaths cost, and what it claims of its library and of address spaces.
+//! NEaT's experiments (N9): how its replicas scale, what their deaths cost, and what it claims of its library
+//! and of address spaces.
 //!
-//! "Component" is NEaT's word here for what shares a process: of `TS2LS2CM2` a replica is one component, of `TS2CM2+IP2LS2` it is two.
+//! "Component" is NEaT's word here for what shares a process: of `TS2LS2CM2` a replica is one component, of
+//! `TS2CM2+IP2LS2` it is two.
 
 mod elastic;
 mod faults;
@@ -20,7 +22,8 @@ use super::Context;
 use crate::configuration::Configuration;
 use crate::machine::{Load, Settings, Waiting};
 
-/// The machine on which NEaT was measured last: two sockets with eight hardware threads each. Here each of them is a core.
+/// The machine on which NEaT was measured last: two sockets with eight hardware threads each. Here each of
+/// them is a core.
 const CORES: usize = 16;
 
 /// Requests on a connection, as NEaT's httperf makes them.
@@ -105,7 +108,8 @@ struct Measured<'a> {
 }
 
 impl<'a> Measured<'a> {
-    /// What was measured for real and lies beside the results, or else what was measured on the machine of docs/measurements.md.
+    /// What was measured for real and lies beside the results, or else what was measured on the machine of
+    /// docs/measurements.md.
     fn new(context: &Context<'a>, built_in: &'a str) -> Measured<'a> {
         let lines = super::real_lines(context.real.unwrap_or(built_in)).collect();
         Measured { lines, here: context.real.is_some() }

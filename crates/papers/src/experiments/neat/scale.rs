@@ -1,4 +1,5 @@
-//! How does throughput grow with replicas and web servers? NEaT's Fig. 6.6, 6.9 and 6.11 (persistent connections) and 6.12 (one request each).
+//! How does throughput grow with replicas and web servers? NEaT's Fig. 6.6, 6.9 and 6.11 (persistent
+//! connections) and 6.12 (one request each).
 
 use std::time::Duration;
 
@@ -115,7 +116,8 @@ fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<V
     Ok(all)
 }
 
-/// Fig. 6.12: few connections and many, on stacks of ever more processes, which sleep when there is nothing to do.
+/// Fig. 6.12: few connections and many, on stacks of ever more processes, which sleep when there is nothing
+/// to do.
 pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Result<Outcome, String> {
     let mut rows = vec![row(["waiting", "stack", "web_servers", "connections", "per_second"])];
     let mut charts = Vec::new();

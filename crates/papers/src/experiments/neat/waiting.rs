@@ -1,4 +1,5 @@
-//! What becomes of polling, sleeping and system calls as the load grows? NEaT's Table 6.2, and its claim of the library (N2, N7).
+//! What becomes of polling, sleeping and system calls as the load grows? NEaT's Table 6.2, and its claim of
+//! the library (N2, N7).
 
 use std::time::Duration;
 
@@ -9,11 +10,12 @@ use crate::experiments::scale::said;
 use crate::experiments::{Context, Outcome, row};
 use crate::machine::{Load, Purpose, Settings, Waiting};
 
-/// Series `without a system call`: connections, percent; `thousand requests a second`: connections, thousands.
+/// Series `without a system call`: connections, percent; `thousand requests a second`: connections,
+/// thousands.
 const CALLS: &str = include_str!("../../measured/calls.csv");
 
-/// What a driver does at one load: requests a second, the share of its time that it is awake, and of that what it spends in the kernel and
-/// on looking for work.
+/// What a driver does at one load: requests a second, the share of its time that it is awake, and of that
+/// what it spends in the kernel and on looking for work.
 type Load62 = [f64; 4];
 
 /// Loads from little to all that it can do.

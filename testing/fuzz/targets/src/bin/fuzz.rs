@@ -1,7 +1,9 @@
-//! `fuzz [--seconds N] [--executions N] [--number N] [--save] [--input HEX] [TARGET...]`: runs targets again and again, without nightly.
+//! `fuzz [--seconds N] [--executions N] [--number N] [--save] [--input HEX]
+//! [TARGET...]`: runs targets again and again, without nightly.
 //!
-//! Says for each how many executions there were, what was found, and which was the slowest. It ends at the first failure, with the
-//! input in hexadecimal; `--input` runs that once more. `--save` adds a few inputs that reach something new to `testing/fuzz/seeds`.
+//! Says for each how many executions there were, what was found, and which was the slowest. It ends at the
+//! first failure, with the input in hexadecimal; `--input` runs that once more. `--save` adds a few inputs
+//! that reach something new to `testing/fuzz/seeds`.
 
 use std::fs;
 use std::process::ExitCode;

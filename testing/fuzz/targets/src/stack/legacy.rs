@@ -22,13 +22,12 @@ pub(super) struct Legacy {
 impl Machine {
     /// A machine whose server may die.
     pub(super) fn mortal() -> Machine {
-        let mut machine = Machine::new(false);
         let legacy = Legacy {
             page: SparseMemory::new(REPLICA_PAGE_BYTES),
             ledger: SparseMemory::new(LEDGER.bytes()),
             epoch: Epoch(3),
         };
-        machine.transport = server(machine.now, legacy.page.clone(), legacy.epoch);
+        let mut machine = Machine::at(legacy.page.clone(), false);
         machine.legacy = Some(legacy);
         for process in &mut machine.processes {
             process.doubt();
@@ -65,7 +64,8 @@ impl Machine {
         let is_old = epoch.0.is_multiple_of(2) && written_version(&legacy.ledger) == Some(1);
         let newest = if is_old { 1 } else { u32::MAX };
         let ledger = Ledger::open_as(legacy.ledger.clone(), LEDGER, epoch, newest).unwrap_or_else(|why| {
-            // The supervisor gives up a stack whose servers cannot start. Here it makes a new ledger, and all is lost.
+            // The supervisor gives up a stack whose servers cannot start. Here it makes a new ledger, and all
+            // is lost.
             mark(16, written_version(&legacy.ledger).map_or(0, |version| 1 + u64::from(version.min(3))));
             legacy.ledger = SparseMemory::new(LEDGER.bytes());
             Ledger::open(legacy.ledger.clone(), LEDGER, epoch).unwrap_or_else(|_| panic!("zeros are a ledger: {why:?}"))

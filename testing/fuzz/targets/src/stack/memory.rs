@@ -9,7 +9,8 @@ const PAGE_WORDS: usize = 64;
 
 type Page = OnceCell<Box<[Cell<u64>; PAGE_WORDS]>>;
 
-/// Memory of this process, zero until written. Clones are the same memory. What is out of range reads as zero.
+/// Memory of this process, zero until written. Clones are the same memory. What is out of range reads as
+/// zero.
 #[derive(Clone, Debug)]
 pub(crate) struct SparseMemory {
     pages: Rc<[Page]>,

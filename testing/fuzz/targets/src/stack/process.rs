@@ -1,22 +1,28 @@
-//! What does an application do? Socket calls as the library makes them; a hostile one also writes where it should not.
+//! What does an application do? What programs do with the client that ships ([`atoll_sockets::client`]); now
+//! and then it sends a command that fits nothing, and a hostile one also writes where it should not.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use atoll_base::{Addr, Endpoint, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::control::User;
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage};
+use atoll_ipc::control::{Reply, User};
+use atoll_ipc::lease::Pass;
+use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, STACK_PAGE_BYTES, StackFacts, StackPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
-use atoll_ipc::{Command, Event, SocketOption};
-use atoll_sockets::listener::{self, Claim, Offer};
-use atoll_sockets::port::Port;
-use atoll_sockets::stream::{Local, Stream};
+use atoll_ipc::{Command, SocketOption};
+use atoll_sockets::client::Client;
+use atoll_sockets::client::object::{Object, any};
+use atoll_sockets::client::session::Session;
+use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
+use atoll_sockets::client::transfer::{Receiving, Sending};
+use atoll_sockets::{Errno, Failure};
 use atoll_transport::Transport;
-use atoll_udp::{Flags, Record, encode};
 
 use super::memory::SparseMemory;
 use super::scribble;
+use crate::features::mark;
 use crate::input::Input;
 use crate::ip::{PEER, US};
 
@@ -29,38 +35,74 @@ pub(crate) const DATAGRAM_PORT: u16 = 90;
 const LEASE: u64 = 77;
 /// Small: memory runs out.
 const ARENA: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
+/// Datagram sockets that are open at one time.
+const DATAGRAM_SOCKETS: usize = 3;
 
 pub(crate) struct Process {
     pub(crate) id: SessionId,
-    port: Port<SparseMemory>,
-    arena: SparseMemory,
-    commands: Producer,
-    page: AppPage<SparseMemory>,
-    sockets: BTreeMap<u32, (u32, Local)>,
-    offers: VecDeque<Offer>,
-    datagrams: Vec<(SlotId, u32)>,
+    client: Client<Simulated<SparseMemory>>,
+    clock: Moment,
+    listener: u32,
+    setup: Setup,
+    /// Connections by slot.
+    sockets: BTreeMap<u32, u32>,
+    datagrams: VecDeque<DatagramSocket>,
     hostile: bool,
     /// What the server shows may not be what it was.
     doubts: bool,
+    /// What a hostile one writes to, past the client.
+    arena: SparseMemory,
+    commands: Producer,
+    page: AppPage<SparseMemory>,
+}
+
+/// How far the listener is.
+enum Setup {
+    Opening(Opening),
+    Done,
+    /// The port was refused.
+    Failed,
+}
+
+/// A datagram socket.
+struct DatagramSocket {
+    object: u32,
+    /// What it gets once it has its port, if that was not granted yet: whether it has a peer.
+    opening: Option<(Opening, bool)>,
 }
 
 impl Process {
-    pub(crate) fn attach(transport: &mut Transport<SparseMemory>, id: SessionId, hostile: bool) -> Process {
+    /// A process with a session at a server whose page is `replica`.
+    pub(crate) fn attach(
+        transport: &mut Transport<SparseMemory>,
+        replica: &SparseMemory,
+        id: SessionId,
+        hostile: bool,
+    ) -> Process {
         let layout = ARENA.layout();
         let arena = SparseMemory::new(layout.total);
         let page = AppPage(SparseMemory::new(APP_PAGE_BYTES));
         transport.open_session(Instant::ZERO, (id, User::privileged(id.0)), layout, arena.clone(), page.clone());
+        let stack = StackPage(SparseMemory::new(STACK_PAGE_BYTES));
+        stack.write_facts(&StackFacts { replicas: 1, addr: US, prefix_len: 24, mtu: 1500, ..StackFacts::default() });
+        let reply = Reply::Joined { session: id.0, key: 0, member: 0, replicas: 1, config: ARENA };
+        let shared = shared(stack, page.clone(), [(replica.clone(), arena.clone())]);
+        let (mut client, clock) = (Client::new(), Moment::default());
+        client.adopt(Session::new(&reply, shared).expect("a whole session"), clock.clone(), id.0.into());
+        let listener = client.insert(Object::socket(Protocol::Tcp, false, true));
         Process {
             id,
-            commands: Producer::resume(&arena, layout.commands, COMMANDS),
-            port: Port::new(arena.clone(), layout),
-            arena,
-            page,
+            client,
+            clock,
+            listener,
+            setup: Setup::Failed,
             sockets: BTreeMap::new(),
-            offers: VecDeque::new(),
-            datagrams: Vec::new(),
+            datagrams: VecDeque::new(),
             hostile,
             doubts: false,
+            commands: Producer::resume(&arena, layout.commands, COMMANDS),
+            arena,
+            page,
         }
     }
 
@@ -80,33 +122,60 @@ impl Process {
         );
     }
 
+    /// bind(2), and listen(2) when the port is granted.
     pub(crate) fn listen(&mut self) {
-        let (local, lease) = (Endpoint::new(0, PORT), LEASE + u64::from(self.id.0));
-        let (protocol, reuse_port) = (Protocol::Tcp, true);
-        self.push(&Command::Bind { token: 1, lease, protocol, local, reuse_addr: true, reuse_port, v6_only: false });
-        self.push(&Command::Listen { token: 2, lease, local, backlog: 1, reuse_port, v6_only: false, defer_accept: 0 });
-        self.push(&Command::AcceptConnection { lease });
+        let (object, lease) = (self.listener, LEASE + u64::from(self.id.0));
+        self.share_port(object);
+        let socket = self.client.socket_mut(object).expect("a socket");
+        // Commands of any kind name it by this number.
+        socket.pass = Some((Pass { lease, uid: self.id.0, protocol: Protocol::Tcp, port: PORT }, 0));
+        let local = Endpoint { port: PORT, ..any(false) };
+        let opening = Opening::listen_at(&mut self.client, object, local, 1);
+        self.setup = Setup::Opening(opening.expect("the server listens"));
     }
 
-    /// Takes the events that have come.
-    pub(crate) fn poll(&mut self) {
-        // A hostile one may have made its own ring endless.
-        for _ in 0..10_000 {
-            let Some(event) = self.port.next_event() else { break };
-            match event {
-                Event::ConnectionAvailable { slot, generation, local, remote, .. } if self.offers.len() < 100 => {
-                    self.offers.push_back(Offer { replica: 0, slot, generation, local, remote });
-                }
-                Event::SlotDone { slot, generation } => {
-                    self.port.slot_done(slot, generation);
-                }
-                _ => {}
-            }
+    /// Whether the server has said that it listens; `None`: not yet.
+    pub(crate) fn is_listening(&self) -> Option<bool> {
+        match self.setup {
+            Setup::Opening(_) => None,
+            Setup::Done => Some(true),
+            Setup::Failed => Some(false),
         }
-        self.port.publish();
     }
 
-    pub(crate) fn act(&mut self, input: &mut Input<'_>) {
+    /// SO_REUSEADDR and SO_REUSEPORT.
+    fn share_port(&mut self, object: u32) {
+        if let Some(socket) = self.client.socket_mut(object) {
+            (socket.options.reuse_addr, socket.options.reuse_port) = (true, true);
+        }
+    }
+
+    /// Takes the events that have come, and goes on with what waits for them.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        self.clock.set(now);
+        self.client.drain();
+        self.client.poll_due();
+        self.set_up();
+        self.open_datagrams();
+        // As in a thread that sleeps in accept(2).
+        self.client.accept_connections(self.listener);
+    }
+
+    /// Goes on towards listening.
+    fn set_up(&mut self) {
+        let client = &mut self.client;
+        self.setup = match mem::replace(&mut self.setup, Setup::Failed) {
+            Setup::Opening(mut opening) => match opening.poll(client) {
+                Ok(()) => Setup::Done,
+                Err(Failure::WouldBlock) => Setup::Opening(opening),
+                Err(Failure::Error(_)) => Setup::Failed,
+            },
+            done => done,
+        };
+    }
+
+    pub(crate) fn act(&mut self, now: Instant, input: &mut Input<'_>) {
+        self.clock.set(now);
         if self.hostile && input.byte().is_multiple_of(2) {
             self.misbehave(input);
             return;
@@ -116,7 +185,7 @@ impl Process {
             2 => self.connect(input),
             3 => {
                 let command = self.any_command(input);
-                self.push(&command);
+                self.client.push(0, 0, &command);
             }
             4 => self.open_datagram(input),
             _ => self.use_socket(input),
@@ -124,58 +193,62 @@ impl Process {
     }
 
     fn accept(&mut self) {
-        let Some(offer) = self.offers.pop_front() else { return };
-        let claim = listener::claim(&self.port, &offer, 0, 1);
-        if claim != Claim::Gone {
-            self.push(&Command::Claim { slot: offer.slot, generation: offer.generation });
-            self.sockets.insert(offer.slot.0, (offer.generation, Local::default()));
+        if let Ok(object) = self.client.accept(self.listener, true) {
+            self.keep(object);
         }
     }
 
     fn connect(&mut self, input: &mut Input<'_>) {
-        let Some((slot, generation)) = self.port.allocate_slot() else { return };
-        if let Some(view) = self.port.slot(slot) {
-            view.set_holders(1);
-        }
         let remote = if input.byte() < 40 { Endpoint::new(US, PORT) } else { Endpoint::new(PEER, REMOTE_PORT) };
-        self.push(&Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-        self.sockets.insert(slot.0, (generation, Local::default()));
+        let object = self.client.insert(Object::socket(Protocol::Tcp, false, true));
+        match self.client.connect(object, remote) {
+            Ok(_) => self.keep(object),
+            Err(_) => self.client.release(object),
+        }
+    }
+
+    /// A connection that is used from now on.
+    fn keep(&mut self, object: u32) {
+        let Some(place) = self.client.socket(object).and_then(|socket| socket.places().first()) else { return };
+        // Whoever scribbles is offered slots that it uses already.
+        if let Some(former) = self.sockets.insert(place.slot.0, object) {
+            assert!(self.hostile || self.doubts, "a slot has two connections");
+            self.client.release(former);
+        }
     }
 
     fn open_datagram(&mut self, input: &mut Input<'_>) {
-        let Some((slot, generation)) = self.port.allocate_slot() else { return };
-        if let Some(view) = self.port.slot(slot) {
-            view.set_holders(1);
-        }
-        let peer = Endpoint::new(PEER, DATAGRAM_PORT);
-        let remote = if input.flip() { peer } else { Endpoint::default() };
-        let local = Endpoint::new(0, DATAGRAM_PORT);
-        self.push(&Command::UdpOpen {
-            slot,
-            generation,
-            lease: LEASE,
-            local,
-            remote,
-            reuse_port: true,
-            v6_only: false,
-        });
-        // What it writes is one record, and what follows is none.
-        let record = Record { len: 8, peer, flags: Flags::NONE };
-        let mut local = Local::default();
-        if let Some(stream) = Stream::new(&self.port, slot, generation)
-            && let Ok(room) = stream.writable(&mut local, 64)
+        let has_peer = input.flip();
+        let object = self.client.insert(Object::socket(Protocol::Udp, false, true));
+        self.share_port(object);
+        let local = Endpoint { port: DATAGRAM_PORT, ..any(false) };
+        let opening = Opening::bind(&mut self.client, object, local).ok().map(|opening| (opening, has_peer));
+        self.datagrams.push_back(DatagramSocket { object, opening });
+        if self.datagrams.len() > DATAGRAM_SOCKETS
+            && let Some(first) = self.datagrams.pop_front()
         {
-            let mut bytes = encode(&record).to_vec();
-            bytes.extend_from_slice(&[7; 8]);
-            stream.copy_in(&room, 0, &bytes[..bytes.len().min(room.len)]);
-            stream.commit(&room, bytes.len().min(room.len));
+            self.client.release(first.object);
         }
-        self.push(&Command::Kick { slot, generation });
-        self.datagrams.push((slot, generation));
-        if self.datagrams.len() > 3 {
-            let (slot, generation) = self.datagrams.remove(0);
-            self.port.mark_closing(slot, generation);
-            self.push(&Command::Close { slot, generation, mode: CloseMode::Graceful });
+    }
+
+    /// Sends from the datagram sockets that have got their ports.
+    fn open_datagrams(&mut self) {
+        let peer = Endpoint::new(PEER, DATAGRAM_PORT);
+        for DatagramSocket { object, opening: waiting } in &mut self.datagrams {
+            let Some((mut opening, has_peer)) = waiting.take() else { continue };
+            match opening.poll(&mut self.client) {
+                Err(Failure::WouldBlock) => *waiting = Some((opening, has_peer)),
+                Err(Failure::Error(_)) => {}
+                Ok(()) if has_peer => {
+                    *waiting = Opening::connect(&mut self.client, *object, peer).ok().map(|opening| (opening, false));
+                }
+                Ok(()) => {
+                    let text = [7; 8];
+                    let sent = self.client.send_datagram(*object, [&text[..]].into_iter(), text.len(), Some(peer));
+                    // There may be no memory, or news of an error.
+                    mark(19, u64::from(sent.is_ok()));
+                }
+            }
         }
     }
 
@@ -184,50 +257,55 @@ impl Process {
             return;
         }
         let which = usize::from(input.byte()) % self.sockets.len();
-        let Some((slot, (generation, mut local))) =
-            self.sockets.iter().nth(which).map(|(slot, value)| (SlotId(*slot), *value))
-        else {
-            return;
-        };
-        let Some(stream) = Stream::new(&self.port, slot, generation) else { return };
+        let Some((&slot, &object)) = self.sockets.iter().nth(which) else { return };
+        let Some((stream, local, place)) = self.client.stream(object) else { return };
         match input.byte() % 8 {
             0 | 1 => {
-                if let Ok(readable) = stream.readable(&mut local) {
-                    let len = readable.len.min(1 + u64::from(input.half()));
-                    let mut bytes = vec![0; len as usize];
-                    let covered = stream.copy_out(&readable, readable.head, &mut bytes);
-                    assert!(covered || self.hostile || self.doubts, "published octets are covered");
-                    stream.consume(readable.head + len);
+                if stream.readable(local).is_ok() {
+                    self.read(object, 1 + usize::from(input.half()));
                 }
             }
             2..=4 => {
-                let want = 1 + usize::from(input.half());
-                if let Ok(room) = stream.writable(&mut local, want) {
-                    stream.copy_in(&room, 0, &vec![7; room.len.min(want)]);
-                    stream.commit(&room, room.len.min(want));
-                }
+                let text = vec![7; 1 + usize::from(input.half())];
+                let (source, mut done) = (|| std::iter::once(&text[..]), 0);
+                let _ = self.client.send_octets(object, source, text.len(), Sending::default(), &mut done);
             }
             5 => {
-                let _ = stream.shutdown(input.flip(), input.flip());
+                let _ = self.client.shutdown(object, input.flip(), input.flip());
             }
             6 => {
-                let mode = if input.flip() { CloseMode::Abort } else { CloseMode::Graceful };
-                self.port.mark_closing(slot, generation);
-                self.push(&Command::Close { slot, generation, mode });
-                self.sockets.remove(&slot.0);
+                if input.flip() {
+                    stream.set_reset_on_close(true);
+                    if self.hostile {
+                        // As no library does any more.
+                        let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Abort);
+                        self.client.push(0, 0, &Command::Close { slot, generation, mode });
+                    }
+                }
+                self.client.release(object);
+                self.sockets.remove(&slot);
                 return;
             }
             _ => {
                 stream.release();
             }
         }
-        self.sockets.insert(slot.0, (generation, local));
-        self.push(&Command::Kick { slot, generation });
+        self.client.kick(place);
+    }
+
+    /// Reads from a connection that has something to tell.
+    fn read(&mut self, object: u32, want: usize) {
+        let (mut bytes, mut done) = (vec![0; want], 0);
+        let target = &mut bytes[..];
+        let read =
+            self.client.receive_octets(object, || std::iter::once(target), want, Receiving::default(), &mut done);
+        let is_covered = !matches!(read, Err(Failure::Error(Errno::ECONNRESET)));
+        assert!(is_covered || self.hostile || self.doubts, "published octets are covered");
     }
 
     /// Words where they hurt, commands that are none, positions that lie.
     fn misbehave(&mut self, input: &mut Input<'_>) {
-        let layout = *self.port.layout();
+        let layout = ARENA.layout();
         let value = if input.flip() { input.long() } else { input.half().into() };
         let (slot, offset) = (usize::from(input.byte()) % 32, usize::from(input.byte()));
         match input.byte() % 8 {
@@ -285,10 +363,5 @@ impl Process {
             11 => Command::AskConnection { lease, takes: reuse_addr },
             _ => Command::Info { token, slot, generation },
         }
-    }
-
-    fn push(&mut self, command: &Command) {
-        // A full ring makes a process wait; here it forgets.
-        self.port.push(command);
     }
 }

@@ -159,7 +159,8 @@ impl Peers {
     }
 }
 
-/// Bytes of the input, with checksums that are right; half of them behind headers that make them a datagram or a segment.
+/// Bytes of the input, with checksums that are right; half of them behind headers that make them a datagram
+/// or a segment.
 pub(crate) fn any_frame(input: &mut Input<'_>) -> Vec<u8> {
     let (what, len) = (input.byte(), usize::from(input.byte()));
     let bytes = input.bytes(len);
