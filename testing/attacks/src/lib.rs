@@ -1,11 +1,12 @@
 //! Who attacks a stack from its own applications, and what is to stop them?
 //!
-//! [`ATTACKS`] is the one list: `tests/attacks.rs` runs each against a neighbour whose text is checked octet by octet and whose answers are
-//! timed. `make attacks` runs all, `make attacks ATTACKS="groups bells"` some, `ATTACK_SECONDS=60` for so long each.
+//! [`ATTACKS`] is the one list: `tests/attacks.rs` runs each against a neighbour whose text is checked octet
+//! by octet and whose answers are timed. `make attacks` runs all, `make attacks ATTACKS="groups bells"` some,
+//! `ATTACK_SECONDS=60` for so long each.
 //!
-//! To add one: write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the socket API) or
-//! `programs/intruder.py` (after giving up root), and add a row. It says `attacking` when it has begun and goes on until it is killed;
-//! `SUCCEEDED` if it got what nobody should get.
+//! To add one: write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the socket
+//! API) or `programs/intruder.py` (after giving up root), and add a row. It says `attacking` when it has
+//! begun and goes on until it is killed; `SUCCEEDED` if it got what nobody should get.
 #![forbid(unsafe_code)]
 
 /// What an attacker is made of.
@@ -69,7 +70,9 @@ pub const ATTACKS: &[Attack] = &[
     attack("hog", Means::Crowded, "listens and never accepts", "one offer for who claims none").memory(256),
     attack("reader", Means::Crowded, "accepts thousands and reads nothing", "memory per session, then in all")
         .memory(1024),
-    attack("bells", Means::Crowded, "waits with 20,000 entries on each bell", "bells of each session's own"),
+    // Its sockets and their records take about 170 MiB, and no more comes after the first ten seconds.
+    attack("bells", Means::Crowded, "waits with 20,000 entries on each bell", "bells of each session's own")
+        .memory(256),
     attack("udp-self", Means::Sockets, "sends datagrams to itself", "room of its own socket"),
     attack("udp-flood", Means::Sockets, "sends datagrams to nobody", "datagrams per session and round"),
     attack("churn", Means::Sockets, "makes sockets of all kinds and closes them", "commands per session and round"),

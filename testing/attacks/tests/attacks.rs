@@ -1,8 +1,9 @@
 //! Does a neighbour notice attacks from programs on its own stack?
 //!
-//! Always: no octet of its text is lost or changed, nothing is refused or stands still, no replica has died, memory stays within
-//! bounds, and the stack serves a program that comes later. With `ATOLL_SOAK`: the neighbour also keeps 80 % of the rate and has at most
-//! twice the latency that it has beside a fair busy program. Rates of short runs are printed, not judged.
+//! Always: no octet of its text is lost or changed, nothing is refused or stands still, no replica has died,
+//! memory stays within bounds, and the stack serves a program that comes later. With `ATOLL_SOAK`: the
+//! neighbour also keeps 80 % of the rate and has at most twice the latency that it has beside a fair busy
+//! program. Rates of short runs are printed, not judged.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -94,15 +95,50 @@ fn judge(attack: &Attack) {
         assert_eq!(seen.before, seen.after, "a replica has died");
     }
     if soak() && attack.means != Means::Signal {
+        judge_rates(attack, seen);
+    }
+}
+
+/// The neighbour keeps 80 % of the rate and has at most twice the latency that it has beside a fair busy
+/// program. What else the machine does may decide that once, so what is out of bounds is measured three
+/// times, and the median counts.
+fn judge_rates(attack: &Attack, first: Seen) {
+    let mut pairs = vec![Comparison::of(attack, &first)];
+    while pairs.len() < 3 && !pairs[0].is_within() {
+        pairs.push(Comparison::of(attack, &observe(Some(attack), attack_time())));
+    }
+    let median = |of: fn(&Comparison) -> f64| {
+        let mut all: Vec<f64> = pairs.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let seen = Comparison {
+        rate: median(|pair| pair.rate),
+        median_us: median(|pair| pair.median_us),
+        p99_us: median(|pair| pair.p99_us),
+    };
+    assert!(seen.is_within(), "the neighbour beside the attack, relative to a fair program: {seen:?} of {pairs:?}");
+}
+
+/// What the neighbour had beside an attack, relative to what it has beside a fair busy program.
+#[derive(Debug)]
+struct Comparison {
+    rate: f64,
+    median_us: f64,
+    p99_us: f64,
+}
+
+impl Comparison {
+    fn of(attack: &Attack, seen: &Seen) -> Comparison {
         let fair = observe(None, attack_time());
         println!("{}: beside a fair program: {}", attack.name, fair.neighbour);
-        let (rate, fair_rate) = (said("kb_per_s"), fair.number("kb_per_s"));
-        assert!(rate * 10 >= fair_rate * 8, "{rate} KB/s instead of {fair_rate}");
-        for key in ["median_us", "p99_us"] {
-            // Less than a millisecond is the scheduler's business.
-            let (time, fair_time) = (said(key), fair.number(key).max(1000));
-            assert!(time <= fair_time * 2, "{key}: {time} instead of {fair_time}");
-        }
+        let ratio = |key: &str, least: u64| seen.number(key) as f64 / fair.number(key).max(least) as f64;
+        // Less than a millisecond is the scheduler's business.
+        Comparison { rate: ratio("kb_per_s", 1), median_us: ratio("median_us", 1000), p99_us: ratio("p99_us", 1000) }
+    }
+
+    fn is_within(&self) -> bool {
+        self.rate >= 0.8 && self.median_us <= 2.0 && self.p99_us <= 2.0
     }
 }
 
@@ -188,7 +224,8 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
     }
 }
 
-/// Waits for the neighbour's report. Should it stand still meanwhile, what the stack thinks of its connections is printed.
+/// Waits for the neighbour's report. Should it stand still meanwhile, what the stack thinks of its
+/// connections is printed.
 fn finish(net: &Net, mut client: Proc) -> String {
     let end = Instant::now() + Duration::from_secs(60);
     let mut told = false;

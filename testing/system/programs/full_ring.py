@@ -5,6 +5,8 @@ full_ring.py close COUNT FIRST    binds COUNT datagram sockets from port FIRST o
                                   them all, while another thread makes calls that need no answer. Says how long the longest of
                                   those took, executes another program in vain, and sleeps in a call.
 full_ring.py bind COUNT FIRST     binds them, or says which ports are in use.
+full_ring.py ask PORT FIRST       binds one, says "bound", waits for SIGUSR1, and binds PORT, which the supervisor is asked for, while
+                                  another thread makes such calls. Says whether it got PORT, after how long, and how long those took.
 """
 import os
 import resource
@@ -14,7 +16,8 @@ import sys
 import threading
 import time
 
-what, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+what, number, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+count = 1 if what == "ask" else number
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
@@ -55,12 +58,24 @@ def look():
 signal.sigwait([signal.SIGUSR1])
 looker = threading.Thread(target=look)
 looker.start()
-print("closing", flush=True)
-for one in sockets:
-    one.close()
+begun = time.monotonic()
+if what == "ask":
+    try:
+        bound(number)
+        result = "got it"
+    except OSError as error:
+        result = f"refused: {error}"
+else:
+    print("closing", flush=True)
+    for one in sockets:
+        one.close()
+    result = "closed"
+took = time.monotonic() - begun
 is_over = True
 looker.join()
-print(f"closed, others waited {longest * 1000:.0f} ms", flush=True)
+print(f"{result} after {took * 1000:.0f} ms, others waited {longest * 1000:.0f} ms", flush=True)
+if what == "ask":
+    sys.exit()
 # What was not taken yet would be lost with this program.
 try:
     os.execv("/bin/true", ["true"])

@@ -1,5 +1,5 @@
-//! What the system tests stand on: networks of namespaces, with the kernel's stack or Atoll at their server's end, and
-//! processes that do not outlive their test.
+//! What the system tests stand on: networks of namespaces, with the kernel's stack or Atoll at their server's
+//! end, and processes that do not outlive their test.
 //!
 //! Every test runs on both stacks. The kernel shows that the test is right; Atoll is then held to the same.
 #![forbid(unsafe_code)]

@@ -9,8 +9,8 @@
 //! ```
 //! The middle answers ARP for both sides (proxy ARP) and forwards, so that neither end needs a route.
 //!
-//! With a black hole the middle is two bridges with a cable between them whose far end takes less than the near one: what is longer
-//! is lost on the way to the client, and nobody says so.
+//! With a black hole the middle is two bridges with a cable between them whose far end takes less than the
+//! near one: what is longer is lost on the way to the client, and nobody says so.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -181,7 +181,8 @@ impl Net {
         }
     }
 
-    /// Makes the client a router of IPv6 and puts a host behind it, over a link that takes packets of `mtu` octets.
+    /// Makes the client a router of IPv6 and puts a host behind it, over a link that takes packets of `mtu`
+    /// octets.
     pub fn add_far_host(&self, mtu: u32) {
         let Names { middle: far, client, .. } = self.names();
         ip(&format!("netns add {far}"));
@@ -295,7 +296,8 @@ impl Net {
         words.nth(1).expect("there is a route to the stack").into()
     }
 
-    /// The IPv6 addresses that the stack under test has on its link now, without those that are still tried out.
+    /// The IPv6 addresses that the stack under test has on its link now, without those that are still tried
+    /// out.
     pub fn own_v6(&self) -> Vec<String> {
         let of = |own: &Value, key: &str| own[key].as_str().unwrap_or_default().to_owned();
         match self.stack {
@@ -319,7 +321,8 @@ impl Net {
 
     /// A command for `program` on the stack under test.
     ///
-    /// Under Atoll, too, in a namespace in which nobody else is: what would leak into the kernel's stack is not found.
+    /// Under Atoll, too, in a namespace in which nobody else is: what would leak into the kernel's stack is
+    /// not found.
     pub fn on_stack(&self, program: &str) -> Command {
         let namespace = self.names().server;
         match self.stack {
@@ -332,7 +335,8 @@ impl Net {
         }
     }
 
-    /// A command for `program` in the server's namespace, on the kernel's stack unless it says otherwise itself.
+    /// A command for `program` in the server's namespace, on the kernel's stack unless it says otherwise
+    /// itself.
     pub fn on_server(&self, program: &str) -> Command {
         self.in_namespace(&self.names().server, program)
     }

@@ -73,7 +73,8 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts `command` with its outputs in files. Its input is empty, unless `command` says otherwise by `input`.
+    /// Starts `command` with its outputs in files. Its input is empty, unless `command` says otherwise by
+    /// `input`.
     pub fn start(command: &mut Command, input: Option<File>) -> Proc {
         let name = format!("{command:?}");
         let scratch = Scratch::new();

@@ -1,11 +1,13 @@
-//! What stands at the end of an emulated wire? A TAP in a network namespace, whose frames look as they would on a wire.
+//! What stands at the end of an emulated wire? A TAP in a network namespace, whose frames look as they would
+//! on a wire.
 
 use atoll_sys::netlink::Netlink;
 use atoll_sys::netns;
 use atoll_tap::{Existing, Offloads, Queue, Tap, TapOptions, VNET_HEADER_LEN};
 use atoll_wire::checksum;
 
-/// Makes a TAP, up and without addresses, as `end` says: NAMESPACE:TAP. Leaves the calling thread in the namespace.
+/// Makes a TAP, up and without addresses, as `end` says: NAMESPACE:TAP. Leaves the calling thread in the
+/// namespace.
 ///
 /// It takes no large segments, so what is lost or delayed is a packet of at most the MTU, as on a wire.
 pub fn open_end(end: &str) -> Result<Queue, Box<dyn std::error::Error>> {

@@ -1,7 +1,9 @@
-//! An application that speaks to the stack without the library, and keeps to none of its rules: attacker ATTACK PORT.
+//! An application that speaks to the stack without the library, and keeps to none of its rules: attacker
+//! ATTACK PORT.
 //!
-//! It runs until it is killed, and says `attacking` once what it does is under way. `SUCCEEDED` at the start of a line says that it got what
-//! nobody should get. The stack is the one that `ATOLL_SOCKET` names; PORT is the neighbour's.
+//! It runs until it is killed, and says `attacking` once what it does is under way. `SUCCEEDED` at the start
+//! of a line says that it got what nobody should get. The stack is the one that `ATOLL_SOCKET` names; PORT is
+//! the neighbour's.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -165,8 +167,8 @@ fn random() -> Rng {
 /// Its bells may be rung so often before it looks at what was said.
 const BATCH: usize = 256;
 
-/// Words everywhere in the arenas and on its own page, many of them where heads, tails and flags are; and commands between, so that they
-/// are looked at.
+/// Words everywhere in the arenas and on its own page, many of them where heads, tails and flags are; and
+/// commands between, so that they are looked at.
 fn scribble() -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -367,7 +369,8 @@ fn options() -> ExitCode {
     }
 }
 
-/// A datagram socket on the neighbour's port, without a lease of it, and with forged ones. Whether it gets anything the neighbour hears as loss.
+/// A datagram socket on the neighbour's port, without a lease of it, and with forged ones. Whether it gets
+/// anything the neighbour hears as loss.
 fn udp_open(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let (mut rng, protocol) = (random(), Protocol::Udp);
@@ -391,8 +394,9 @@ fn udp_open(port: u16) -> ExitCode {
     }
 }
 
-/// Has a session as root, gives root up, and asks by that session for what is root's: a low port, and a share of the neighbour's. With nothing to
-/// show, with what the supervisor says of it, with that changed, and having claimed to be root.
+/// Has a session as root, gives root up, and asks by that session for what is root's: a low port, and a share
+/// of the neighbour's. With nothing to show, with what the supervisor says of it, with that changed, and
+/// having claimed to be root.
 fn usurper(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let nobody = Some(Uid::from_raw(65534));
@@ -441,8 +445,8 @@ fn usurper(port: u16) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A listener at the neighbour's port, without a lease of it, at all replicas. A connection that is offered is taken, so that the neighbour
-/// hears of it as a refusal or a silence.
+/// A listener at the neighbour's port, without a lease of it, at all replicas. A connection that is offered
+/// is taken, so that the neighbour hears of it as a refusal or a silence.
 fn listen(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let (lease, local) = (0x7000_0002, Endpoint::at(Addr::V4_ANY, port));

@@ -1,6 +1,8 @@
-//! A network path between two namespaces, with a rate, a queue, delay, loss and reordering: `atoll-line NS:TAP NS:TAP`.
+//! A network path between two namespaces, with a rate, a queue, delay, loss and reordering:
+//! `atoll-line NS:TAP NS:TAP`.
 //!
-//! Makes both TAPs, says `ready`, and forwards frames until its input ends. It takes orders there, one a line:
+//! Makes both TAPs, says `ready`, and forwards frames until its input ends. It takes orders there, one a
+//! line:
 //! ```text
 //!   set KEY=VALUE ...    empties the path, and makes it what the words say in both directions; >KEY: left to right only,
 //!                        <KEY: right to left only
@@ -13,11 +15,11 @@
 //!   change KEY=VALUE ... changes these and leaves the rest, and what is under way, alone
 //!   report               one line of JSON: what happened since the last, and how late frames were
 //! ```
-//! Its ends take no large segments, so loss and delay are of packets of at most the MTU. ARP passes untouched: what is
-//! emulated is a path, not two hosts that lose each other's addresses.
+//! Its ends take no large segments, so loss and delay are of packets of at most the MTU. ARP passes
+//! untouched: what is emulated is a path, not two hosts that lose each other's addresses.
 //!
-//! The processor that it runs on should be its own: it spins from shortly before a frame is due, and while frames come, because a
-//! sleep ends tens of microseconds late.
+//! The processor that it runs on should be its own: it spins from shortly before a frame is due, and while
+//! frames come, because a sleep ends tens of microseconds late.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,8 +1,10 @@
-//! A bad wire between two network namespaces: `atoll-relay NS:TAP NS:TAP DROP DUPLICATE REORDER CORRUPT MARK SEED`, each rate per
-//! million frames. Makes both TAPs, prints `ready`, and forwards frames until it is killed.
+//! A bad wire between two network namespaces:
+//! `atoll-relay NS:TAP NS:TAP DROP DUPLICATE REORDER CORRUPT MARK SEED`, each rate per million frames. Makes
+//! both TAPs, prints `ready`, and forwards frames until it is killed.
 //!
-//! The TAPs take no large segments, so what is lost is a packet of at most the MTU, as on a wire. Checksums that the kernel
-//! left to the device are completed here, before a frame is damaged: otherwise the receiver could not find the damage.
+//! The TAPs take no large segments, so what is lost is a packet of at most the MTU, as on a wire. Checksums
+//! that the kernel left to the device are completed here, before a frame is damaged: otherwise the receiver
+//! could not find the damage.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

@@ -38,7 +38,8 @@ fn signal(name: &str, pid: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
 }
 
-/// What is offered to a worker that stands still, or has died, goes to another one; what it has claimed waits for it, or ends with it.
+/// What is offered to a worker that stands still, or has died, goes to another one; what it has claimed waits
+/// for it, or ends with it.
 fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
     const AT_ONCE: u32 = 8;
     let net = Net::new(stack);
@@ -76,8 +77,8 @@ fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Processes that are busy are offered a connection once, and not again before they accept: what the case of `sockets.py` prints says only that all is
-/// served in the end.
+/// Processes that are busy are offered a connection once, and not again before they accept: what the case of
+/// `sockets.py` prints says only that all is served in the end.
 #[test]
 fn who_is_busy_is_not_asked_again_and_again() {
     let net = Net::new(Stack::Atoll);
@@ -105,8 +106,9 @@ fn ask(net: &Net, count: u32) -> Vec<u32> {
     (0..8).map(|worker| served.get(&worker).copied().unwrap_or(0)).collect()
 }
 
-/// Eight workers that take connections at once, one of which answers thirty times as slowly: only its service time shows it, and only
-/// Atoll looks at that. The kernel gives connections to whom it wakes: perhaps to some of them alone.
+/// Eight workers that take connections at once, one of which answers thirty times as slowly: only its service
+/// time shows it, and only Atoll looks at that. The kernel gives connections to whom it wakes: perhaps to
+/// some of them alone.
 fn workers_share_what_comes(stack: Stack) {
     let net = Net::new(stack);
     let mut server =

@@ -1,4 +1,5 @@
-//! Who pays when servers die of a fault of their own that one program has found? External signals are no fault, so a debugger makes one.
+//! Who pays when servers die of a fault of their own that one program has found? External signals are no
+//! fault, so a debugger makes one.
 
 use std::process::Command;
 

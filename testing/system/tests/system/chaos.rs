@@ -24,11 +24,12 @@ fn report(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// nginx that is reloaded every two seconds, redis and streams that are checked, and everything that may happen to servers. `--supervisor` among
-/// `deeds`: and to supervisors; and the guardian dies, too.
+/// nginx that is reloaded every two seconds, redis and streams that are checked, and everything that may
+/// happen to servers. `--supervisor` among `deeds`: and to supervisors; and the guardian dies, too.
 fn go_on(configuration: &str, deeds: &[&str]) {
     let net = Net::with(Stack::Atoll, configuration, None);
-    // Workers that quit close connections on which no request has come yet, on any stack: here there are none.
+    // Workers that quit close connections on which no request has come yet, on any stack: here there are
+    // none.
     let mut nginx = nginx_that_listens(&net, "deferred");
     net.listens(&mut nginx, 80);
     let arguments = ["--port", "6379", "--save", "", "--protected-mode", "no", "--bind", "*", "-::*"];

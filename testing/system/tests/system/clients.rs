@@ -36,7 +36,8 @@ fn wget(stack: Stack) {
     assert!(fetched(&net), "the megabyte arrived changed");
 }
 
-/// `ab` opens its connections without blocking, and twenty at a time, so the local ports of all replicas are used.
+/// `ab` opens its connections without blocking, and twenty at a time, so the local ports of all replicas are
+/// used.
 fn many_connections_at_once(stack: Stack) {
     let net = Net::new(stack);
     net.scratch.file("small", "tiny");
@@ -54,7 +55,8 @@ fn many_connections_at_once(stack: Stack) {
     assert!(report.contains("Failed requests:        0"), "{report}");
 }
 
-/// A name in /etc/hosts is found without any socket, and leads to the loopback inside the stack, where nobody listens.
+/// A name in /etc/hosts is found without any socket, and leads to the loopback inside the stack, where nobody
+/// listens.
 fn name_resolution_is_left_alone(stack: Stack) {
     let net = Net::new(stack);
     let refused = net.serve("curl", &["-sS", "-4", "--max-time", "20", "http://localhost:9/"]).end(25);

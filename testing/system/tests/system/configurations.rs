@@ -89,7 +89,8 @@ fn every_component_of_two_replicas_apart() {
     serves_with_ip("TS2+IP2+LS1+CM2", &[&[0, 1]], &[&[0], &[1]]);
 }
 
-/// Where connection managers are apart, P4 and P5 hold as they do inside: a worker that stands still is not waited for.
+/// Where connection managers are apart, P4 and P5 hold as they do inside: a worker that stands still is not
+/// waited for.
 #[test]
 fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
     for configuration in ["TS2LS2CM1", "TS2+LS2+CM2"] {

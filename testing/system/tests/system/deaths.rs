@@ -42,8 +42,8 @@ fn connections_end_as_their_state_says(stack: Stack) {
     nothing_is_left(&net);
 }
 
-/// A victim is stopped under load, goes on instruction by instruction into the library, and is killed there; its parent goes on with the connections
-/// that both had, and every octet of it arrives.
+/// A victim is stopped under load, goes on instruction by instruction into the library, and is killed there;
+/// its parent goes on with the connections that both had, and every octet of it arrives.
 fn children_die_at_any_instruction_and_their_family_goes_on(stack: Stack) {
     let net = Net::new(stack);
     let replicas = net.replicas();
@@ -65,7 +65,8 @@ fn children_die_at_any_instruction_and_their_family_goes_on(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// What the hunter says at its end. Fails at once if the peer has ended before, because then something was wrong.
+/// What the hunter says at its end. Fails at once if the peer has ended before, because then something was
+/// wrong.
 fn hunt_report(hunt: &mut Proc, peer: &mut Proc) -> String {
     until("the end of the hunt", 600, || {
         assert!(peer.runs() || peer.errors().is_empty(), "{}", peer.report());

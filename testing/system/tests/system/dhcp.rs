@@ -1,4 +1,5 @@
-//! Does a stack get its address from a DHCP server that others have written, and what happens when it loses it?
+//! Does a stack get its address from a DHCP server that others have written, and what happens when it loses
+//! it?
 //!
 //! ```text
 //!   stack 1 --TAP--+
@@ -270,7 +271,8 @@ fn an_address_that_another_host_has_is_not_used(configuration: &str) {
     });
 }
 
-/// Replicas die, also the one that has asked for the address: it is there again at once, nobody asks anew, and streams go on.
+/// Replicas die, also the one that has asked for the address: it is there again at once, nobody asks anew,
+/// and streams go on.
 #[test]
 fn a_lease_outlives_replicas() {
     let mut lan = Lan::new("TS2LS2CM2");

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use atoll_system_tests::atoll;
 
-/// Runs it on a stack whose components are all apart. Returns for each kind of process how many of its connections went on and were there,
-/// then the same of the other replica's connections.
+/// Runs it on a stack whose components are all apart. Returns for each kind of process how many of its
+/// connections went on and were there, then the same of the other replica's connections.
 fn deaths(recovery: &str) -> Vec<(&'static str, [u32; 4])> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/faults.py");
     let mut command = Command::new("/usr/bin/python3");

@@ -1,4 +1,5 @@
-//! Do packets larger than the MTU pass in fragments, both ways, whichever replicas they arrive at, and whoever disturbs them?
+//! Do packets larger than the MTU pass in fragments, both ways, whichever replicas they arrive at, and
+//! whoever disturbs them?
 
 use std::process::Command;
 
@@ -20,7 +21,8 @@ on_both_stacks![
 pub struct Stream {
     /// What iperf3 says at the end.
     sum: Value,
-    /// Arrived whole, and found the receiver's socket full, because its program was not given the processor in time.
+    /// Arrived whole, and found the receiver's socket full, because its program was not given the processor
+    /// in time.
     unread: u64,
 }
 
@@ -143,7 +145,8 @@ fn large_datagrams_over_ipv6_go_out(stack: Stack) {
     }
 }
 
-/// A router says once that its next link takes less; datagrams, pings and later connections keep to that, on whichever replica they are.
+/// A router says once that its next link takes less; datagrams, pings and later connections keep to that, on
+/// whichever replica they are.
 fn a_narrow_way_of_ipv6_is_learned_of(stack: Stack) {
     let net = Net::new(stack);
     net.add_far_host(1300);

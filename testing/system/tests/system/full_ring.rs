@@ -1,4 +1,5 @@
-//! What if a program says more than a stack takes that stands still? All of it counts later, and its other threads go on.
+//! What if a program says more than a stack takes that stands still? All of it counts later, and its other
+//! threads go on.
 
 use atoll_system_tests::{Net, Stack, program};
 
@@ -30,6 +31,25 @@ fn what_a_program_says_while_its_stack_stands_still_counts_later() {
     // A port whose release was lost is in use for ever.
     net.serve("/usr/bin/python3", &[&program("full_ring.py"), "bind", COUNT, "10000"]).success(60);
     assert!(closes.runs());
+}
+
+#[test]
+fn who_asks_a_supervisor_that_stands_still_holds_up_nobody() {
+    let net = Net::new(Stack::Atoll);
+    let mut asks = net.serve("/usr/bin/python3", &[&program("full_ring.py"), "ask", "99", "20000"]);
+    asks.says("bound", 60);
+    let status = net.atoll_says("status");
+    let supervisor = ["guardian", "pid"].iter().filter_map(|name| status["stack"][*name].as_u64());
+    let stopped = Stopped::new(supervisor.filter(|pid| *pid != 0).collect());
+    signal("USR1", asks.pid().into());
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    drop(stopped);
+    asks.says("others waited", 20);
+    let said = asks.output();
+    assert!(said.contains("got it after"), "it is answered when the supervisor goes on: {said}");
+    let times: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [asked, waited] = times[..] else { panic!("two times: {said}") };
+    assert!(asked >= 1000 && waited < 1000, "{said}");
 }
 
 /// Processes that stand still, so that nobody is replaced either.

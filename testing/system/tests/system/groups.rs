@@ -4,7 +4,8 @@ use atoll_system_tests::{Net, Proc, Stack, program, until};
 
 on_both_stacks![members_hear_each_other_and_are_reported, members_of_a_group_of_ipv6];
 
-/// `group.py` is a member that says what it hears; the kernel's side sees the reports, and is a member itself.
+/// `group.py` is a member that says what it hears; the kernel's side sees the reports, and is a member
+/// itself.
 fn members_hear_each_other_and_are_reported(stack: Stack) {
     let net = Net::new(stack);
     let interface = net.client_interface();

@@ -1,4 +1,5 @@
-//! Does the stack survive what it is not sent to be kind: noise on the wire, and applications that go mad or die?
+//! Does the stack survive what it is not sent to be kind: noise on the wire, and applications that go mad or
+//! die?
 
 use std::process::Command;
 
@@ -58,8 +59,8 @@ fn a_flood_of_syns_keeps_nobody_out(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Peers that misbehave in every way, and forged segments in the middle of a connection; beside them others are served, and so is that
-/// connection.
+/// Peers that misbehave in every way, and forged segments in the middle of a connection; beside them others
+/// are served, and so is that connection.
 fn liars_and_strangers_harm_nobody(stack: Stack) {
     let net = Net::new(stack);
     let mut server = start_nginx(&net);
@@ -104,7 +105,8 @@ fn lies_about_a_station_stop_no_connection(stack: Stack) {
     }
 }
 
-/// More SYNs than a small backlog, at once, to a program that accepts nothing: as on Linux each has its answer.
+/// More SYNs than a small backlog, at once, to a program that accepts nothing: as on Linux each has its
+/// answer.
 fn a_crowd_at_a_small_backlog_is_answered(stack: Stack) {
     let net = Net::new(stack);
     let code = "import socket, time; s = socket.socket(); s.bind(('', 8080)); s.listen(5); s.accept(); print('open', flush=True); time.sleep(60)";
@@ -151,7 +153,8 @@ fn a_killed_application_is_cleaned_up(stack: Stack) {
     again.says("listening again", 10);
 }
 
-/// An application overwrites everything that it shares with the stack, again and again, until it dies of it or is done.
+/// An application overwrites everything that it shares with the stack, again and again, until it dies of it
+/// or is done.
 #[test]
 fn an_application_that_scribbles_harms_only_itself() {
     let net = Net::new(Stack::Atoll);
@@ -180,8 +183,8 @@ fn an_application_that_scribbles_harms_only_itself() {
     assert!(server.runs(), "{}", server.report());
 }
 
-/// A program, and its children of other users, have descriptors of all that the stack shares with them. Whatever rights they ask for, they write
-/// on nothing but what is their session's own.
+/// A program, and its children of other users, have descriptors of all that the stack shares with them.
+/// Whatever rights they ask for, they write on nothing but what is their session's own.
 #[test]
 fn nobody_writes_on_the_stacks_pages_by_opening_them_again() {
     let net = Net::new(Stack::Atoll);
@@ -230,7 +233,8 @@ fn an_application_that_plays_with_its_bells_keeps_nobody_asleep() {
     mute.says("full", 20);
     serves("when they are full");
     nc.end(30);
-    // Its peer has said something to it, so that its bells were rung; and a new program attaches, of which all hear.
+    // Its peer has said something to it, so that its bells were rung; and a new program attaches, of which
+    // all hear.
     serves("when it was rung");
     let said = Proc::start(net.on_stack("sh").args(["-c", "nc.openbsd -z -w 10 198.18.0.2 80 && echo open"]), None)
         .success(20);

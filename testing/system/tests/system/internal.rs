@@ -44,7 +44,8 @@ fn programs_of_one_stack_reach_each_other() {
     }
 }
 
-/// What leaves for the kernel's stack by mistake would be served there: nothing may listen in the namespace itself.
+/// What leaves for the kernel's stack by mistake would be served there: nothing may listen in the namespace
+/// itself.
 #[test]
 fn a_server_on_atoll_is_not_on_the_kernel() {
     let net = Net::new(Stack::Atoll);

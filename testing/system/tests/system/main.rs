@@ -1,9 +1,11 @@
 //! System tests: unmodified programs on Atoll, and the same on the kernel.
 //!
-//! `cargo test -p atoll-system-tests kernel::` runs the half that needs nothing of ours, `... atoll::` the other.
+//! `cargo test -p atoll-system-tests kernel::` runs the half that needs nothing of ours, `... atoll::` the
+//! other.
 #![forbid(unsafe_code)]
 
-/// Makes two tests of each function that takes a [`Stack`](atoll_system_tests::Stack): one on the kernel, one on Atoll.
+/// Makes two tests of each function that takes a [`Stack`](atoll_system_tests::Stack): one on the kernel, one
+/// on Atoll.
 macro_rules! on_both_stacks {
     ($($name:ident),* $(,)?) => {
         mod kernel {

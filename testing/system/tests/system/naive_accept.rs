@@ -9,7 +9,8 @@ use crate::servers::start_nginx;
 
 const SETTINGS: &str = "[accept]\nhandshake = \"naive\"\n";
 
-/// What `programs/sockets.py` knows of accepting, blocking or not, by poll, select and epoll, over fork and exec.
+/// What `programs/sockets.py` knows of accepting, blocking or not, by poll, select and epoll, over fork and
+/// exec.
 #[test]
 fn listeners_behave_as_on_the_kernel() {
     let (alone, scratch) = (Alone::new(), Scratch::new());
@@ -44,7 +45,8 @@ fn listeners_behave_as_on_the_kernel() {
     }
 }
 
-/// A server that waits in epoll, with several workers, of which one stands still: it has what it took, and no more.
+/// A server that waits in epoll, with several workers, of which one stands still: it has what it took, and no
+/// more.
 #[test]
 fn a_worker_that_stops_is_passed_over() {
     let net = Net::configured(Stack::Atoll, SETTINGS);
@@ -69,7 +71,8 @@ fn a_worker_that_stops_is_passed_over() {
     assert_eq!(counts, [0, 0]);
 }
 
-/// Who sleeps in accept or in epoll_wait, and has been promised to be told by replicas that die, asks their successors.
+/// Who sleeps in accept or in epoll_wait, and has been promised to be told by replicas that die, asks their
+/// successors.
 #[test]
 fn who_waits_for_a_replica_that_dies_is_told_by_its_successor() {
     const ACCEPTS: &str = "import socket\nserver = socket.create_server(('', 9300))

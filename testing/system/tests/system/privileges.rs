@@ -84,14 +84,14 @@ fn servers_have_no_privilege_in_any_configuration_and_under_load() {
         load.kill();
         let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
         let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).expect("it runs");
-        // setpcap (8) and sys_chroot (18): neither links nor BPF programs, which the process that made the device
-        // could change, and which has ended.
+        // setpcap (8) and sys_chroot (18): neither links nor BPF programs, which the process that made the
+        // device could change, and which has ended.
         assert_eq!(field(&status, "CapEff"), "0000000000040100", "the supervisor");
     }
 }
 
-/// Nothing of it takes root, and others of the same user see no more of a server than that it is there. (Not with --rootless: whoever
-/// made a user namespace may look into all that is in it.)
+/// Nothing of it takes root, and others of the same user see no more of a server than that it is there. (Not
+/// with --rootless: whoever made a user namespace may look into all that is in it.)
 #[test]
 fn servers_of_ordinary_users_have_no_privilege_either() {
     let look =
@@ -114,7 +114,8 @@ for kind in [\"replicas\", \"link_servers\", \"connection_managers\"]:
     }
 }
 
-/// User and groups of a process, as the kernel says: real, effective, saved, and of the file system. proc_pid_status(5).
+/// User and groups of a process, as the kernel says: real, effective, saved, and of the file system.
+/// proc_pid_status(5).
 fn user_of(pid: u64) -> [String; 3] {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     ["Uid", "Gid", "Groups"].map(|key| field(&status, key).split_whitespace().collect::<Vec<_>>().join(" "))
@@ -167,8 +168,8 @@ fn servers_run_as_a_user_of_their_own() {
         look("the death of each under the next supervisor");
         let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a pid");
         let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).expect("it runs");
-        // Besides setpcap (8) and sys_chroot (18): setgid (6), setuid (7) for servers; kill (5), sys_nice (23) to
-        // signal and to move them.
+        // Besides setpcap (8) and sys_chroot (18): setgid (6), setuid (7) for servers; kill (5), sys_nice
+        // (23) to signal and to move them.
         assert_eq!(field(&status, "CapEff"), "00000000008401e0", "the supervisor");
         // One that hangs is killed though it is another user's.
         let [(_, pid), ..] = &servers(&net.atoll_says("status"))[..] else { panic!("there are servers") };
@@ -181,7 +182,8 @@ fn servers_run_as_a_user_of_their_own() {
     }
 }
 
-/// The kernel ends them with a supervisor that nobody succeeds, also one that is stopped, and though they are another user's.
+/// The kernel ends them with a supervisor that nobody succeeds, also one that is stopped, and though they are
+/// another user's.
 #[test]
 fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
     let _alone = Alone::new();

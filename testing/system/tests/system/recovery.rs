@@ -136,7 +136,8 @@ fn a_killed_replica_whose_ip_is_apart_costs_no_request() {
     assert_unharmed(load);
 }
 
-/// Whichever replica it is, the stack goes on, and they know each other again. (What becomes of connections, other tests say.)
+/// Whichever replica it is, the stack goes on, and they know each other again. (What becomes of connections,
+/// other tests say.)
 #[test]
 fn a_killed_replica_is_started_again() {
     for configuration in ["TS3LS3CM3", "TS2CM2+LS1", "TS4LS1CM4"] {
@@ -186,8 +187,9 @@ fn a_server_that_hangs_is_replaced() {
     }
 }
 
-/// Nobody waits until one that is stopped hangs: streams stand still for less than the second that a peer waits before it sends again if it knows no
-/// better, whichever server it is, also under a supervisor that has not started it.
+/// Nobody waits until one that is stopped hangs: streams stand still for less than the second that a peer
+/// waits before it sends again if it knows no better, whichever server it is, also under a supervisor that
+/// has not started it.
 #[test]
 fn a_server_that_is_stopped_is_replaced_soon() {
     let net = Net::with(Stack::Atoll, "TS1+IP1+LS1+CM1", None);
@@ -271,7 +273,8 @@ pub fn connections(net: &Net, counter: &str) -> u64 {
     replicas.iter().map(|replica| replica["stats"][counter].as_u64().expect("it is counted")).sum()
 }
 
-/// Streams that are full, streams that are idle, and new ones all the time: no octet is lost, changed or repeated, and nobody is refused.
+/// Streams that are full, streams that are idle, and new ones all the time: no octet is lost, changed or
+/// repeated, and nobody is refused.
 fn echoes_through_deaths(configuration: &str, on_stack: bool) {
     let net = Net::with(Stack::Atoll, configuration, None);
     let echo = program("echo.py");
@@ -331,7 +334,8 @@ fn a_killed_replica_costs_no_request() {
     }
 }
 
-/// A program ends as soon as it has written everything, of which much has not left. Its memory is there for as long as it takes, whoever dies meanwhile.
+/// A program ends as soon as it has written everything, of which much has not left. Its memory is there for
+/// as long as it takes, whoever dies meanwhile.
 #[test]
 fn what_a_program_that_has_ended_wrote_last_arrives() {
     const SERVER: &str = "import socket\nlistener = socket.create_server(('', 7000))\nprint('listening', flush=True)\n\
@@ -379,8 +383,8 @@ fn a_stateless_replica_keeps_its_listeners() {
     assert!(connections(&net, "connections_lost") > 0 && connections(&net, "connections_kept") == 0);
 }
 
-/// Programs that do nothing with their sessions cost a successor nothing before it serves, and are heard when they want something: the oldest
-/// one is told of last.
+/// Programs that do nothing with their sessions cost a successor nothing before it serves, and are heard when
+/// they want something: the oldest one is told of last.
 #[test]
 fn idle_sessions_are_told_of_later_and_heard_then() {
     const PROGRAM: &str = "import socket, sys\ns = socket.socket()\ns.setblocking(False)\nprint('idle', flush=True)\n\

@@ -99,7 +99,8 @@ fn replicas_go_from_process_to_process_under_load() {
     assert_unharmed(short);
     echoes.end();
     assert_eq!((counts(&net, "crashes"), connections(&net, "connections_lost")), (0, 0), "{}", log(&net));
-    // 1 to 4: three, 4 to 1: three, to 2: two, to 4: two, to 3: one, to 1: two, to 2: two, to 1: two, to 4: three.
+    // 1 to 4: three, 4 to 1: three, to 2: two, to 4: two, to 3: one, to 1: two, to 2: two, to 1: two, to 4:
+    // three.
     assert_eq!(counts(&net, "moves"), 20, "{}", log(&net));
     assert!(server.runs(), "{}", server.report());
 }
@@ -218,7 +219,8 @@ fn a_death_in_the_middle_of_a_move_costs_nothing() {
         let processes = if round % 2 == 0 { 4 } else { 1 };
         let (victim, moves) = (net.replicas()[round % 4], moves_in(&log(&net)));
         let scaling = start_scaling(&net, &processes.to_string());
-        // The first one has moved, and others are to follow. Whose process that was, or is, differs from round to round.
+        // The first one has moved, and others are to follow. Whose process that was, or is, differs from
+        // round to round.
         if round % 3 > 0 {
             until("a move", 20, || (moves_in(&log(&net)) > moves).then_some(()));
         }

@@ -1,7 +1,7 @@
 //! Do sockets behave as the kernel's do, call by call and error by error?
 //!
-//! `programs/sockets.py` and `programs/calls.c` hold one behaviour per name and print what happens. Each runs on the kernel and
-//! inside a private stack, and must print the same lines.
+//! `programs/sockets.py` and `programs/calls.c` hold one behaviour per name and print what happens. Each runs
+//! on the kernel and inside a private stack, and must print the same lines.
 
 use std::process::Command;
 

@@ -92,7 +92,8 @@ fn nginx(stack: Stack) {
     serves_files(&net, &mut server, 80);
 }
 
-/// The new program gets the listener over exec(2) while the old one serves. https://nginx.org/en/docs/control.html
+/// The new program gets the listener over exec(2) while the old one serves.
+/// https://nginx.org/en/docs/control.html
 fn nginx_upgrades_itself(stack: Stack) {
     let net = Net::new(stack);
     // Only a daemon can be upgraded; the program that starts it ends at once.
@@ -115,7 +116,8 @@ fn nginx_upgrades_itself(stack: Stack) {
     until("the old nginx to end", 20, || (!old.runs()).then_some(()));
     assert!(load.runs(), "it went under load: {}", load.report());
     let said = load.success(20);
-    // Workers that quit close connections whose request has not come yet, on any stack: at most as many as are open at a time.
+    // Workers that quit close connections whose request has not come yet, on any stack: at most as many as
+    // are open at a time.
     let broken =
         said.split_once("(Connect: 0, Receive: ").and_then(|(_, rest)| rest.split(',').next()?.parse::<u32>().ok());
     assert!(said.contains("Failed requests:        0") || broken.is_some_and(|count| count <= 8), "{said}");

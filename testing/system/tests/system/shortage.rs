@@ -1,4 +1,5 @@
-//! What if descriptors or memory run out? The stack stays, and those who use it as it is meant notice nothing.
+//! What if descriptors or memory run out? The stack stays, and those who use it as it is meant notice
+//! nothing.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -93,7 +94,8 @@ impl Drop for Lone {
     }
 }
 
-/// Four processes that hold all the connections to the control socket that they can get, and deaths meanwhile.
+/// Four processes that hold all the connections to the control socket that they can get, and deaths
+/// meanwhile.
 #[test]
 fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
     let few = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--nofile=600:600"];
@@ -241,8 +243,8 @@ fn a_stack_keeps_to_the_limit_that_it_was_given() {
     });
     println!("idle {} most {most} {levels:?}", number(&idle, "used"));
     assert!(most > number(&idle, "used") + (20 << 20), "nothing was used: {most}");
-    // For moments it may be more: the stack looks some ten times a second, and a quick program writes tens of MiB meanwhile. Without a limit the
-    // crowd takes three times as much.
+    // For moments it may be more: the stack looks some ten times a second, and a quick program writes tens of
+    // MiB meanwhile. Without a limit the crowd takes three times as much.
     assert!(most <= 160 << 20, "{most}");
     assert!(levels.contains("pressure") || levels.contains("high"), "{levels:?}");
     assert_eq!(pids(&lone), before, "a server has died");
@@ -250,8 +252,8 @@ fn a_stack_keeps_to_the_limit_that_it_was_given() {
     until("memory to be given back", 60, || (memory(&lone)["level"] == "plenty").then_some(()));
 }
 
-/// Readers that do not read, of windows that have grown, hold three times as much as the stack's cgroup has. The kernel ends no server, and a stream
-/// beside them goes on.
+/// Readers that do not read, of windows that have grown, hold three times as much as the stack's cgroup has.
+/// The kernel ends no server, and a stream beside them goes on.
 #[test]
 fn readers_that_do_not_read_cost_no_server_its_life() {
     let cgroup = Cgroup::create(100 << 20);

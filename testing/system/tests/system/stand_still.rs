@@ -1,4 +1,5 @@
-//! What if a program does nothing while more happens to its sockets than its event rings hold? What it was not told it finds when it goes on.
+//! What if a program does nothing while more happens to its sockets than its event rings hold? What it was
+//! not told it finds when it goes on.
 
 use atoll_system_tests::{Net, Stack, program};
 

@@ -71,7 +71,8 @@ fn nothing_happens_when_who_stands_by_dies_or_is_stopped() {
         standby(&net, &seen);
     }
     assert_eq!(net.replicas(), replicas, "nobody else has died");
-    // Who was stopped a moment ago is not waited for, and whoever dies while nobody stands by has a process started.
+    // Who was stopped a moment ago is not waited for, and whoever dies while nobody stands by has a process
+    // started.
     for name in ["STOP", "KILL"] {
         let pid = standby(&net, &seen);
         seen.push(pid);
@@ -107,7 +108,8 @@ fn another_supervisor_has_another_process_that_stands_by() {
     assert!(!std::fs::read_to_string(format!("/proc/{last}/stat")).is_ok_and(|stat| stat.contains("(atoll")));
 }
 
-/// It is confined as those that it stands by for, before it is given anything; and there is none where none is wanted.
+/// It is confined as those that it stands by for, before it is given anything; and there is none where none
+/// is wanted.
 #[test]
 fn who_stands_by_has_no_privilege() {
     let net = Net::new(Stack::Atoll);

@@ -1,4 +1,5 @@
-//! Does anything notice that its replica dies? Programs of all kinds, whose every octet is checked, while replicas are killed at random moments.
+//! Does anything notice that its replica dies? Programs of all kinds, whose every octet is checked, while
+//! replicas are killed at random moments.
 
 use std::time::Duration;
 
@@ -210,7 +211,8 @@ fn datagrams() {
     }
 }
 
-/// The server closes first, so TIME-WAIT is at its end: its replica's successors know of it, and a client may use its port again all the same.
+/// The server closes first, so TIME-WAIT is at its end: its replica's successors know of it, and a client may
+/// use its port again all the same.
 #[test]
 fn connections_in_time_wait() {
     const SERVER: &str = "import socket\n\

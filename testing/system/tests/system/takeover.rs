@@ -45,7 +45,8 @@ fn outlives(net: Net) {
         (net.atoll_says("status")["sessions"].as_array()?.len() == sessions).then_some(())
     });
 
-    // The new one does what the old one did: it restarts servers, even one that died while there was no supervisor.
+    // The new one does what the old one did: it restarts servers, even one that died while there was no
+    // supervisor.
     let epoch = |index: usize| net.atoll_says("status")["replicas"][index]["epoch"].as_u64();
     let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a process");
     signal("STOP", supervisor);

@@ -72,7 +72,8 @@ fn download_over_a_bad_wire(stack: Stack) {
     download(&Net::impaired(stack, Impairments::USUAL), amount_over_a_bad_wire());
 }
 
-/// The client's kernel asks for ECN and counts: packets that came marked, and those of its own that the other end says came marked.
+/// The client's kernel asks for ECN and counts: packets that came marked, and those of its own that the other
+/// end says came marked.
 fn congestion_is_told_by_marks(stack: Stack) {
     let net = Net::impaired(stack, Impairments::MARKS);
     net.client("sysctl", &["-q", "-w", "net.ipv4.tcp_ecn=1"]).success(10);
@@ -87,8 +88,8 @@ fn congestion_is_told_by_marks(stack: Stack) {
     assert!(counted("TcpExtTCPDeliveredCE") > 10, "the stack tells of marks");
 }
 
-/// Of nginx's modules only `dav` stores what is uploaded, and not every build has it; so an upload goes through nginx, as a
-/// proxy, to a server on the same stack.
+/// Of nginx's modules only `dav` stores what is uploaded, and not every build has it; so an upload goes
+/// through nginx, as a proxy, to a server on the same stack.
 fn upload_to_nginx(stack: Stack) {
     let net = Net::new(stack);
     let folder = net.scratch.path().to_string_lossy().into_owned();
@@ -112,7 +113,8 @@ fn upload_to_nginx(stack: Stack) {
     assert_eq!(answer.success(deadline() + 5), sha256(&original));
 }
 
-/// `nc` at both ends, one way and then the other: its listener ends with its peer's stream, whatever it has left to send.
+/// `nc` at both ends, one way and then the other: its listener ends with its peer's stream, whatever it has
+/// left to send.
 fn through_nc(net: &Net, mebibytes: u32) {
     let original = large_file(net, "original", mebibytes, 3);
     let copy = net.scratch.path().join("copy").to_string_lossy().into_owned();
@@ -177,7 +179,8 @@ fn the_bad_wire_is_bad() {
     assert!(!lost.contains(" 0% packet loss") && !lost.contains("100% packet loss"), "{lost}");
 }
 
-/// Nothing larger than 1300 octets passes, and no ICMP says so (RFC 4821): the kernel, too, only finds out if it is told to look.
+/// Nothing larger than 1300 octets passes, and no ICMP says so (RFC 4821): the kernel, too, only finds out if
+/// it is told to look.
 fn download_through_a_black_hole(stack: Stack) {
     let net = Net::with_black_hole(stack, 1300);
     download(&net, 4);

@@ -1,4 +1,5 @@
-//! Do connections notice when servers of another build take over, and does a build that is no good go by itself?
+//! Do connections notice when servers of another build take over, and does a build that is no good go by
+//! itself?
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +11,8 @@ use serde_json::Value;
 use crate::recovery::{assert_unharmed, connections, load, log, signal};
 use crate::servers::{fetch, megabyte, start_nginx};
 
-/// A program that is a build of Atoll to those who start it: `script`, in which `"$@"` are the arguments, and `$ATOLL` is the real one.
+/// A program that is a build of Atoll to those who start it: `script`, in which `"$@"` are the arguments, and
+/// `$ATOLL` is the real one.
 fn build(net: &Net, name: &str, script: &str) -> String {
     let atoll = atoll();
     let path = net.scratch.file(name, format!("#!/bin/sh\nATOLL={}\n{script}\n", atoll.display()));
@@ -36,7 +38,8 @@ fn servers(net: &Net) -> Vec<Value> {
     lists.iter().flat_map(|list| status[list].as_array().expect("a list").clone()).collect()
 }
 
-/// Every server is in this incarnation, and none has crashed; the ledgers are of this version, or soon will be.
+/// Every server is in this incarnation, and none has crashed; the ledgers are of this version, or soon will
+/// be.
 fn assert_replaced(net: &Net, epoch: u64, ledger: u64) {
     for server in servers(net) {
         assert_eq!(server["epoch"].as_u64(), Some(epoch), "{server}\n{}", log(net));
@@ -92,7 +95,8 @@ fn there_and_back(net: Net) {
     }
     let next: BTreeSet<u64> = net.replicas().into_iter().collect();
     assert!(next.len() == processes.len() && next.is_disjoint(&processes), "{processes:?} {next:?}");
-    // A file that is gone as soon as it has been read: servers that die later are started from it all the same.
+    // A file that is gone as soon as it has been read: servers that die later are started from it all the
+    // same.
     let next = net.scratch.file("next", std::fs::read(atoll()).expect("it can be read"));
     std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     let said = upgrade(&net, &next).success(60);
@@ -193,7 +197,8 @@ fn a_build_that_is_no_good_goes_by_itself() {
         let bad = build(&net, name, &script);
         let mut upgrade = upgrade(&net, &bad);
         assert!(!upgrade.end(60).success(), "{name}: {}", upgrade.report());
-        // One that ends before it is given its replica is not asked how; nor is one whose death is noticed before its status can be had.
+        // One that ends before it is given its replica is not asked how; nor is one whose death is noticed
+        // before its status can be had.
         let why = [said, "giving replica 0 to a process: Broken pipe", "was killed"];
         assert!(why.iter().any(|why| upgrade.errors().contains(why)), "{name}: {}", upgrade.report());
         let all = servers(&net);

@@ -16,8 +16,8 @@ fn evil(net: &Net) -> (String, String) {
     (path, mark)
 }
 
-/// Asks for everything that a stack can be asked for, as www-data, over connections that `of` has; `own`: those that the asking program
-/// itself has opened as root.
+/// Asks for everything that a stack can be asked for, as www-data, over connections that `of` has; `own`:
+/// those that the asking program itself has opened as root.
 fn ask_as_www_data(net: &Net, of: &str) -> String {
     let (evil, mark) = evil(net);
     let upgrade = format!(r#"{{"cmd":"upgrade","path":"{evil}"}}"#);
@@ -121,7 +121,8 @@ except PermissionError: print('closed to others')"
     assert!(!net.replicas().is_empty());
 }
 
-/// Command and library where other users can reach them: the folder that cargo builds into may be another user's own.
+/// Command and library where other users can reach them: the folder that cargo builds into may be another
+/// user's own.
 fn for_everybody(net: &Net) -> PathBuf {
     let built = atoll();
     for name in ["atoll", "libatoll.so"] {
@@ -186,7 +187,8 @@ fn users_that_are_allowed_are_served() {
     assert!(status.contains("Uid:\t33\t33"), "{status}");
 }
 
-/// A server that nobody here wrote, whom its administrator starts as root and makes another user in the usual ways.
+/// A server that nobody here wrote, whom its administrator starts as root and makes another user in the usual
+/// ways.
 #[test]
 fn a_server_that_root_has_made_another_user_is_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
@@ -226,7 +228,8 @@ fn a_user_that_is_not_allowed_hears_why() {
     }
 }
 
-/// A daemon of root that becomes a user who is not let in keeps its sockets, and its children have none: they hear why.
+/// A daemon of root that becomes a user who is not let in keeps its sockets, and its children have none: they
+/// hear why.
 #[test]
 fn children_of_a_user_that_is_not_allowed_hear_why() {
     let net = Net::new(Stack::Atoll);
@@ -355,7 +358,8 @@ impl Drop for Jail {
     }
 }
 
-/// The socket's path leads nowhere there: a connection that was made before is handed on over chroot, setuid, exec, fork and spawn.
+/// The socket's path leads nowhere there: a connection that was made before is handed on over chroot, setuid,
+/// exec, fork and spawn.
 #[test]
 fn programs_in_a_chroot_are_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
@@ -404,7 +408,8 @@ os.wait()";
     assert_eq!(who_answers(&net, &mut server, 8001), "33 1", "{}", server.report());
 }
 
-/// A child has a session of its own, which its parent opens before the fork: what is its parent's user's it has not.
+/// A child has a session of its own, which its parent opens before the fork: what is its parent's user's it
+/// has not.
 #[test]
 fn children_that_give_up_root_have_no_port_of_roots() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");

@@ -1,4 +1,5 @@
-//! Does all of it work over IPv6: with an address that was given, with one that was made, and between both families?
+//! Does all of it work over IPv6: with an address that was given, with one that was made, and between both
+//! families?
 
 use atoll_system_tests::{Net, Proc, Stack, program, until};
 
@@ -193,7 +194,8 @@ fn an_address_that_a_neighbour_has_is_given_up() {
 
     let net = Net::new(Stack::Atoll);
     let interface = net.client_interface();
-    // The router's prefix makes an address of the stack's hardware address: claimed by the neighbour before the stack has it.
+    // The router's prefix makes an address of the stack's hardware address: claimed by the neighbour before
+    // the stack has it.
     let mac = net.atoll_says("status")["stack"]["link"]["mac"].as_str().expect("a hardware address").to_owned();
     let octets: Vec<u8> = mac.split(':').filter_map(|octet| u8::from_str_radix(octet, 16).ok()).collect();
     let [a, b, c, d, e, f] = octets[..] else { panic!("{mac}") };
