@@ -1,11 +1,13 @@
 //! Does the code keep to its architecture?
 //!
-//! Rules, each one function from facts to violations, so that the tests can show each of them failing:
-//! arrows between crates point down; `unsafe` lies only where it may; nothing below the platform asks a clock, starts a
-//! thread or draws randomness; what standards ask for is kept where `docs/rfc` says so, and shown by tests; what THREAT_MODEL.md claims
-//! has tests; each dependency has a reason, a licence and one version; servers check their arithmetic; mutants fit the code.
+//! Rules, each one function from facts to violations, so that the tests can show each of them failing: arrows
+//! between crates point down; `unsafe` lies only where it may; nothing below the platform asks a clock,
+//! starts a thread or draws randomness; what standards ask for is kept where `docs/rfc` says so, and shown by
+//! tests; what THREAT_MODEL.md claims has tests; each dependency has a reason, a licence and one version;
+//! servers check their arithmetic; mutants fit the code; lines of prose fit a window.
 
 mod arrows;
+mod columns;
 mod proofs;
 mod requirements;
 mod sizes;
@@ -54,6 +56,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
             let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
             violations.extend(sources::check_file(&path, &text));
+            violations.extend(columns::check(&path, &text));
             known.tests.extend(requirements::tests_in(&text));
             known.files.insert(path, text);
         }
@@ -73,6 +76,16 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     violations.extend(proofs(root, &crates, &known)?);
     violations.extend(supply::check(&metadata(root, &["--filter-platform", PLATFORM])?)?);
     violations.extend(forbidden_words(root)?);
+    for folder in ["", "docs", "docs/decisions"] {
+        for entry in std::fs::read_dir(root.join(folder)).map_err(|e| format!("{folder}: {e}"))?.flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+                let text = std::fs::read_to_string(&path).map_err(|e| format!("{name}: {e}"))?;
+                violations.extend(columns::check(&name, &text));
+            }
+        }
+    }
     Ok(violations)
 }
 
@@ -115,15 +128,19 @@ fn workspace(root: &Path) -> Result<Vec<Crate>, String> {
     arrows::parse_metadata(&metadata(root, &["--no-deps"])?, root)
 }
 
-/// What `cargo metadata` prints.
+/// What `cargo metadata` prints. Crates that this machine has not had yet are fetched: on a fresh one, those
+/// that only other platforms need.
 fn metadata(root: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline"])
-        .args(arguments)
-        .current_dir(root)
-        .output()
-        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let ask = |more: &[&str]| {
+        let mut command = Command::new(&cargo);
+        command.args(["metadata", "--format-version", "1"]).args(more).args(arguments).current_dir(root);
+        command.output().map_err(|error| format!("cargo metadata: {error}"))
+    };
+    let mut output = ask(&["--offline"])?;
+    if !output.status.success() {
+        output = ask(&["--locked"])?;
+    }
     if !output.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
     }
@@ -150,8 +167,8 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 
 /// Words that a contributor keeps out of the project, one a line in `forbidden-words` of the git folder.
 ///
-/// Names of private tools, hosts and paths must not be published. A list of them in the repository would publish them,
-/// so each clone has its own, or none.
+/// Names of private tools, hosts and paths must not be published. A list of them in the repository would
+/// publish them, so each clone has its own, or none.
 fn forbidden_words(root: &Path) -> Result<Vec<String>, String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(root).output().ok()?;

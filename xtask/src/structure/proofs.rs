@@ -1,11 +1,13 @@
-//! Is what the documents claim shown, and are lists complete that no compiler compares? Claims and their tests, dependencies and their
-//! reasons, crates whose arithmetic is checked, mutants and the code that they change.
+//! Is what the documents claim shown, and are lists complete that no compiler compares? Claims and their
+//! tests, dependencies and their reasons, crates whose arithmetic is checked, mutants and the code that they
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::arrows::Crate;
 
-/// Checks the table of claims, rows of `| claim | mechanism | tests |` under the heading `## Claims`. Each has a test that exists.
+/// Checks the table of claims, rows of `| claim | mechanism | tests |` under the heading `## Claims`. Each
+/// has a test that exists.
 pub fn check_claims(path: &str, text: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let rows = table(text, "## Claims");
     let mut violations = Vec::new();
@@ -30,8 +32,8 @@ pub fn check_claims(path: &str, text: &str, tests: &BTreeSet<String>) -> Vec<Str
     violations
 }
 
-/// Compares the first column of the table under `## Dependencies`, names between backticks, with the crates of others that the manifests
-/// name.
+/// Compares the first column of the table under `## Dependencies`, names between backticks, with the crates
+/// of others that the manifests name.
 pub fn check_dependencies(path: &str, text: &str, manifests: &[String]) -> Vec<String> {
     let argued: BTreeSet<&str> = table(text, "## Dependencies")
         .iter()
@@ -57,7 +59,8 @@ pub fn check_dependencies(path: &str, text: &str, manifests: &[String]) -> Vec<S
     without.chain(beyond).collect()
 }
 
-/// Compares the crates whose arithmetic is checked in releases with those that servers consist of and the library does not.
+/// Compares the crates whose arithmetic is checked in releases with those that servers consist of and the
+/// library does not.
 pub fn check_overflow(manifest: &str, crates: &[Crate]) -> Vec<String> {
     let section = manifest.split("[profile.release.package]").nth(1).unwrap_or_default();
     let checked: BTreeSet<&str> = section
@@ -88,7 +91,8 @@ fn closure<'a>(folder: &str, crates: &'a [Crate]) -> BTreeSet<&'a str> {
     names
 }
 
-/// Checks that what a mutant replaces stands in its file once, and that its test exists. `testing/mutants/run` says what a mutant is.
+/// Checks that what a mutant replaces stands in its file once, and that its test exists.
+/// `testing/mutants/run` says what a mutant is.
 pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, tests: &BTreeSet<String>) -> Vec<String> {
     let mut violations = Vec::new();
     let (mut file, mut old): (Option<&str>, Option<Vec<&str>>) = (None, None);

@@ -1,11 +1,13 @@
-//! Is what a standard asks for kept, and shown to be kept? Compares the tables in `docs/rfc` with code and tests.
+//! Is what a standard asks for kept, and shown to be kept? Compares the tables in `docs/rfc` with code and
+//! tests.
 //!
-//! A row is `| label | what it asks | here | code | tests |`. *kept* needs a place in the code (a file and a word that stands in it) and a test;
-//! *deviates* and *missing* need a note, whose number follows in parentheses; *not ours* needs one if it is a MUST.
+//! A row is `| label | what it asks | here | code | tests |`. *kept* needs a place in the code (a file and a
+//! word that stands in it) and a test; *deviates* and *missing* need a note, whose number follows in
+//! parentheses; *not ours* needs one if it is a MUST.
 //!
-//! RFC 9293 has labels of its own. Elsewhere a label is made of the section, with a letter if it asks for several things, or the standard's own
-//! number of a rule, and of how much it asks for: `5.3-R1 MUST`. Of standards that number their rules all have to be there ([`RULES`]).
-//! `README.md` counts the verdicts.
+//! RFC 9293 has labels of its own. Elsewhere a label is made of the section, with a letter if it asks for
+//! several things, or the standard's own number of a rule, and of how much it asks for: `5.3-R1 MUST`. Of
+//! standards that number their rules all have to be there ([`RULES`]). `README.md` counts the verdicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,8 +125,8 @@ pub fn check(path: &str, text: &str, labels: &Labels, known: &Known) -> Vec<Stri
     violations
 }
 
-/// Checks that the index in `text` has a row for each table, with the numbers of its verdicts: `| [N.md](N.md) | what | kept | deviates |
-/// missing | not ours |`. `tables`: their names and texts.
+/// Checks that the index in `text` has a row for each table, with the numbers of its verdicts:
+/// `| [N.md](N.md) | what | kept | deviates | missing | not ours |`. `tables`: their names and texts.
 pub fn check_index(path: &str, text: &str, tables: &BTreeMap<String, String>) -> Vec<String> {
     let mut violations = Vec::new();
     for (name, table) in tables {
@@ -146,7 +148,8 @@ fn labels_of_rfc_9293() -> Vec<String> {
     kinds.into_iter().flat_map(|(kind, count)| (1..=count).map(move |n| format!("{kind}-{n}"))).collect()
 }
 
-/// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in a macro that makes tests of them.
+/// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in a
+/// macro that makes tests of them.
 pub fn tests_in(text: &str) -> Vec<String> {
     let macros = [("on_both_stacks![", ']'), ("with_ip_inside_and_apart![", ']'), ("attacks! {", '}')];
     let lists = macros.iter().flat_map(|(name, end)| text.split(name).skip(1).filter_map(|rest| rest.split_once(*end)));
@@ -200,7 +203,8 @@ fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// How much is asked for: MUST and SHALL (NOT), SHOULD and RECOMMENDED (NOT), MAY and OPTIONAL, or a rule without any of these words.
+/// How much is asked for: MUST and SHALL (NOT), SHOULD and RECOMMENDED (NOT), MAY and OPTIONAL, or a rule
+/// without any of these words.
 const LEVELS: [&str; 4] = ["MUST", "SHLD", "MAY", "rule"];
 
 /// The rules of standards that number them.

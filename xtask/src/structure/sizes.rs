@@ -5,7 +5,8 @@
 //!   function   at most 70 lines and 6 parameters, not counting self
 //!   modules    those with the same parent use each other in no circle
 //! ```
-//! What is beyond is listed where it stands, with a reason, in a comment of its own line, and no longer than it is needed:
+//! What is beyond is listed where it stands, with a reason, in a comment of its own line, and no longer than
+//! it is needed:
 //!
 //! ```text
 //!   // structure: handle_segment: RFC 9293 gives the steps in this order
@@ -27,7 +28,8 @@ const PARAMETERS_MAX: usize = 6;
 /// What the comment with a reason begins with.
 const LISTED: &str = "// structure: ";
 
-/// What of the product is too large. `files`: their paths relative to the root, and texts; those that are tests are passed over.
+/// What of the product is too large. `files`: their paths relative to the root, and texts; those that are
+/// tests are passed over.
 pub fn check(files: &BTreeMap<String, String>) -> Vec<String> {
     let mut violations = Vec::new();
     let mut crates: BTreeMap<&str, Modules> = BTreeMap::new();

@@ -1,9 +1,10 @@
-//! Whose code do we build, and may we? All crates of others: where they come from, under which licence, and in how many versions.
+//! Whose code do we build, and may we? All crates of others: where they come from, under which licence, and
+//! in how many versions.
 //!
-//! cargo-deny does this and more, but building it takes minutes of a processor on each fresh machine, for three comparisons with what `cargo
-//! metadata` says; what it has beyond that, known faults, needs a database that no registry has (see HACKING.md, "Known faults of
-//! dependencies"). cargo-vet asks for an audit of each version by people: there are a hundred, and nobody to do so, so its files would only
-//! say that nobody has.
+//! cargo-deny does this and more, but building it takes minutes of a processor on each fresh machine, for
+//! three comparisons with what `cargo metadata` says; what it has beyond that, known faults, needs a database
+//! that no registry has (see HACKING.md, "Known faults of dependencies"). cargo-vet asks for an audit of each
+//! version by people: there are a hundred, and nobody to do so, so its files would only say that nobody has.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 use super::arrows::{Arrow, Crate};
 use super::requirements::Labels;
 use super::tokens::tokens;
-use super::{arrows, check, proofs, requirements, sizes, sources, supply};
+use super::{arrows, check, columns, proofs, requirements, sizes, sources, supply};
 
 #[test]
 fn the_repository_keeps_to_its_architecture() {
@@ -354,4 +354,22 @@ fn modules_that_use_each_other_are_reported_unless_they_are_listed() {
     // For tests only.
     let for_tests = format!("#[cfg(test)]\n{to_a}\n");
     assert!(found_in(&[lib(""), a.clone(), b_itself.clone(), b.clone(), c(&for_tests)]).is_empty());
+}
+
+#[test]
+fn prose_fits_a_window_and_pictures_and_tables_need_not() {
+    let long = "word ".repeat(23);
+    let found = |path, text: &str| columns::check(path, text).len();
+    for (path, text, count) in [
+        ("a.rs", format!("/// {long}\n"), 1),
+        ("a.rs", format!("    // {long}\n"), 1),
+        ("a.rs", format!("let text = \"{long}\";\n"), 0),
+        ("a.rs", format!("//! ```text\n//! {long}\n//! ```\n//! {long}\n"), 1),
+        ("a.rs", format!("// ```\n// {long}\nlet end = 1;\n// {long}\n"), 1),
+        ("a.rs", format!("// structure: Large: {long}\n"), 0),
+        ("a.rs", format!("// {}\n", "w".repeat(120)), 0),
+        ("a.md", format!("{long}\n| {long} |\n```\n{long}\n```\n"), 1),
+    ] {
+        assert_eq!(found(path, &text), count, "{path}: {text}");
+    }
 }

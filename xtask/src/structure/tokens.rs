@@ -99,7 +99,8 @@ fn end_of_prefixed_string(bytes: &[u8], at: usize) -> usize {
     find(bytes, quote + 1, &terminator) + terminator.len()
 }
 
-/// A lifetime or a label ends behind its quote, and its name becomes a word; a character ends behind its second quote.
+/// A lifetime or a label ends behind its quote, and its name becomes a word; a character ends behind its
+/// second quote.
 fn end_of_character(bytes: &[u8], quote: usize) -> usize {
     match bytes.get(quote + 1) {
         Some(b'\\') => find(bytes, quote + 3, b"'") + 1,

@@ -1,0 +1,36 @@
+//! Do lines of prose fit a window? Comments and documents have at most 110 columns; pictures, examples and
+//! tables may have more.
+
+/// Columns of a line at most.
+const COLUMNS_MAX: usize = 110;
+
+/// The lines of a file that are too long. `path`: relative to the root; its ending says what the text is.
+pub fn check(path: &str, text: &str) -> Vec<String> {
+    let is_document = path.ends_with(".md");
+    let (mut violations, mut is_picture) = (Vec::new(), false);
+    for (line, number) in text.lines().zip(1..) {
+        let prose = if is_document { Some(line) } else { comment(line) };
+        let Some(prose) = prose else {
+            // A picture ends with its comment.
+            is_picture = false;
+            continue;
+        };
+        let prose = prose.trim();
+        if prose.starts_with("```") {
+            is_picture = !is_picture;
+        }
+        // A table's row is one line, and so is what is listed, and what a test covers.
+        let may_be_long =
+            is_picture || ["|", "structure: ", "covers: ", "["].iter().any(|start| prose.starts_with(start));
+        let columns = line.chars().count();
+        if columns > COLUMNS_MAX && !may_be_long && prose.contains(' ') {
+            violations.push(format!("{path}:{number}: {columns} columns of prose, and {COLUMNS_MAX} are enough"));
+        }
+    }
+    violations
+}
+
+/// What a line says that is nothing but a comment.
+fn comment(line: &str) -> Option<&str> {
+    Some(line.trim_start().strip_prefix("//")?.trim_start_matches(['/', '!']))
+}
