@@ -10,7 +10,7 @@
 //! ```
 
 use crate::memory::Memory;
-use crate::pool::{MAX_LOG2, MIN_LOG2, Pool, UNIT_BYTES};
+use crate::pool::{Blocks, MAX_LOG2, MIN_LOG2, UNIT_BYTES};
 
 /// One ring of a socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,16 +107,8 @@ impl Extents {
     ///
     /// `head`: everything before it is consumed. `high`: everything written lies before it (`head <= high`;
     /// octets that arrived out of order count). `size_max`: largest ring wanted, in bytes.
-    pub fn reserve<M: Memory>(
-        &mut self,
-        pool: &Pool,
-        memory: &M,
-        head: u64,
-        high: u64,
-        end: u64,
-        size_max: usize,
-    ) -> u64 {
-        self.release(pool, memory, head, high);
+    pub fn reserve(&mut self, blocks: &impl Blocks, head: u64, high: u64, end: u64, size_max: usize) -> u64 {
+        self.release(blocks, head, high);
         if let Some(current) = self.current {
             let room = current.base.max(head) + current.size() as u64;
             if end <= room || self.old.is_some() || current.size() >= size_max {
@@ -131,7 +123,7 @@ impl Extents {
         let log2 = (wanted.next_power_of_two().trailing_zeros() as u8).clamp(MIN_LOG2, MAX_LOG2);
         // Free memory may lie in small blocks only; a ring that is no larger than the one before is no use.
         let least = self.current.map_or(MIN_LOG2, |current| current.log2).min(log2);
-        let found = (least..=log2).rev().find_map(|log2| Some((pool.allocate(memory, log2)?, log2)));
+        let found = (least..=log2).rev().find_map(|log2| Some((blocks.allocate(log2)?, log2)));
         let Some((unit, log2)) = found else {
             return self.current.map_or(high, |current| (current.base.max(head) + current.size() as u64).min(end));
         };
@@ -143,18 +135,18 @@ impl Extents {
 
     /// Gives drained rings back to the pool. Returns whether anything changed. For the writer of the buffer
     /// only.
-    pub fn release<M: Memory>(&mut self, pool: &Pool, memory: &M, head: u64, high: u64) -> bool {
+    pub fn release(&mut self, blocks: &impl Blocks, head: u64, high: u64) -> bool {
         let mut changed = false;
         let Some(current) = self.current else { return false };
         if let Some(old) = self.old
             && head >= current.base
         {
-            pool.free(memory, old.unit, old.log2);
+            blocks.free(old.unit, old.log2);
             self.old = None;
             changed = true;
         }
         if self.old.is_none() && head >= high {
-            pool.free(memory, current.unit, current.log2);
+            blocks.free(current.unit, current.log2);
             self.current = None;
             changed = true;
         }
@@ -162,9 +154,9 @@ impl Extents {
     }
 
     /// Gives everything back. For the writer of the buffer only.
-    pub fn release_all<M: Memory>(&mut self, pool: &Pool, memory: &M) {
+    pub fn release_all(&mut self, blocks: &impl Blocks) {
         for extent in [self.old.take(), self.current.take()].into_iter().flatten() {
-            pool.free(memory, extent.unit, extent.log2);
+            blocks.free(extent.unit, extent.log2);
         }
     }
 
@@ -259,7 +251,7 @@ mod tests {
 
     use super::*;
     use crate::memory::HeapMemory;
-    use crate::pool::CONTROL_BYTES;
+    use crate::pool::{CONTROL_BYTES, Pool};
 
     const UNITS: u32 = 512;
     const AREA: usize = 16384;
@@ -288,7 +280,7 @@ mod tests {
                         end = end.min(a);
                     }
                     if end > from {
-                        let room = extents.reserve(&pool, &memory, head, high.max(tail), end, limit as usize);
+                        let room = extents.reserve(&pool.state_in(&memory), head, high.max(tail), end, limit as usize);
                         let end = end.min(room);
                         if end > from {
                             let bytes: Vec<u8> = (from..end).map(byte_of).collect();
@@ -316,7 +308,7 @@ mod tests {
                         assert_eq!(*byte, byte_of(head + i as u64), "seed {seed} offset {}", head + i as u64);
                     }
                     head += n as u64;
-                    if extents.release(&pool, &memory, head, high.max(tail)) {
+                    if extents.release(&pool.state_in(&memory), head, high.max(tail)) {
                         extents.store(&memory, 0);
                     }
                 }

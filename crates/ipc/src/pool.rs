@@ -31,15 +31,55 @@ pub struct Pool {
     pub units: u32,
 }
 
+/// Where the rings of a buffer come from, and where they go back to.
+pub trait Blocks {
+    /// Takes a block of 2^`log2` bytes (`MIN_LOG2..=MAX_LOG2`). Returns its first unit, or `None` when
+    /// nothing is to be had.
+    fn allocate(&self, log2: u8) -> Option<u32>;
+
+    /// Gives a block back. `unit` and `log2` must be those of an allocation; units out of range are ignored.
+    fn free(&self, unit: u32, log2: u8);
+}
+
+/// A pool with the memory of its state.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolIn<'a, M> {
+    pool: Pool,
+    memory: &'a M,
+}
+
+impl<M: Memory> Blocks for PoolIn<'_, M> {
+    fn allocate(&self, log2: u8) -> Option<u32> {
+        self.pool.allocate(self.memory, log2)
+    }
+
+    fn free(&self, unit: u32, log2: u8) {
+        self.pool.free(self.memory, unit, log2);
+    }
+}
+
 impl Pool {
+    /// The pool whose state is in this memory.
+    pub const fn state_in<'a, M: Memory>(&self, memory: &'a M) -> PoolIn<'a, M> {
+        PoolIn { pool: *self, memory }
+    }
+
     /// Takes a block of 2^`log2` bytes (`MIN_LOG2..=MAX_LOG2`). Returns its first unit, or `None` when
     /// nothing is free.
     pub fn allocate<M: Memory>(&self, memory: &M, log2: u8) -> Option<u32> {
+        self.allocate_if(memory, log2, |_| true)
+    }
+
+    /// The same, of what is free only a block that `suits` says of: it is asked about the first unit of one
+    /// that was given back, of one beyond all that were taken so far, and of a part of a larger one.
+    pub fn allocate_if<M: Memory>(&self, memory: &M, log2: u8, suits: impl Fn(u32) -> bool) -> Option<u32> {
         assert!((MIN_LOG2..=MAX_LOG2).contains(&log2), "block size is one of the classes");
         let class = usize::from(log2 - MIN_LOG2);
         let units = 1u32 << class;
-        let block =
-            self.pop(memory, class).or_else(|| self.bump(memory, units)).or_else(|| self.split(memory, class))?;
+        let block = self
+            .pop(memory, class, &suits)
+            .or_else(|| self.bump(memory, units, &suits))
+            .or_else(|| self.split(memory, class, &suits))?;
         memory.store32(self.control + 4, memory.load32(self.control + 4).wrapping_add(units));
         Some(block)
     }
@@ -104,11 +144,6 @@ impl Pool {
         memory.load32(self.control).min(self.units)
     }
 
-    /// The same pool with no more of the area than this, or than there are blocks already.
-    pub fn within<M: Memory>(&self, memory: &M, units: u32) -> Pool {
-        Pool { units: units.max(self.high_units(memory)).min(self.units), ..*self }
-    }
-
     /// The free blocks of at least 2^`log2` bytes: first unit and log2 of each.
     pub fn free_blocks<M: Memory>(&self, memory: &M, log2: u8) -> Vec<(u32, u8)> {
         let mut blocks = Vec::new();
@@ -130,11 +165,14 @@ impl Pool {
     }
 
     /// Heads and links hold unit + 1; 0 ends a list.
-    fn pop<M: Memory>(&self, memory: &M, class: usize) -> Option<u32> {
+    fn pop<M: Memory>(&self, memory: &M, class: usize, suits: impl Fn(u32) -> bool) -> Option<u32> {
         let unit = memory.load32(self.head_at(class)).checked_sub(1)?;
         if unit >= self.units {
             // Only the owner of this memory can have done this; forget the list rather than follow it.
             memory.store32(self.head_at(class), 0);
+            return None;
+        }
+        if !suits(unit) {
             return None;
         }
         memory.store32(self.head_at(class), memory.load32(self.links + unit as usize * 4));
@@ -146,15 +184,15 @@ impl Pool {
         memory.store32(self.head_at(class), unit + 1);
     }
 
-    fn bump<M: Memory>(&self, memory: &M, units: u32) -> Option<u32> {
+    fn bump<M: Memory>(&self, memory: &M, units: u32, suits: impl Fn(u32) -> bool) -> Option<u32> {
         let unit = memory.load32(self.control);
-        let end = unit.checked_add(units).filter(|end| *end <= self.units)?;
+        let end = unit.checked_add(units).filter(|end| *end <= self.units && suits(unit))?;
         memory.store32(self.control, end);
         Some(unit)
     }
 
-    fn split<M: Memory>(&self, memory: &M, class: usize) -> Option<u32> {
-        let (larger, unit) = (class + 1..CLASSES).find_map(|c| self.pop(memory, c).map(|unit| (c, unit)))?;
+    fn split<M: Memory>(&self, memory: &M, class: usize, suits: impl Fn(u32) -> bool) -> Option<u32> {
+        let (larger, unit) = (class + 1..CLASSES).find_map(|c| self.pop(memory, c, &suits).map(|unit| (c, unit)))?;
         // Keep the first part, free the halves behind it.
         for c in (class..larger).rev() {
             self.push(memory, c, unit + (1 << c));
@@ -210,21 +248,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_known_and_no_more_is_taken_than_allowed() {
+    fn what_is_free_is_known_and_only_what_suits_is_taken() {
         let memory = HeapMemory::new(CONTROL_BYTES + 8 + 64 * 4);
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units: 64 };
         let [a, b, c] = [MIN_LOG2 + 3, MIN_LOG2, MIN_LOG2 + 3].map(|log2| pool.allocate(&memory, log2).unwrap());
         assert_eq!(pool.high_units(&memory), 17);
-        let within = pool.within(&memory, 18);
-        assert!(within.allocate(&memory, MIN_LOG2).is_some() && within.allocate(&memory, MIN_LOG2).is_none());
-        assert_eq!(pool.within(&memory, 3).units, 18, "what is in use stays in it");
+        let below = |log2: u8, end: u32| pool.allocate_if(&memory, log2, |unit| unit < end);
+        assert_eq!([below(MIN_LOG2, 18), below(MIN_LOG2, 18)], [Some(17), None]);
         pool.free(&memory, a, MIN_LOG2 + 3);
         pool.free(&memory, b, MIN_LOG2);
         pool.free(&memory, c, MIN_LOG2 + 3);
         assert_eq!(pool.free_blocks(&memory, MIN_LOG2 + 1), [(c, MIN_LOG2 + 3), (a, MIN_LOG2 + 3)]);
         assert_eq!(pool.free_blocks(&memory, MIN_LOG2).len(), 3);
-        // From what was given back more can be had.
-        assert!(within.allocate(&memory, MIN_LOG2 + 2).is_some());
+        // Of the larger ones that were given back the last suits.
+        assert_eq!(below(MIN_LOG2 + 2, c), None);
+        assert_eq!(below(MIN_LOG2 + 2, c + 1), Some(c));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         }
         let mut extents = slot.send_extents(layout).unwrap_or_default();
         let size_max = (limit as usize).next_power_of_two();
-        let room = extents.reserve(&layout.send_pool, memory, acknowledged, tail, end, size_max);
+        let room = extents.reserve(&layout.send_pool.state_in(memory), acknowledged, tail, end, size_max);
         slot.set_send_extents(&extents);
         let (Some(head), true) = (extents.pieces(tail, RECORD_BYTES), room >= end) else {
             return Err(Failure::WouldBlock);

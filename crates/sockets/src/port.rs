@@ -192,7 +192,7 @@ impl<M: Memory> Port<M> {
         if let Some(mut extents) = view.send_extents(&self.layout)
             && extents != Extents::default()
         {
-            extents.release_all(&self.layout.send_pool, &self.memory);
+            extents.release_all(&self.layout.send_pool.state_in(&self.memory));
             view.set_send_extents(&extents);
         }
     }

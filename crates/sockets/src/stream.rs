@@ -315,7 +315,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         let before = self.slot.send_extents(self.layout).unwrap_or_default();
         let mut extents = before;
         let size_max = (limit as usize).next_power_of_two();
-        let end = extents.reserve(&self.layout.send_pool, self.memory, acknowledged, tail, tail + free, size_max);
+        let end =
+            extents.reserve(&self.layout.send_pool.state_in(self.memory), acknowledged, tail, tail + free, size_max);
         let changed = extents != before;
         let len = end.saturating_sub(tail) as usize;
         if len == 0 {
@@ -369,7 +370,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
         let tail = self.slot.send_tail();
         let acknowledged = self.slot.acknowledged().min(tail);
-        let changed = extents.release(&self.layout.send_pool, self.memory, acknowledged, tail);
+        let changed = extents.release(&self.layout.send_pool.state_in(self.memory), acknowledged, tail);
         if changed {
             self.slot.set_send_extents(&extents);
         }

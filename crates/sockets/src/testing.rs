@@ -54,7 +54,7 @@ impl Pair {
         let (head, tail) = (self.slot().receive_head(), self.slot().receive_tail());
         let end = tail + bytes.len() as u64;
         let mut extents = self.extents;
-        assert_eq!(extents.reserve(&POOL, &self.pool_memory, head, tail, end, 1 << 16), end);
+        assert_eq!(extents.reserve(&POOL.state_in(&self.pool_memory), head, tail, end, 1 << 16), end);
         let pieces = extents.pieces(tail, bytes.len()).expect("reserved");
         pieces.write(self.port.memory(), self.port.layout().receive_area, bytes);
         self.extents = extents;

@@ -310,10 +310,9 @@ impl<M: Memory> Transport<M> {
                 continue;
             }
             let mut blocks: Vec<_> = owners.iter().map(|(block, _)| *block).collect();
-            for number in session.memory().pool().resume(session.memory().links(), &mut blocks) {
+            for number in session.memory().resume(&mut blocks) {
                 refused.extend(owners.get(number).and_then(|(_, owner)| *owner));
             }
-            session.memory().note_touched();
         }
         refused
     }

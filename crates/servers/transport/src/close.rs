@@ -43,7 +43,7 @@ impl<M: Memory> Transport<M> {
             entry.connection.close(now);
         }
         if let Some(session) = session {
-            entry.receive.release_all(session.memory().pool(), session.memory().links());
+            entry.receive.release_all(session.memory());
         }
         if let Some(slot) = view {
             slot.set_state(SlotState::Closing);

@@ -143,7 +143,7 @@ impl<M: Memory> Durability<M> {
             // The session may have ended since, with all its memory, and another may have taken its place.
             if let Some(session) = applications.get_mut(place).filter(|session| session.id == id) {
                 session.reuse(slot);
-                rings.release_all(session.memory().pool(), session.memory().links());
+                rings.release_all(session.memory());
             }
         }
     }

@@ -95,17 +95,14 @@ impl<M: Memory> Transport<M> {
             let high = entry.connection.receive_max().max(len);
             let size = (entry.receive_capacity as usize).max(entry.parked_len()).next_power_of_two();
             // What was acknowledged has to lie somewhere, however little memory there is: it is little.
-            if len > 0
-                && entry.receive.reserve(session.memory().pool(), session.memory().links(), 0, 0, high, size) < high
-            {
-                entry.receive.release_all(session.memory().pool(), session.memory().links());
+            if len > 0 && entry.receive.reserve(&session.memory().unbounded(), 0, 0, high, size) < high {
+                entry.receive.release_all(session.memory());
                 session.vacate(slot, false);
                 return None;
             }
             if let (Some(text), Some(pieces)) = (&entry.parked, entry.receive.pieces(0, entry.parked_len())) {
                 pieces.write(&session.arena, session.layout.receive_area, text);
             }
-            session.memory().note_touched();
             if session.pressure.send {
                 entry.limit_send_buffer();
             }

@@ -105,7 +105,6 @@ impl Shortage {
     /// Looks after all sessions, now and then. Cheap where there is no want: two words of each.
     pub(crate) fn look_after<M: Memory>(&mut self, now: Instant, mut holders: Holders<'_, M>) {
         self.look_at = now + LOOK_INTERVAL;
-        holders.applications.iter().for_each(|session| session.memory().recount());
         let level = self.now();
         (self.level, self.begun) = (level, 0);
         self.discards |= level > MemoryLevel::Plenty;
@@ -302,7 +301,7 @@ impl<M: Memory> Holders<'_, M> {
             if !entry.stage.is_ended() || entry.cause != Cause::NoBuffers || entry.receive.current().is_none() {
                 continue;
             }
-            entry.receive.release_all(session.memory().pool(), session.memory().links());
+            entry.receive.release_all(session.memory());
             // The record names it no more.
             entry.flags.set(Flags::RECORD.with(Flags::EXTENTS));
             self.connections.touch(index);

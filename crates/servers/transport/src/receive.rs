@@ -44,9 +44,8 @@ impl Entry {
         let high = self.connection.receive_max().max(nxt);
         let size_max = (self.receive_capacity as usize).next_power_of_two();
         self.flags.set(Flags::EXTENTS);
-        let links = session.memory().links();
-        self.receive.release(session.memory().pool(), links, head, high);
-        let pool = &session.memory().open_pool();
+        let blocks = session.memory();
+        self.receive.release(blocks, head, high);
         // The first ring is as large as what there is: a request needs no more. The second holds all that the
         // window promises, because there is no third before the first is drained.
         let end_wanted = match self.receive.current() {
@@ -54,20 +53,19 @@ impl Entry {
             Some(current) if end <= current.base.max(head) + current.size() as u64 => return end,
             Some(_) => end.max(high + u64::from(self.receive_capacity)),
         };
-        let mut room = self.receive.reserve(pool, links, head, high, end_wanted, size_max);
+        let mut room = self.receive.reserve(blocks, head, high, end_wanted, size_max);
         if room < end && end < end_wanted {
             // The area is too full for that; a smaller ring is better than none.
             let smaller = self.receive.current().map_or(0, |current| current.size() * 4).min(size_max);
-            room = self.receive.reserve(pool, links, head, high, end, smaller);
+            room = self.receive.reserve(blocks, head, high, end, smaller);
         }
-        session.memory().note_touched();
         room.min(end)
     }
 
     /// Gives drained rings back. Returns whether a ring is still held.
     pub(crate) fn release_drained<M: Memory>(&mut self, session: &Session<M>, head: u64) -> bool {
         let high = self.connection.receive_max().max(self.connection.receive_nxt());
-        if self.receive.release(session.memory().pool(), session.memory().links(), head, high) {
+        if self.receive.release(session.memory(), head, high) {
             self.flags.set(Flags::EXTENTS);
         }
         self.receive.current().is_some()

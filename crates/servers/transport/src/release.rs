@@ -55,7 +55,7 @@ pub(crate) fn give_back_slot<M: Memory>(
     let Some(entry) = connections.get_mut(index) else { return };
     let Some(place) = entry.place.take() else { return };
     let Some(session) = applications.get_mut(place.session) else { return };
-    entry.receive.release_all(session.memory().pool(), session.memory().links());
+    entry.receive.release_all(session.memory());
     session.vacate(place.slot, false);
     let event = Event::SlotDone { slot: place.slot, generation: place.generation };
     session.push(stats, &event, Some(0));

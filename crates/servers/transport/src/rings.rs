@@ -1,9 +1,8 @@
 //! How are the rings of a socket buffer kept in few octets? [`Extents`] with two marks instead of two
 //! options: 32 octets, not 48.
 
-use atoll_ipc::Memory;
 use atoll_ipc::buffer::{Extent, Extents, Pieces};
-use atoll_ipc::pool::Pool;
+use atoll_ipc::pool::Blocks;
 
 /// The rings of one direction of one connection. Same meaning as [`Extents`], whose methods these are.
 #[derive(Clone, Copy, Debug)]
@@ -38,25 +37,16 @@ impl Rings {
         self.extents().pieces(offset, len)
     }
 
-    #[allow(clippy::too_many_arguments)] // Those of `Extents::reserve`.
-    pub(crate) fn reserve<M: Memory>(
-        &mut self,
-        pool: &Pool,
-        memory: &M,
-        head: u64,
-        high: u64,
-        end: u64,
-        size_max: usize,
-    ) -> u64 {
-        self.with(|extents| extents.reserve(pool, memory, head, high, end, size_max))
+    pub(crate) fn reserve(&mut self, blocks: &impl Blocks, head: u64, high: u64, end: u64, size_max: usize) -> u64 {
+        self.with(|extents| extents.reserve(blocks, head, high, end, size_max))
     }
 
-    pub(crate) fn release<M: Memory>(&mut self, pool: &Pool, memory: &M, head: u64, high: u64) -> bool {
-        self.with(|extents| extents.release(pool, memory, head, high))
+    pub(crate) fn release(&mut self, blocks: &impl Blocks, head: u64, high: u64) -> bool {
+        self.with(|extents| extents.release(blocks, head, high))
     }
 
-    pub(crate) fn release_all<M: Memory>(&mut self, pool: &Pool, memory: &M) {
-        self.with(|extents| extents.release_all(pool, memory));
+    pub(crate) fn release_all(&mut self, blocks: &impl Blocks) {
+        self.with(|extents| extents.release_all(blocks));
     }
 
     fn with<R>(&mut self, change: impl FnOnce(&mut Extents) -> R) -> R {

@@ -252,7 +252,7 @@ impl<M: Memory> Session<M> {
 
     /// Gives memory back that lies in free pieces of the receive area. The smallest are used again soon.
     pub(crate) fn discard_free(&self) {
-        self.memory.discard_free(&self.arena, self.layout.receive_area);
+        self.memory.discard_free(|at, len| self.arena.discard(self.layout.receive_area + at, len));
     }
 
     // ---- slots ----

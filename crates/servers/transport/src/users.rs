@@ -50,9 +50,9 @@ impl Holdings {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Whether he may touch more, where all together may have `max` octets.
-    pub(crate) fn has_memory(&self, max: u64) -> bool {
-        !self.is_limited || self.held.load(Ordering::Relaxed) < max / PART
+    /// Whether he may touch so many octets more, where all together may have `max`.
+    pub(crate) fn has_memory(&self, octets: u64, max: u64) -> bool {
+        !self.is_limited || self.held.load(Ordering::Relaxed).saturating_add(octets) <= max / PART
     }
 }
 

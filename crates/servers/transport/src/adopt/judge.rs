@@ -143,7 +143,7 @@ impl<M: Memory> Judge<'_, M> {
                 give_up(self.applications, self.stats, session, slot, generation);
                 // Blocks that are another's were not taken for its own.
                 if let Some(session) = self.applications.get_mut(session).filter(|_| why != Loss::Overlap) {
-                    Rings::from(record.receive).release_all(session.memory().pool(), session.memory().links());
+                    Rings::from(record.receive).release_all(session.memory());
                 }
             }
             records.erase(index);
@@ -174,7 +174,7 @@ impl<M: Memory> Judge<'_, M> {
             entry.receive = Rings::NONE;
         }
         if let Some(session) = record.place.and_then(|(id, ..)| self.applications.find_mut(id)) {
-            Rings::from(record.receive).release_all(session.memory().pool(), session.memory().links());
+            Rings::from(record.receive).release_all(session.memory());
         }
     }
 

@@ -5,7 +5,6 @@ use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::lease::Grant;
-use atoll_ipc::pool::Pool;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
 use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
@@ -376,7 +375,7 @@ impl Datagram {
         }
         let inbox = &mut self.inbox;
         inbox.take_head(slot);
-        if inbox.rings.release(session.memory().pool(), session.memory().links(), inbox.head, inbox.tail) {
+        if inbox.rings.release(session.memory(), inbox.head, inbox.tail) {
             slot.set_receive_extents(&inbox.rings);
         }
         Kicked::Taken
@@ -428,7 +427,7 @@ impl Datagram {
     ) -> Option<SessionId> {
         let left = self.options.multicast.leave_all(now, ip);
         let session = applications.get_mut(self.place.session)?;
-        self.inbox.rings.release_all(session.memory().pool(), session.memory().links());
+        self.inbox.rings.release_all(session.memory());
         session.vacate(self.place.slot, false);
         session.groups = session.groups.saturating_sub(left);
         let event = Event::SlotDone { slot: self.place.slot, generation: self.place.generation };
@@ -475,8 +474,7 @@ impl Inbox {
         }
         let before = self.rings;
         let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
-        self.rings.release(session.memory().pool(), session.memory().links(), self.head, self.tail);
-        let pool: &Pool = &session.memory().open_pool();
+        self.rings.release(session.memory(), self.head, self.tail);
         // As for connections: the second ring takes the whole capacity, because there is no third.
         let end_wanted = match self.rings.current {
             None => end,
@@ -485,8 +483,7 @@ impl Inbox {
                 if end <= room { end } else { end.max(self.tail + u64::from(self.capacity)) }
             }
         };
-        let room = self.rings.reserve(pool, session.memory().links(), self.head, self.tail, end_wanted, size_max);
-        session.memory().note_touched();
+        let room = self.rings.reserve(session.memory(), self.head, self.tail, end_wanted, size_max);
         if self.rings != before {
             slot.set_receive_extents(&self.rings);
         }

@@ -254,8 +254,7 @@ fn unread_text_of_all_sessions_stays_within_what_the_stack_may_hold() {
         pour(&mut net, &mut client, &sockets);
         most = most.max(held(&mut net));
     }
-    // One buffer more is begun while there is room.
-    assert!(most > MAX / 2 && most <= MAX + (256 << 10), "{most} of {MAX}");
+    assert!(most > MAX / 2 && most <= MAX, "{most} of {MAX}");
     assert!(net.stack(0).stat(Stat::ConnectionsShed) > 0, "somebody had to go");
     let left = sockets.iter().filter(|(s, _)| !is_closed(&mut server, *s)).count();
     assert!(left > 5, "not all: {left} are left");
@@ -264,7 +263,7 @@ fn unread_text_of_all_sessions_stays_within_what_the_stack_may_hold() {
         server.close(*s);
     }
     net.wait(Duration::from_secs(5));
-    assert!(held(&mut net) < MAX / 2, "it was given back: {}", held(&mut net));
+    assert!(held(&mut net) < MAX / 4 * 3, "enough was given back: {}", held(&mut net));
     // The first client's send area is still full of what it wrote.
     let mut other = App::attach(net.stack(1), 3);
     let (s, c) = open(&mut net, &mut server, &mut other);

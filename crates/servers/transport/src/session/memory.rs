@@ -2,38 +2,35 @@
 //! kernel gives when it is touched.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_ipc::Memory;
-use atoll_ipc::pool::{CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
+use atoll_ipc::pool::{Blocks, CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
 
 use crate::lazy::LazyMemory;
 use crate::users::Holdings;
 
-/// Free pieces of at least this size (as a power of two) are given back when memory is short.
-const DISCARD_LOG2: u8 = 13;
-/// What the receive buffers of a session may take however short memory is, in units: 128 KiB. Linux lets each
-/// socket have the least of `tcp_rmem`.
-const FLOOR_UNITS: u32 = 64;
+/// Free pieces of at least so many octets are given back when memory is short.
+const DISCARD_BYTES: usize = 8 << 10;
+/// What the receive buffers of a session may take however short memory is. Linux lets each socket have the
+/// least of `tcp_rmem`.
+const FLOOR: u64 = 128 << 10;
 /// Of a session so many at a time, because each is a system call.
 const DISCARDS_MAX: usize = 512;
+/// What the kernel gives at a time.
+const PAGE: usize = 4096;
 
-/// The receive area of a session: its pool, and how much of it was touched. Counts with those of others until
-/// it is dropped.
+/// The receive area of a session: its pool, and what of it was touched. Counts with those of others until it
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct ReceiveMemory {
     /// The pool, and the memory of its state.
     pool: Pool,
     links: LazyMemory,
-    /// Up to where it was touched, in units.
-    high: Cell<u32>,
-    /// How much of that the kernel still has memory for, in units: what counts in the books.
-    counted: Cell<u32>,
-    /// Free pieces were given back. Those that are used again count again from the next look on.
-    has_holes: Cell<bool>,
-    /// With which of the free pieces the next look goes on.
-    next: Cell<usize>,
+    touched: Pages,
     books: Arc<Books>,
     /// What the user's sessions have together.
     of_user: Arc<Holdings>,
@@ -61,25 +58,24 @@ impl ReceiveMemory {
         ReceiveMemory {
             pool: Pool { control: 0, links, units },
             links: LazyMemory::new(links + units as usize * 4),
-            high: Cell::new(0),
-            counted: Cell::new(0),
-            has_holes: Cell::new(false),
-            next: Cell::new(0),
+            touched: Pages::new(pages_of(0..units as usize * UNIT_BYTES).end),
             books,
             of_user,
         }
     }
 
-    /// Returns the pool of all that the area has: to give back, or to take what was acknowledged already.
-    #[inline]
-    pub(crate) const fn pool(&self) -> &Pool {
-        &self.pool
+    /// The same without a bound: for what was acknowledged already.
+    pub(crate) const fn unbounded(&self) -> Unbounded<'_> {
+        Unbounded(self)
     }
 
-    /// Returns the memory of the pool's state.
-    #[inline]
-    pub(crate) const fn links(&self) -> &LazyMemory {
-        &self.links
+    /// Makes these blocks (first unit, log2) those in use, and no others; sorts them. Returns the numbers, in
+    /// the sorted order, of those that are none. What lies before their end counts as touched: a predecessor
+    /// may have given some of it back, which is not known.
+    pub(crate) fn resume(&self, blocks: &mut [(u32, u8)]) -> Vec<usize> {
+        let refused = self.pool.resume(&self.links, blocks);
+        self.touch(pages_of(0..self.pool.high_units(&self.links) as usize * UNIT_BYTES));
+        refused
     }
 
     /// Returns the octets that receive buffers have.
@@ -87,71 +83,171 @@ impl ReceiveMemory {
         self.pool.used_bytes(&self.links)
     }
 
-    /// Where receive buffers come from: beyond what was touched before only while the stack has memory for
-    /// it, and its user a part of that left.
-    pub(crate) fn open_pool(&self) -> Pool {
-        let Books { held, max } = &*self.books;
-        let max = max.load(Ordering::Relaxed);
-        if held.load(Ordering::Relaxed) < max && self.of_user.has_memory(max) {
-            return self.pool;
-        }
-        self.pool.within(&self.links, self.high.get().max(FLOOR_UNITS))
-    }
-
-    /// To be called when a buffer was taken.
-    pub(crate) fn note_touched(&self) {
-        let high = self.pool.high_units(&self.links);
-        let growth = high.saturating_sub(self.high.get());
-        if growth > 0 {
-            self.high.set(high);
-            self.count(self.counted.get() + growth);
-        }
-    }
-
-    /// Counts again, where pieces that were given back may be in use.
-    pub(crate) fn recount(&self) {
-        if self.has_holes.get() {
-            let free = self.pool.free_blocks(&self.links, DISCARD_LOG2);
-            let holes: u32 = free.iter().map(|(_, log2)| 1u32 << (log2 - MIN_LOG2)).sum();
-            self.count(self.high.get().saturating_sub(holes));
-        }
-    }
-
     /// Octets of its receive area that the kernel has memory for, as the books say.
     pub(crate) fn held(&self) -> u64 {
-        u64::from(self.counted.get()) * UNIT_BYTES as u64
+        octets(self.touched.count.get())
     }
 
-    /// Gives memory back that lies in free pieces of the receive area. The smallest are used again soon.
-    pub(crate) fn discard_free<M: Memory>(&self, arena: &M, area: usize) {
-        let free = self.pool.free_blocks(&self.links, DISCARD_LOG2);
-        // Where there are many, others the next time.
-        let from = if self.next.get() < free.len() { self.next.get() } else { 0 };
-        for (unit, log2) in free.iter().skip(from).take(DISCARDS_MAX) {
-            arena.discard(area + *unit as usize * UNIT_BYTES, 1 << log2);
+    /// Has `discard` give memory back that lies in free pieces of the area: the whole pages of so many octets
+    /// from a place on. The smallest pieces are used again soon, and stay.
+    pub(crate) fn discard_free(&self, mut discard: impl FnMut(usize, usize)) {
+        let held = |octets: &Range<usize>| self.touched.count_in(whole_pages_of(octets)) > 0;
+        let free = self.free_pieces().into_iter().filter(|octets| octets.len() >= DISCARD_BYTES && held(octets));
+        for octets in free.take(DISCARDS_MAX) {
+            discard(octets.start, octets.len());
+            let count = self.touched.remove(whole_pages_of(&octets));
+            self.count(count, 0);
         }
-        self.next.set(from + DISCARDS_MAX);
-        let (high, touched) = (self.pool.high_units(&self.links), self.high.get());
-        if high < touched {
-            arena.discard(area + high as usize * UNIT_BYTES, (touched - high) as usize * UNIT_BYTES);
-            self.high.set(high);
-        }
-        self.has_holes.set(true);
-        self.recount();
     }
 
-    fn count(&self, units: u32) {
-        let before = self.counted.replace(units);
-        let octets = |units: u32| u64::from(units) * UNIT_BYTES as u64;
+    /// What is in no block that is in use, in order. Blocks that lie side by side are one piece: most pages
+    /// belong to two of them.
+    fn free_pieces(&self) -> Vec<Range<usize>> {
+        let unused = self.pool.high_units(&self.links)..self.pool.units;
+        let blocks = self.pool.free_blocks(&self.links, MIN_LOG2).into_iter();
+        let mut blocks: Vec<Range<u32>> =
+            blocks.map(|(unit, log2)| unit..unit + (1 << (log2 - MIN_LOG2))).chain([unused]).collect();
+        blocks.sort_unstable_by_key(|block| block.start);
+        let mut pieces: Vec<Range<usize>> = Vec::new();
+        for block in blocks {
+            let octets = block.start as usize * UNIT_BYTES..block.end as usize * UNIT_BYTES;
+            match pieces.last_mut() {
+                Some(last) if last.end == octets.start => last.end = octets.end,
+                _ => pieces.push(octets),
+            }
+        }
+        pieces
+    }
+
+    /// Takes a block of which no more was not touched before than `may_grow` allows.
+    fn take(&self, log2: u8, may_grow: impl Fn(u64) -> bool) -> Option<u32> {
+        let pages =
+            |unit: u32| pages_of(unit as usize * UNIT_BYTES..(unit as usize + (1 << (log2 - MIN_LOG2))) * UNIT_BYTES);
+        let suits = |unit: u32| {
+            let pages = pages(unit);
+            let fresh = pages.len() as u32 - self.touched.count_in(pages);
+            fresh == 0 || may_grow(octets(fresh))
+        };
+        let unit = self.pool.allocate_if(&self.links, log2, suits)?;
+        self.touch(pages(unit));
+        Some(unit)
+    }
+
+    /// Whether so many octets more may be touched: while the stack has memory for it, and its user a part of
+    /// that left.
+    fn may_grow(&self, octets: u64) -> bool {
+        let Books { held, max } = &*self.books;
+        let (held, max) = (held.load(Ordering::Relaxed), max.load(Ordering::Relaxed));
+        let has_memory = held.saturating_add(octets) <= max && self.of_user.has_memory(octets, max);
+        has_memory || self.held() + octets <= FLOOR
+    }
+
+    fn touch(&self, pages: Range<usize>) {
+        let count = self.touched.insert(pages);
+        self.count(0, count);
+    }
+
+    /// So many pages less, and so many more.
+    fn count(&self, less: u32, more: u32) {
+        let (before, after) = (octets(less), octets(more));
         // A replica is one thread: nobody else counts meanwhile.
-        let held = self.books.held.load(Ordering::Relaxed).wrapping_sub(octets(before)).wrapping_add(octets(units));
+        let held = self.books.held.load(Ordering::Relaxed).wrapping_sub(before).wrapping_add(after);
         self.books.held.store(held, Ordering::Relaxed);
-        self.of_user.count(octets(before), octets(units));
+        self.of_user.count(before, after);
     }
 }
 
 impl Drop for ReceiveMemory {
     fn drop(&mut self) {
-        self.count(0);
+        self.count(self.touched.count.get(), 0);
     }
 }
+
+/// As much as may be touched: however much is in use already, no more than [`Books::max`] is touched, but for
+/// the least that each session may have.
+impl Blocks for ReceiveMemory {
+    #[inline]
+    fn allocate(&self, log2: u8) -> Option<u32> {
+        self.take(log2, |octets| self.may_grow(octets))
+    }
+
+    #[inline]
+    fn free(&self, unit: u32, log2: u8) {
+        self.pool.free(&self.links, unit, log2);
+    }
+}
+
+/// See [`ReceiveMemory::unbounded`].
+#[derive(Debug)]
+pub(crate) struct Unbounded<'a>(&'a ReceiveMemory);
+
+impl Blocks for Unbounded<'_> {
+    fn allocate(&self, log2: u8) -> Option<u32> {
+        self.0.take(log2, |_| true)
+    }
+
+    fn free(&self, unit: u32, log2: u8) {
+        self.0.free(unit, log2);
+    }
+}
+
+/// A set of pages of an area.
+#[derive(Debug)]
+struct Pages {
+    /// A bit for each.
+    bits: LazyMemory,
+    count: Cell<u32>,
+}
+
+impl Pages {
+    /// None of so many.
+    fn new(pages: usize) -> Pages {
+        Pages { bits: LazyMemory::new(pages.div_ceil(64) * 8), count: Cell::new(0) }
+    }
+
+    /// The words of a range: where each lies, and which of its bits.
+    fn words(pages: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+        let Range { start, end } = pages;
+        let all = if start < end { start / 64..end.div_ceil(64) } else { 0..0 };
+        all.map(move |word| {
+            let (first, last) = (start.max(word * 64) % 64, (end - 1).min(word * 64 + 63) % 64);
+            (word * 8, (u64::MAX << first) & (u64::MAX >> (63 - last)))
+        })
+    }
+
+    /// How many of these are in it.
+    fn count_in(&self, pages: Range<usize>) -> u32 {
+        Pages::words(pages).map(|(at, mask)| (self.bits.load64(at) & mask).count_ones()).sum()
+    }
+
+    /// Puts these into it. Returns how many were not.
+    fn insert(&self, pages: Range<usize>) -> u32 {
+        let fresh = Pages::words(pages).map(|(at, mask)| (!self.bits.fetch_or64(at, mask) & mask).count_ones()).sum();
+        self.count.set(self.count.get() + fresh);
+        fresh
+    }
+
+    /// Takes these out of it. Returns how many there were.
+    fn remove(&self, pages: Range<usize>) -> u32 {
+        let held = Pages::words(pages).map(|(at, mask)| (self.bits.fetch_and64(at, !mask) & mask).count_ones()).sum();
+        self.count.set(self.count.get() - held);
+        held
+    }
+}
+
+/// The pages that hold some of these octets.
+const fn pages_of(octets: Range<usize>) -> Range<usize> {
+    octets.start / PAGE..octets.end.div_ceil(PAGE)
+}
+
+/// The pages that hold nothing but these octets.
+const fn whole_pages_of(octets: &Range<usize>) -> Range<usize> {
+    octets.start.div_ceil(PAGE)..octets.end / PAGE
+}
+
+const fn octets(pages: u32) -> u64 {
+    pages as u64 * PAGE as u64
+}
+
+#[cfg(test)]
+mod tests;

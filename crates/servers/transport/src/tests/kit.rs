@@ -493,7 +493,7 @@ impl App {
                 Event::AcceptorRemoved { .. } => self.removed += 1,
                 Event::SlotDone { slot, generation } => {
                     if let Some(mut extents) = self.send.remove(&slot) {
-                        extents.release_all(&self.layout.send_pool, &self.arena);
+                        extents.release_all(&self.layout.send_pool.state_in(&self.arena));
                     }
                     self.done.push(Socket { slot, generation });
                 }
@@ -558,7 +558,7 @@ impl App {
         let room = limit.saturating_sub(tail - acked).min(bytes.len() as u64);
         let mut extents = self.send.get(&socket.slot).copied().unwrap_or_default();
         let pool = self.layout.send_pool;
-        let end = extents.reserve(&pool, &self.arena, acked, tail, tail + room, 1 << 20);
+        let end = extents.reserve(&pool.state_in(&self.arena), acked, tail, tail + room, 1 << 20);
         let n = (end - tail) as usize;
         if n > 0 {
             let pieces = extents.pieces(tail, n).expect("reserved");
