@@ -6,6 +6,7 @@ use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::client::object::{Kind, Socket, any};
 use atoll_sockets::client::{Answer, Connecting};
+use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
 
 use crate::control::{Reason, ask_supervisor};
@@ -175,7 +176,7 @@ pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
             Err(Failure::Error(errno)) => Err(errno),
             Err(Failure::WouldBlock) if state.client.is_nonblocking(object) => Err(Errno::EAGAIN),
             Err(Failure::WouldBlock) => {
-                Ok(Err(state.client.socket(object).map_or(0, |s| s.options.receive_timeout_us)))
+                Ok(Err(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
             }
         }
     })?;
@@ -190,7 +191,7 @@ fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool
     let mut tried = 0;
     let (waits, timeout) = STATE.with(|state| {
         state.client.check_listening(object)?;
-        let timeout = state.client.socket(object).map_or(0, |socket| socket.options.receive_timeout_us);
+        let timeout = state.client.socket(object).map_or(0, |socket| socket.options.value(Name::ReceiveTimeout));
         Ok((!state.client.is_nonblocking(object), (timeout > 0).then(|| Duration::from_micros(timeout))))
     })?;
     let mut step = |state: &mut State| match accept_one(state, fd, object, nonblocking, close_on_exec) {
@@ -247,7 +248,8 @@ pub fn close(fd: i32, object: u32) -> bool {
     let linger = STATE.with(|state| {
         let entry = state.client.object(object)?;
         let is_last = entry.descriptors == 1;
-        let linger = state.client.socket(object).and_then(|s| s.options.linger).filter(|linger| *linger > 0 && is_last);
+        let linger =
+            state.client.socket(object).and_then(|s| s.options.linger()).filter(|linger| *linger > 0 && is_last);
         if linger.is_none() {
             return Some(Err(close_now(state, fd, object)));
         }
@@ -322,8 +324,8 @@ pub fn disconnect(object: u32) -> Result<(), Errno> {
 }
 
 fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
-    let is_fast =
-        STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.options.fast_open_connect));
+    let is_fast = STATE
+        .with(|state| state.client.socket(object).is_some_and(|socket| socket.options.is_on(Name::FastOpenConnect)));
     let opened = if is_fast { fast_open::connect(object, remote)? } else { Opened::Before };
     let nonblocking = STATE.with(|state| state.client.is_nonblocking(object));
     match opened {
@@ -341,7 +343,7 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
 
 /// Waits until a connection that is being opened is open.
 pub fn await_connection(object: u32) -> Result<(), Errno> {
-    let timeout = STATE.with(|state| state.client.socket(object).map_or(0, |s| s.options.send_timeout_us));
+    let timeout = STATE.with(|state| state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout)));
     let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
     let result = block(Some(object), timeout, |state| state.client.poll_connected(object));
     // connect(2), socket(7): the time of SO_SNDTIMEO has passed.

@@ -12,6 +12,7 @@ use atoll_base::Duration;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
 use atoll_sockets::client::object::{Kind, Place};
+use atoll_sockets::options::Name;
 
 use crate::control::{CONTROL, Control, Joined, Reason};
 use crate::state::{State, own};
@@ -95,8 +96,8 @@ impl ChildState {
         let token = state.client.new_token();
         let Some(socket) = state.client.socket(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
-        let (reuse_addr, reuse_port) = (socket.options.reuse_addr, socket.options.reuse_port);
-        let v6_only = socket.options.v6_only;
+        let [reuse_addr, reuse_port, v6_only] =
+            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
         let defer_accept = socket.options.defer_accept_seconds();
         let replicas = self.own.session.count();
         let authority = usize::from(local.port) % replicas;

@@ -14,8 +14,9 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Reply;
 use atoll_ipc::lease::Voucher;
 use atoll_sockets::client::groups::{Multicast, MulticastV6};
-use atoll_sockets::client::object::{Body, Datagram, Kind, Options, Place, Socket};
+use atoll_sockets::client::object::{Body, Datagram, Kind, Place, Socket};
 use atoll_sockets::listener::Listener;
+use atoll_sockets::options::Options;
 use atoll_sockets::stream::Local;
 
 use crate::child_state::ChildState;
@@ -275,7 +276,7 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
     words.extend([u64::from(uid) << 8 | u64::from(flags), granted, seal]);
     words.extend(endpoint(socket.local));
     words.extend(endpoint(socket.remote));
-    words.extend(option_words(&socket.options));
+    socket.options.write(words);
     words.push(socket.places().len() as u64);
     for place in socket.places() {
         words.extend([index(place) as u64, place.replica as u64, u64::from(place.slot.0), u64::from(place.generation)]);
@@ -299,109 +300,6 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     octets[..8].copy_from_slice(&high.to_ne_bytes());
     octets[8..].copy_from_slice(&low.to_ne_bytes());
     Endpoint::at(Addr::from_octets(octets), port as u16)
-}
-
-const OPTION_WORDS: usize = 25;
-
-fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
-    let flags = [
-        o.nodelay,
-        o.cork,
-        o.quickack,
-        o.keepalive,
-        o.reuse_addr,
-        o.reuse_port,
-        o.broadcast,
-        o.v6_only,
-        o.congestion & 1 != 0,
-        o.oob_inline,
-        o.dont_route,
-        o.packet_info,
-        o.congestion & 2 != 0,
-        o.fast_open_connect,
-        o.dont_fragment_v6,
-    ];
-    let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
-    let linger = o.linger.map_or(0, |seconds| 1 << 32 | u64::from(seconds));
-    let small = [
-        o.keep_idle,
-        o.keep_interval,
-        o.keep_count,
-        o.user_timeout,
-        o.receive_buffer,
-        o.send_buffer,
-        o.receive_low,
-        o.defer_accept,
-        o.max_segment,
-        o.ttl,
-        o.tos,
-        o.hops,
-        o.tclass,
-        o.linger2,
-        o.syn_count,
-        o.priority,
-        o.mtu_discover.map_or(0, |value| value + 1),
-        o.fast_open,
-        o.mtu_discover_v6.map_or(0, |value| value + 1),
-        o.unsent_low,
-    ];
-    let mut words = [0; OPTION_WORDS];
-    words[0] = bits;
-    words[1] = linger;
-    words[2] = o.receive_timeout_us;
-    words[3] = o.send_timeout_us;
-    for (word, value) in words[4..].iter_mut().zip(small) {
-        *word = value.into();
-    }
-    words[4 + small.len()] = o.pacing_rate;
-    words
-}
-
-fn options_of(words: &[u64]) -> Option<Options> {
-    let small = |at: usize| words.get(4 + at).map(|word| *word as u32);
-    let bits = *words.first()?;
-    let bit = |at: u32| bits >> at & 1 != 0;
-    let linger = *words.get(1)?;
-    Some(Options {
-        nodelay: bit(0),
-        cork: bit(1),
-        quickack: bit(2),
-        keepalive: bit(3),
-        reuse_addr: bit(4),
-        reuse_port: bit(5),
-        broadcast: bit(6),
-        v6_only: bit(7),
-        congestion: u8::from(bit(8)) | u8::from(bit(12)) << 1,
-        oob_inline: bit(9),
-        dont_route: bit(10),
-        packet_info: bit(11),
-        fast_open_connect: bit(13),
-        dont_fragment_v6: bit(14),
-        linger: (linger >> 32 != 0).then_some(linger as u32),
-        keep_idle: small(0)?,
-        keep_interval: small(1)?,
-        keep_count: small(2)?,
-        user_timeout: small(3)?,
-        receive_buffer: small(4)?,
-        send_buffer: small(5)?,
-        receive_low: small(6)?,
-        defer_accept: small(7)?,
-        max_segment: small(8)?,
-        ttl: small(9)?,
-        tos: small(10)?,
-        hops: small(11)?,
-        tclass: small(12)?,
-        linger2: small(13)?,
-        syn_count: small(14)?,
-        priority: small(15)?,
-        mtu_discover: small(16)?.checked_sub(1),
-        fast_open: small(17)?,
-        mtu_discover_v6: small(18)?.checked_sub(1),
-        unsent_low: small(19)?,
-        pacing_rate: *words.get(4 + 20)?,
-        receive_timeout_us: *words.get(2)?,
-        send_timeout_us: *words.get(3)?,
-    })
 }
 
 /// Reads words in order.
@@ -436,7 +334,7 @@ impl<'a> Words<'a> {
         let [kind, extra, protocol, flags, lease] = *self.take(5)? else { return None };
         let [who, granted, seal] = *self.take(3)? else { return None };
         let [a, b, c, d, e, f] = *self.take(6)? else { return None };
-        let options = options_of(self.take(OPTION_WORDS)?)?;
+        let options = Options::read(|count| self.take(count))?;
         let count = usize::try_from(self.next()?).ok()?;
         let mut places = Vec::new();
         for _ in 0..count {
@@ -473,7 +371,7 @@ impl<'a> Words<'a> {
             1 => Kind::Bound,
             2 => Kind::Listening(Box::new(Listener { backlog: extra as u32, ..Listener::default() })),
             3 => {
-                let local = Local { error_taken: extra != 0, ..options.local() };
+                let local = Local { error_taken: extra != 0, ..socket.options.local() };
                 Kind::Stream(*places.first()?, local)
             }
             4 if !places.is_empty() => Kind::Datagram(Box::new(Datagram {

@@ -9,11 +9,11 @@ use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
 use atoll_sockets::client::groups::{LOOPBACK_INDEX, Multicast};
 use atoll_sockets::client::options::Membership;
+use atoll_sockets::options::Value;
 
 use crate::calls::answer;
 use crate::lock::STATE;
 use crate::platform::Client;
-use crate::value::Value;
 
 mod v6;
 

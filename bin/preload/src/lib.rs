@@ -56,7 +56,6 @@ mod symbols;
 mod table;
 mod transfer;
 mod urgent;
-mod value;
 mod wait;
 mod waiter;
 

@@ -9,6 +9,7 @@ use atoll_sockets::{Errno, Failure};
 
 use atoll_sockets::client::object::{Kind, Socket};
 pub use atoll_sockets::client::transfer::Received;
+use atoll_sockets::options::Name;
 use libc::iovec;
 
 use crate::calls::ensure_datagrams;
@@ -85,7 +86,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
                 Err(Errno::EAGAIN)
             }
             Err(Failure::WouldBlock) => {
-                Ok(Now::Wait(state.client.socket(object).map_or(0, |s| s.options.receive_timeout_us)))
+                Ok(Now::Wait(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
             }
         }
     });
@@ -238,7 +239,7 @@ fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result
                 Err(Errno::EAGAIN)
             }
             Err(Failure::WouldBlock) => {
-                Ok(Now::Wait(state.client.socket(object).map_or(0, |s| s.options.send_timeout_us)))
+                Ok(Now::Wait(state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout))))
             }
         }
     });

@@ -12,6 +12,7 @@
 //! * [`datagram`]: the same for records
 //! * [`listener`]: connections on offer, and the claim (P4)
 //! * [`asking`]: the same for applications that ask for each connection (P4's naive accept)
+//! * [`options`]: the table of socket options, and the values of one socket
 //! * [`watch`]: interest lists and ready lists of epoll
 //! * [`errno`]: from cause to errno
 #![no_std]
@@ -24,6 +25,7 @@ pub mod client;
 pub mod datagram;
 pub mod errno;
 pub mod listener;
+pub mod options;
 pub mod outbox;
 pub mod port;
 pub mod slab;

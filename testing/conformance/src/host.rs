@@ -24,6 +24,7 @@ use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Kind, Object, Socket};
 use atoll_sockets::client::session::Session;
 use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
+use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
 use atoll_testkit::Front;
 use atoll_transport::{Config, EcnMode, FastOpenSides, Secrets, Transport};
@@ -282,10 +283,10 @@ impl Host {
         let object = self.client.insert(Object::socket(protocol, is_v6, nonblocking));
         if let Some(Socket { options, .. }) = self.client.socket_mut(object) {
             // Every bind is allowed to take the port of what has ended.
-            options.reuse_addr = true;
+            options.set(Name::ReuseAddr, 1);
             if protocol == Protocol::Tcp {
-                options.congestion = u8::try_from(self.congestion).unwrap_or_default();
-                options.unsent_low = self.unsent_low.unwrap_or_default();
+                options.set(Name::Congestion, self.congestion.into());
+                options.set(Name::UnsentLow, self.unsent_low.unwrap_or_default().into());
             }
         }
         Ok(self.add(object))

@@ -5,10 +5,10 @@ use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
 use atoll_sockets::client::groups::{LOOPBACK_INDEX, MulticastV6};
 use atoll_sockets::client::options::Membership;
+use atoll_sockets::options::Value;
 
 use super::{Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, index};
 use crate::platform::Client;
-use crate::value::Value;
 
 /// Memberships of one socket. Linux bounds their memory (`optmem_max`), which is enough for somewhat more.
 const MEMBERSHIPS_MAX: usize = 64;

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
+use atoll_sockets::options::Name;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::sockets::{goes_to_kernel, server};
@@ -163,7 +164,8 @@ unsafe fn receiver(
     if addr.is_null() {
         return Ok(None);
     }
-    let known = STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.v6_only)));
+    let known =
+        STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.is_on(Name::V6Only))));
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): with a connection the address is ignored; with MSG_FASTOPEN there is none yet.

@@ -6,6 +6,7 @@ use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::{Body, Kind, Object, Socket};
+use atoll_sockets::options::Name;
 use libc::{sockaddr, socklen_t};
 
 use super::{Address, answer, fail, write_address};
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let choice = STATE.with(|state| {
         let undecided = is_undecided(state, object);
         let (v6, v6_only, udp) = match state.client.socket(object) {
-            Some(socket) => (socket.v6, socket.options.v6_only, socket.protocol == Protocol::Udp),
+            Some(socket) => (socket.v6, socket.options.is_on(Name::V6Only), socket.protocol == Protocol::Udp),
             None => return Err(Errno::ENOTSOCK),
         };
         let Some(session) = state.client.own() else { return Ok(None) };
@@ -150,7 +151,7 @@ fn choose(object: u32, address: Address) -> Choice {
         let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
         match address.endpoint(socket.v6) {
             // tcp_v6_connect, ip6_datagram_connect: such a socket has no way to IPv4.
-            Some(endpoint) if socket.v6 && socket.options.v6_only && endpoint.addr.is_v4() => {
+            Some(endpoint) if socket.v6 && socket.options.is_on(Name::V6Only) && endpoint.addr.is_v4() => {
                 Choice::Fail(Errno::ENETUNREACH)
             }
             Some(endpoint) if is_for_stack(state, socket, endpoint) => Choice::Stack(endpoint),
@@ -267,10 +268,15 @@ pub unsafe extern "C" fn getsockopt(
     }
     match options::get(object, level, name) {
         Ok(found) => {
-            let bytes = found.bytes();
-            let room = (room as usize).min(bytes.len());
+            let octets = found.octets();
+            let room = (room as usize).min(octets.len());
+            // ip(7): of a small number at that level an octet is enough, where there is no room for more.
+            let is_small = level == libc::IPPROTO_IP
+                && octets.len() == 4
+                && u32::from_ne_bytes([octets[0], octets[1], octets[2], octets[3]]) < 256;
+            let room = if is_small && (1..4).contains(&room) { 1 } else { room };
             // SAFETY: the program's memory, `*len` bytes of it.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room) };
+            unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), value.cast::<u8>(), room) };
             // SAFETY: not null.
             unsafe { *len = room as socklen_t };
             0
@@ -296,12 +302,11 @@ pub unsafe extern "C" fn setsockopt(
         if value.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) } };
     let is_fresh = STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);
-    if is_fresh {
-        // The kernel may still get this socket, and knows options that we do not.
+    if is_fresh && ours.is_ok() {
+        // The socket may still become the kernel's, which then has what it was told. Its answer is not ours:
+        // what the stack refuses was not taken, and what it takes acts.
         // SAFETY: passed on.
-        let kernels = unsafe { real::setsockopt(fd, level, name, value, len) };
-        // Only we know the addresses of the stack.
-        return if ours.is_ok() && groups::is_option(level, name) { 0 } else { kernels };
+        let _ = unsafe { real::setsockopt(fd, level, name, value, len) };
     }
     if ours.is_ok() && (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) {
         return answer(calls::listen_again(object));

@@ -12,11 +12,12 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::NO_USER;
 
 use super::Client;
-use super::object::{Datagram, Kind, Options, Place, Socket, any};
+use super::object::{Datagram, Kind, Place, Socket, any};
 use super::platform::Platform;
 use super::questions::Answer;
 use super::session::Session;
 use crate::listener::Listener;
+use crate::options::Name;
 use crate::{Errno, Failure};
 
 /// Ports below this one need a privilege, unless the stack says otherwise. ip(7),
@@ -86,7 +87,7 @@ impl<P: Platform> Client<P> {
         }
         let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
         // Most sockets share nothing, and have high ports: whose they are nobody has to know.
-        let needs_pass = socket.options.reuse_port || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
+        let needs_pass = socket.options.is_on(Name::ReusePort) || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
     }
 
@@ -94,7 +95,8 @@ impl<P: Platform> Client<P> {
     /// the answer.
     pub fn ask_for_port(&mut self, object: u32, binding: &Binding, passes: &[Command]) -> Result<u32, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
-        let Options { reuse_addr, reuse_port, v6_only, .. } = socket.options;
+        let [reuse_addr, reuse_port, v6_only] =
+            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
         let Binding { lease, local, authority, .. } = *binding;
         let protocol = socket.protocol;
         self.ask_one(authority, passes, |token| Command::Bind {
@@ -128,7 +130,7 @@ impl<P: Platform> Client<P> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease) = (socket.local, socket.lease);
         let shown = socket.show_all(replicas);
-        let Options { reuse_port, v6_only, .. } = socket.options;
+        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
         let mut places = socket.places().to_vec();
         let is_new = places.is_empty();
         if is_new {
@@ -217,7 +219,9 @@ impl<P: Platform> Client<P> {
     /// Whether the port's authority wants to see now whose the socket is: it was bound without SO_REUSEPORT.
     pub fn is_nobodys(&self, object: u32, registration: &Registration) -> bool {
         registration.answered == 0
-            && self.socket(object).is_some_and(|socket| socket.options.reuse_port && socket.voucher.uid == NO_USER)
+            && self
+                .socket(object)
+                .is_some_and(|socket| socket.options.is_on(Name::ReusePort) && socket.voucher.uid == NO_USER)
     }
 
     /// Asks the next replica to listen. Returns the token of its answer; `None`: all have answered.
@@ -234,7 +238,7 @@ impl<P: Platform> Client<P> {
         }
         let replica = (usize::from(local.port) % replicas + answered) % replicas;
         let socket = self.socket(object).ok_or(Errno::EBADF)?;
-        let Options { reuse_port, v6_only, .. } = socket.options;
+        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
         let defer_accept = socket.options.defer_accept_seconds();
         let show: Vec<Command> =
             if passes.is_empty() { socket.show(replica, replicas).into_iter().collect() } else { passes.to_vec() };

@@ -86,7 +86,7 @@ impl<P: Platform> Client<P> {
         let show = self.socket(object).and_then(|socket| socket.show(replica, replicas));
         let place = self.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
         let Place { slot, generation, .. } = place;
-        let linger = self.socket(object).and_then(|socket| socket.options.linger);
+        let linger = self.socket(object).and_then(|socket| socket.options.linger());
         if let Some(stream) =
             self.sessions[0].replicas().get(replica).and_then(|replica| Stream::new(replica.port(), slot, generation))
         {

@@ -12,6 +12,7 @@ use super::platform::Platform;
 use super::questions::Answer;
 use super::session::{NOBODY, News, Session};
 use crate::listener::Offer;
+use crate::options::Name;
 
 impl<P: Platform> Client<P> {
     /// Whether a replica has sent something, or may have.
@@ -191,10 +192,11 @@ impl<P: Platform> Client<P> {
     fn register_again(&mut self, object: u32, replica: usize) {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
-        let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, socket.options);
+        let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, &socket.options);
         let mut commands = Vec::new();
         let show = socket.show_again();
-        let (reuse_addr, reuse_port, v6_only) = (options.reuse_addr, options.reuse_port, options.v6_only);
+        let [reuse_addr, reuse_port, v6_only] =
+            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| options.is_on(name));
         let mut listens = false;
         if usize::from(local.port) % replicas == replica {
             commands.extend(show);

@@ -130,21 +130,20 @@ impl<P: Platform> Client<P> {
         self.check_listening(object)?;
         let offer = self.claim_offer(object)?;
         let Some(parent) = self.socket(object) else { return Err(Errno::EINVAL.into()) };
-        let (v6, inherited) = (parent.v6, parent.options);
+        let (v6, inherited) = (parent.v6, parent.options.clone());
         let replica = usize::from(offer.replica);
         let place = Place { session: 0, replica, slot: offer.slot, generation: offer.generation };
         let mut socket = Socket::new(Protocol::Tcp, v6);
         socket.kind = Kind::Stream(place, inherited.local());
         socket.local = offer.local;
         socket.remote = offer.remote;
+        let resets = inherited.linger() == Some(0);
         socket.options = inherited;
         socket.pooled = true;
         socket.connect_reported = true;
         let number = self.objects.insert(Object::new(Body::Socket(socket), nonblocking));
         self.set_user(place, number);
-        if inherited.linger == Some(0)
-            && let Some((stream, ..)) = self.stream(number)
-        {
+        if resets && let Some((stream, ..)) = self.stream(number) {
             stream.set_reset_on_close(true);
         }
         Ok(number)

@@ -11,6 +11,7 @@ use atoll_ipc::lease::{Pass, Voucher};
 use super::groups::Multicast;
 use super::platform::Platform;
 use crate::listener::Listener;
+use crate::options::Options;
 use crate::stream::Local;
 use crate::watch::Head;
 
@@ -142,100 +143,6 @@ pub struct Place {
     pub slot: SlotId,
     /// Its generation.
     pub generation: u32,
-}
-
-// structure: Options: a field for each option of a socket
-/// Options that live here; the numbers are those of the socket API.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Options {
-    /// `TCP_NODELAY`.
-    pub nodelay: bool,
-    /// `TCP_CORK`.
-    pub cork: bool,
-    /// `TCP_QUICKACK`.
-    pub quickack: bool,
-    /// `SO_KEEPALIVE`.
-    pub keepalive: bool,
-    /// `SO_REUSEADDR`.
-    pub reuse_addr: bool,
-    /// `SO_REUSEPORT`.
-    pub reuse_port: bool,
-    /// `SO_BROADCAST`.
-    pub broadcast: bool,
-    /// `IPV6_V6ONLY`.
-    pub v6_only: bool,
-    /// `TCP_CONGESTION`, as an index into `CONGESTION_NAMES`.
-    pub congestion: u8,
-    /// `SO_OOBINLINE`.
-    pub oob_inline: bool,
-    /// `SO_DONTROUTE`.
-    pub dont_route: bool,
-    /// `IP_PKTINFO`.
-    pub packet_info: bool,
-    /// `TCP_FASTOPEN_CONNECT`.
-    pub fast_open_connect: bool,
-    /// `SO_LINGER` in seconds, if it is on.
-    pub linger: Option<u32>,
-    /// `TCP_KEEPIDLE` in seconds; 0: not set.
-    pub keep_idle: u32,
-    /// `TCP_KEEPINTVL` in seconds; 0: not set.
-    pub keep_interval: u32,
-    /// `TCP_KEEPCNT`; 0: not set.
-    pub keep_count: u32,
-    /// `TCP_USER_TIMEOUT` in milliseconds.
-    pub user_timeout: u32,
-    /// `SO_RCVBUF` in octets, half of what getsockopt(2) returns; 0: not set.
-    pub receive_buffer: u32,
-    /// `SO_SNDBUF` in octets, half of what getsockopt(2) returns; 0: not set.
-    pub send_buffer: u32,
-    /// `SO_RCVLOWAT`; 0: not set.
-    pub receive_low: u32,
-    /// `TCP_DEFER_ACCEPT` in seconds.
-    pub defer_accept: u32,
-    /// `TCP_MAXSEG`; 0: not set.
-    pub max_segment: u32,
-    /// `TCP_NOTSENT_LOWAT`; 0: not set.
-    pub unsent_low: u32,
-    /// `SO_MAX_PACING_RATE`; 0: not set.
-    pub pacing_rate: u64,
-    /// `IP_TTL`; 0: not set.
-    pub ttl: u32,
-    /// `IP_TOS`.
-    pub tos: u32,
-    /// One more than `IPV6_UNICAST_HOPS`; 0: not set.
-    pub hops: u32,
-    /// `IPV6_TCLASS`.
-    pub tclass: u32,
-    /// `TCP_LINGER2` in seconds; 0: not set.
-    pub linger2: u32,
-    /// `TCP_SYNCNT`; 0: not set.
-    pub syn_count: u32,
-    /// `SO_PRIORITY`.
-    pub priority: u32,
-    /// `IP_MTU_DISCOVER`, if it was set.
-    pub mtu_discover: Option<u32>,
-    /// `IPV6_MTU_DISCOVER`, if it was set.
-    pub mtu_discover_v6: Option<u32>,
-    /// `IPV6_DONTFRAG`.
-    pub dont_fragment_v6: bool,
-    /// `TCP_FASTOPEN`: the length of the queue.
-    pub fast_open: u32,
-    /// `SO_RCVTIMEO`; 0: none.
-    pub receive_timeout_us: u64,
-    /// `SO_SNDTIMEO`; 0: none.
-    pub send_timeout_us: u64,
-}
-
-impl Options {
-    /// `TCP_DEFER_ACCEPT` as replicas are told: in seconds, at most 65535.
-    pub fn defer_accept_seconds(&self) -> u16 {
-        u16::try_from(self.defer_accept).unwrap_or(u16::MAX)
-    }
-
-    /// What the options mean to one connection.
-    pub fn local(&self) -> Local {
-        Local { receive_low: self.receive_low, urgent_inline: self.oob_inline, ..Local::default() }
-    }
 }
 
 /// An epoll instance.

@@ -7,10 +7,17 @@ use alloc::vec::Vec;
 use atoll_base::Addr;
 use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
+use atoll_ipc::page::FAST_OPEN_CLIENT;
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 
 use super::Client;
-use super::object::{Kind, Options, Place};
+use super::object::{Kind, Place};
 use super::platform::Platform;
+use crate::errno::Errno;
+use crate::options::{Name, Row, Told, Value, When};
+
+/// linux/asm-generic/socket.h: what root and nobody else may set, and nobody here.
+const MARK: (i32, i32) = (SOL_SOCKET, libc::SO_MARK);
 
 /// What replicas are told of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,65 +30,157 @@ pub enum Membership {
     Leaves,
 }
 
-/// `SO_MAX_PACING_RATE` as replicas are told, in octets a second: they pace up to 4 GB a second.
-pub fn pacing_rate(rate: u64) -> u32 {
-    u32::try_from(rate).unwrap_or(u32::MAX)
-}
-
 impl<P: Platform> Client<P> {
-    /// Tells replicas every option of a socket that differs from the default.
+    /// Sets an option of a socket. `value`: as the program has written it. Fails as setsockopt(2), with
+    /// ENOPROTOOPT for what is not in the table.
+    pub fn set_option(&mut self, object: u32, level: i32, number: i32, value: &[u8]) -> Result<(), Errno> {
+        let may_open_fast = self.own().is_some_and(|session| session.facts.fast_open & FAST_OPEN_CLIENT != 0);
+        let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+        let is_tcp = socket.protocol == Protocol::Tcp;
+        let is_level = matches!(level, SOL_SOCKET | IPPROTO_IP | IPPROTO_TCP | IPPROTO_IPV6);
+        if level == SOL_SOCKET && value.len() < size_of::<i32>() && number != libc::SO_BINDTODEVICE {
+            return Err(Errno::EINVAL);
+        }
+        let row = Row::find(level, number).filter(|_| match level {
+            IPPROTO_TCP => is_tcp,
+            IPPROTO_IPV6 => socket.v6,
+            _ => true,
+        });
+        let refused = if is_level { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP };
+        let row = row.ok_or(if (level, number) == MARK { Errno::EPERM } else { refused })?;
+        let mut held = row.decode(value, socket.options.value(row.name), is_tcp)?;
+        if row.name == Name::ReceiveLow
+            && is_tcp
+            && let Some(buffer) = socket.options.set_value(Name::ReceiveBuffer)
+        {
+            // tcp_set_rcvlowat: who waits for more than there is room for would wait for ever.
+            held = held.min(buffer);
+        }
+        if row.name == Name::FastOpenConnect && !may_open_fast {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let is_in_time = match row.when {
+            // As on Linux, one that was there may only become another.
+            When::Always if row.name == Name::WindowClamp && held == 0 => {
+                matches!(socket.kind, Kind::Fresh | Kind::Bound)
+            }
+            When::Always => true,
+            When::Fresh => matches!(socket.kind, Kind::Fresh),
+            When::Unconnected => matches!(socket.kind, Kind::Fresh | Kind::Bound),
+            When::NotConnected => matches!(socket.kind, Kind::Fresh | Kind::Bound | Kind::Listening(_)),
+        };
+        if !is_in_time {
+            return Err(Errno::EINVAL);
+        }
+        // Whoever sets it again and again, as web servers do, tells replicas once.
+        let is_new = socket.options.value(row.name) != held || row.name == Name::QuickAck;
+        socket.options.set(row.name, held);
+        self.apply(object, row.name);
+        if is_new {
+            self.tell(object, row);
+        }
+        Ok(())
+    }
+
+    /// The value of an option of a socket. Fails as getsockopt(2).
+    pub fn option(&self, object: u32, level: i32, number: i32) -> Result<Value, Errno> {
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        let is_tcp = socket.protocol == Protocol::Tcp;
+        match level {
+            // Linux passes it on to the level of datagrams, and from there to IPv6.
+            IPPROTO_TCP if !is_tcp && socket.v6 => return Err(Errno::ENOPROTOOPT),
+            IPPROTO_TCP if !is_tcp => return Err(Errno::EOPNOTSUPP),
+            IPPROTO_IPV6 if !socket.v6 => return Err(Errno::EOPNOTSUPP),
+            SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6 => {}
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        if let Some(row) = Row::find(level, number) {
+            let set = socket.options.set_value(row.name);
+            return Ok(row.encode(set.unwrap_or(row.default), set.is_some()));
+        }
+        let family = if socket.v6 { libc::AF_INET6 } else { libc::AF_INET };
+        let kind = if is_tcp { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
+        let value = match (level, number) {
+            (SOL_SOCKET, libc::SO_TYPE) => kind as u32,
+            (SOL_SOCKET, libc::SO_DOMAIN) => family as u32,
+            (SOL_SOCKET, libc::SO_PROTOCOL) => socket.protocol as u32,
+            (SOL_SOCKET, libc::SO_ACCEPTCONN) => matches!(socket.kind, Kind::Listening(_)).into(),
+            (SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
+            // As on Linux before a segment has come.
+            (SOL_SOCKET, libc::SO_INCOMING_CPU) => u32::MAX,
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        Ok(Value::of_int(value))
+    }
+
+    /// What the library itself does about a new value.
+    fn apply(&mut self, object: u32, name: Name) {
+        let Some(socket) = self.socket_mut(object) else { return };
+        let options = socket.options.local();
+        match (name, &mut socket.kind) {
+            (Name::ReceiveLow, Kind::Stream(_, local)) => local.receive_low = options.receive_low,
+            (Name::OobInline, Kind::Stream(_, local)) => local.urgent_inline = options.urgent_inline,
+            (Name::Linger, Kind::Stream(..)) => {
+                let resets = socket.options.linger() == Some(0);
+                let _family = self.family(object);
+                if let Some((stream, ..)) = self.stream(object) {
+                    stream.set_reset_on_close(resets);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells replicas of a new value.
+    fn tell(&mut self, object: u32, row: &Row) {
+        let Some(socket) = self.socket(object) else { return };
+        let Some(option) = row.told(socket.protocol == Protocol::Tcp) else { return };
+        let value = socket.options.told(row);
+        match row.told {
+            Told::KeepAlive(_) => self.send_keep_alive(object),
+            _ => self.send_option(object, option, value),
+        }
+    }
+
+    /// Tells replicas every option of a socket that was set.
     pub fn send_options(&mut self, object: u32) {
         let Some(socket) = self.socket(object) else { return };
-        let (o, udp) = (socket.options, socket.protocol == Protocol::Udp);
-        let listening = matches!(socket.kind, Kind::Listening(_));
-        for (differs, option, value) in [
-            (o.nodelay, SocketOption::NoDelay, 1),
-            (o.cork, SocketOption::Cork, 1),
-            (o.quickack, SocketOption::QuickAck, 1),
-            (o.user_timeout > 0, SocketOption::UserTimeout, o.user_timeout),
-            (o.max_segment > 0, SocketOption::MaxSegment, o.max_segment),
-            (o.receive_buffer > 0, SocketOption::ReceiveBuffer, o.receive_buffer),
-            (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
-            (o.congestion > 0, SocketOption::Congestion, o.congestion.into()),
-            (o.linger2 > 0, SocketOption::Linger2, o.linger2),
-            (o.syn_count > 0, SocketOption::SynCount, o.syn_count),
-            (o.unsent_low > 0, SocketOption::UnsentLow, o.unsent_low),
-            (o.pacing_rate > 0 && !udp, SocketOption::MaxPacingRate, pacing_rate(o.pacing_rate)),
-            (o.fast_open > 0 && listening, SocketOption::FastOpen, o.fast_open),
-            (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
-            (o.tos > 0, SocketOption::TypeOfService, o.tos),
-            (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or_default()),
-            (o.mtu_discover_v6.is_some() && udp, SocketOption::MtuDiscoverV6, o.mtu_discover_v6.unwrap_or_default()),
-            (o.dont_fragment_v6 && udp, SocketOption::DontFragmentV6, 1),
-            (o.hops > 0, SocketOption::UnicastHops, o.hops.saturating_sub(1)),
-            (o.tclass > 0, SocketOption::TrafficClass, o.tclass),
-        ] {
-            if differs {
-                self.send_option(object, option, value);
+        let is_tcp = socket.protocol == Protocol::Tcp;
+        let is_listening = matches!(socket.kind, Kind::Listening(_));
+        let (mut told, mut keeps_alive) = (Vec::new(), false);
+        for (row, held) in socket.options.iter() {
+            // TCP_QUICKACK reads as on though nobody has asked for it.
+            let differs = held != row.default || row.name == Name::QuickAck;
+            let Some(option) = row.told(is_tcp).filter(|_| differs) else { continue };
+            match row.told {
+                Told::KeepAlive(_) => keeps_alive |= socket.options.is_on(Name::KeepAlive),
+                Told::Listener(_) if !is_listening => {}
+                _ => told.push((option, socket.options.told(row))),
             }
         }
-        self.send_keep_alive(object, &o);
-        if udp {
+        for (option, value) in told {
+            self.send_option(object, option, value);
+        }
+        if keeps_alive {
+            self.send_keep_alive(object);
+        }
+        if !is_tcp {
             self.send_groups(object);
         }
     }
 
     /// Tells replicas of keep-alive first, of its times afterwards: turning it on resets them.
-    pub fn send_keep_alive(&mut self, object: u32, o: &Options) {
-        let listening = self.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Listening(_)));
-        if !o.keepalive && listening {
+    pub fn send_keep_alive(&mut self, object: u32) {
+        let Some(socket) = self.socket(object) else { return };
+        let options = socket.options.clone();
+        let is_on = options.is_on(Name::KeepAlive);
+        if !is_on && matches!(socket.kind, Kind::Listening(_)) {
             return;
         }
-        self.send_option(object, SocketOption::KeepAlive, o.keepalive.into());
-        if o.keepalive {
-            for (option, value) in [
-                (SocketOption::KeepIdle, o.keep_idle),
-                (SocketOption::KeepInterval, o.keep_interval),
-                (SocketOption::KeepCount, o.keep_count),
-            ] {
-                if value > 0 {
-                    self.send_option(object, option, value);
-                }
+        self.send_option(object, SocketOption::KeepAlive, is_on.into());
+        for (row, _) in options.iter().filter(|_| is_on) {
+            if let (Told::KeepAlive(option), true) = (row.told, row.name != Name::KeepAlive) {
+                self.send_option(object, option, options.told(row));
             }
         }
     }

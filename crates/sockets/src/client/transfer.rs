@@ -7,6 +7,7 @@ use atoll_ipc::command::SocketOption;
 use super::Client;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
+use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
 
@@ -260,7 +261,7 @@ impl<P: Platform> Client<P> {
 
     /// MSG_MORE: as if the socket were corked until the next call without it.
     fn cork_for_more(&mut self, object: u32) {
-        if self.socket(object).is_some_and(|socket| socket.options.cork) {
+        if self.socket(object).is_some_and(|socket| socket.options.is_on(Name::Cork)) {
             return;
         }
         self.send_option(object, SocketOption::Cork, 1);
@@ -276,7 +277,7 @@ impl<P: Platform> Client<P> {
             && socket.more
         {
             socket.more = false;
-            if !socket.options.cork {
+            if !socket.options.is_on(Name::Cork) {
                 self.send_option(object, SocketOption::Cork, 0);
             }
         }
@@ -294,7 +295,7 @@ impl<P: Platform> Client<P> {
             return Err(errno.into());
         }
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
-        let (remote, broadcast) = (socket.remote, socket.options.broadcast);
+        let (remote, broadcast) = (socket.remote, socket.options.is_on(Name::Broadcast));
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
         if peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
@@ -323,11 +324,11 @@ impl<P: Platform> Client<P> {
             return Err(Errno::ENETUNREACH);
         }
         let (discover, headers) = match to.addr.is_v4() {
-            true => (options.mtu_discover, HEADERS),
-            false => (options.mtu_discover_v6, HEADERS_V6),
+            true => (Name::MtuDiscover, HEADERS),
+            false => (Name::MtuDiscoverV6, HEADERS_V6),
         };
-        let is_whole = discover.is_some_and(|value| !FRAGMENTING.contains(&value))
-            || (options.dont_fragment_v6 && !to.addr.is_v4());
+        let is_whole = options.set_value(discover).is_some_and(|value| !FRAGMENTING.contains(&(value as u32)))
+            || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
         let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
         if is_whole && len + headers > session.mtu_for(to.addr) && !is_inside {
             return Err(Errno::EMSGSIZE);

@@ -3,7 +3,8 @@
 use atoll_ipc::arena::INFO;
 use atoll_ipc::info::Info;
 use atoll_ipc::{CONGESTION_NAMES, Command, SocketOption};
-use atoll_sockets::client::object::{Kind, Options};
+use atoll_sockets::client::object::Kind;
+use atoll_sockets::options::{Name, Options, Row, TABLE};
 use atoll_sockets::{Errno, Failure};
 
 use super::{Host, Outcome};
@@ -33,12 +34,12 @@ impl Host {
     /// An option that the replica acts on.
     pub fn set_option(&mut self, fd: i32, option: SocketOption, value: u32) -> Outcome {
         let object = self.object(fd)?;
-        let options = self.options_mut(fd)?;
-        store(options, option, value);
-        let options = *options;
+        if let Some(name) = name_of(option) {
+            self.options_mut(fd)?.set(name, value.into());
+        }
         match option {
             SocketOption::KeepAlive | SocketOption::KeepIdle | SocketOption::KeepInterval | SocketOption::KeepCount => {
-                self.client.send_keep_alive(object, &options)
+                self.client.send_keep_alive(object)
             }
             _ => self.client.send_option(object, option, value),
         }
@@ -73,18 +74,19 @@ impl Host {
     }
 
     fn was_set(&mut self, fd: i32, option: SocketOption) -> Result<Option<u32>, Failure> {
-        Ok(value_of(self.options_mut(fd)?, option))
+        let held = name_of(option).and_then(|name| self.options_mut(fd).ok()?.set_value(name));
+        Ok(held.map(|held| u32::try_from(held).unwrap_or(u32::MAX)))
     }
 
     /// TCP_CONGESTION.
     pub fn congestion(&mut self, fd: i32) -> Result<&'static str, Failure> {
-        let number = self.options_mut(fd)?.congestion;
-        Ok(CONGESTION_NAMES.get(usize::from(number)).copied().unwrap_or_default())
+        let number = self.options_mut(fd)?.value(Name::Congestion);
+        Ok(CONGESTION_NAMES.get(number as usize).copied().unwrap_or_default())
     }
 
     /// SO_LINGER with zero time, or without.
     pub fn set_aborts(&mut self, fd: i32, aborts: bool) -> Outcome {
-        self.options_mut(fd)?.linger = aborts.then_some(0);
+        self.options_mut(fd)?.set_linger(aborts.then_some(0));
         let object = self.object(fd)?;
         if let Some((stream, ..)) = self.client.stream(object) {
             stream.set_reset_on_close(aborts);
@@ -119,65 +121,9 @@ impl Host {
     }
 }
 
-/// Keeps the value of an option.
-fn store(o: &mut Options, option: SocketOption, value: u32) {
-    let on = value != 0;
-    match option {
-        SocketOption::NoDelay => o.nodelay = on,
-        SocketOption::Cork => o.cork = on,
-        SocketOption::QuickAck => o.quickack = on,
-        SocketOption::KeepAlive => o.keepalive = on,
-        SocketOption::Broadcast => o.broadcast = on,
-        SocketOption::KeepIdle => o.keep_idle = value,
-        SocketOption::KeepInterval => o.keep_interval = value,
-        SocketOption::KeepCount => o.keep_count = value,
-        SocketOption::UserTimeout => o.user_timeout = value,
-        SocketOption::MaxSegment => o.max_segment = value,
-        SocketOption::ReceiveBuffer => o.receive_buffer = value,
-        SocketOption::SendBuffer => o.send_buffer = value,
-        SocketOption::Congestion => o.congestion = u8::try_from(value).unwrap_or_default(),
-        SocketOption::Linger2 => o.linger2 = value,
-        SocketOption::SynCount => o.syn_count = value,
-        SocketOption::DeferAccept => o.defer_accept = value,
-        SocketOption::UnsentLow => o.unsent_low = value,
-        SocketOption::MaxPacingRate => o.pacing_rate = value.into(),
-        SocketOption::FastOpen => o.fast_open = value,
-        SocketOption::TimeToLive => o.ttl = value,
-        SocketOption::TypeOfService => o.tos = value,
-        SocketOption::UnicastHops => o.hops = value.wrapping_add(1),
-        SocketOption::TrafficClass => o.tclass = value,
-        // Scripts have no others.
-        _ => {}
-    }
-}
-
-/// The value of an option, if it was set to another than the default.
-fn value_of(o: &Options, option: SocketOption) -> Option<u32> {
-    let value = match option {
-        SocketOption::NoDelay => o.nodelay.into(),
-        SocketOption::Cork => o.cork.into(),
-        SocketOption::QuickAck => o.quickack.into(),
-        SocketOption::KeepAlive => o.keepalive.into(),
-        SocketOption::Broadcast => o.broadcast.into(),
-        SocketOption::KeepIdle => o.keep_idle,
-        SocketOption::KeepInterval => o.keep_interval,
-        SocketOption::KeepCount => o.keep_count,
-        SocketOption::UserTimeout => o.user_timeout,
-        SocketOption::MaxSegment => o.max_segment,
-        SocketOption::ReceiveBuffer => o.receive_buffer,
-        SocketOption::SendBuffer => o.send_buffer,
-        SocketOption::Congestion => o.congestion.into(),
-        SocketOption::Linger2 => o.linger2,
-        SocketOption::SynCount => o.syn_count,
-        SocketOption::DeferAccept => o.defer_accept,
-        SocketOption::UnsentLow => o.unsent_low,
-        SocketOption::MaxPacingRate => u32::try_from(o.pacing_rate).unwrap_or(u32::MAX),
-        SocketOption::FastOpen => o.fast_open,
-        SocketOption::TimeToLive => o.ttl,
-        SocketOption::TypeOfService => o.tos,
-        SocketOption::UnicastHops => return o.hops.checked_sub(1),
-        SocketOption::TrafficClass => o.tclass,
-        _ => 0,
-    };
-    (value != 0).then_some(value)
+/// The option of which replicas are told so.
+fn name_of(option: SocketOption) -> Option<Name> {
+    // A clamp is told as a buffer, which is not the option that scripts set.
+    let is_it = |row: &&Row| row.told(true) == Some(option) && row.name != Name::WindowClamp;
+    TABLE.iter().find(is_it).map(|row| row.name)
 }

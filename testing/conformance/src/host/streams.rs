@@ -5,6 +5,7 @@ use atoll_ipc::command::Protocol;
 use atoll_sockets::client::Connecting;
 use atoll_sockets::client::simulated::Opening;
 use atoll_sockets::client::transfer::{Receiving, Sending};
+use atoll_sockets::options::Name;
 use atoll_sockets::urgent::Urgent;
 use atoll_sockets::{Errno, Failure};
 
@@ -56,7 +57,7 @@ impl Host {
         let (protocol, is_fast) = self
             .client
             .socket(object)
-            .map(|socket| (socket.protocol, socket.options.fast_open_connect))
+            .map(|socket| (socket.protocol, socket.options.is_on(Name::FastOpenConnect)))
             .ok_or(Errno::ENOTSOCK)?;
         if protocol == Protocol::Udp {
             return self.connect_datagrams(fd, remote);
@@ -101,7 +102,7 @@ impl Host {
 
     /// TCP_FASTOPEN_CONNECT.
     pub fn set_fast_open_connect(&mut self, fd: i32, on: bool) -> Outcome {
-        self.options_mut(fd)?.fast_open_connect = on;
+        self.options_mut(fd)?.set(Name::FastOpenConnect, on.into());
         Ok(0)
     }
 
@@ -152,7 +153,7 @@ impl Host {
 
     /// SO_OOBINLINE.
     pub fn set_urgent_inline(&mut self, fd: i32, inline: bool) -> Outcome {
-        self.options_mut(fd)?.oob_inline = inline;
+        self.options_mut(fd)?.set(Name::OobInline, inline.into());
         let object = self.object(fd)?;
         if let Some((_, local, _)) = self.client.stream(object) {
             local.urgent_inline = inline;

@@ -12,6 +12,7 @@ use atoll_sockets::client::session::{Session, Shared};
 use atoll_sockets::client::simulated::{Moment, Opening, Simulated};
 use atoll_sockets::client::transfer::{Receiving, Sending};
 use atoll_sockets::client::{Change, Client, Connecting};
+use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
 
 use super::hoarding::{TRIED_AGAIN, earlier};
@@ -112,7 +113,7 @@ impl Program {
     pub(super) fn listen(&mut self) {
         let object = self.client.insert(Object::socket(Protocol::Tcp, true, true));
         let socket = self.client.socket_mut(object).expect("a socket");
-        socket.options.reuse_addr = true;
+        socket.options.set(Name::ReuseAddr, 1);
         // All workers have the same listener, as forked processes have: they know it by its lease.
         let pass = Pass { lease: LEASE, uid: 0, protocol: Protocol::Tcp, port: PORT };
         socket.pass = Some((pass, 0));

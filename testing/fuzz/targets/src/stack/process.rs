@@ -17,6 +17,7 @@ use atoll_sockets::client::object::{Object, any};
 use atoll_sockets::client::session::Session;
 use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
 use atoll_sockets::client::transfer::{Receiving, Sending};
+use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
 use atoll_transport::Transport;
 
@@ -146,7 +147,9 @@ impl Process {
     /// SO_REUSEADDR and SO_REUSEPORT.
     fn share_port(&mut self, object: u32) {
         if let Some(socket) = self.client.socket_mut(object) {
-            (socket.options.reuse_addr, socket.options.reuse_port) = (true, true);
+            for name in [Name::ReuseAddr, Name::ReusePort] {
+                socket.options.set(name, 1);
+            }
         }
     }
 

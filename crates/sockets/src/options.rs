@@ -1,0 +1,570 @@
+//! Which socket options are there? One table, from which follow setsockopt(2), getsockopt(2), what replicas
+//! are told, and what a process takes along over fork(2) and execve(2). socket(7), ip(7), ipv6(7), tcp(7).
+//!
+//! An option is added by a name and a row here and, if replicas act on it, a [`SocketOption`] and its arm in
+//! the transport. What is not in the table is refused, as by a Linux without that feature. Multicast options,
+//! whose values are lists, and what only can be asked (`TCP_INFO`, `SO_ERROR`) are elsewhere.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use atoll_ipc::{CONGESTION_NAMES, SocketOption};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+
+use crate::errno::Errno;
+use crate::stream::Local;
+
+/// The options that are in the table, in its order. A number is written down over execve(2), so that new ones
+/// come last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)] // The rows name them.
+pub enum Name {
+    NoDelay,
+    Cork,
+    QuickAck,
+    KeepAlive,
+    KeepIdle,
+    KeepInterval,
+    KeepCount,
+    ReuseAddr,
+    ReusePort,
+    Broadcast,
+    V6Only,
+    Congestion,
+    OobInline,
+    DontRoute,
+    FastOpen,
+    FastOpenConnect,
+    Linger,
+    UserTimeout,
+    ReceiveBuffer,
+    SendBuffer,
+    WindowClamp,
+    ReceiveLow,
+    DeferAccept,
+    MaxSegment,
+    UnsentLow,
+    PacingRate,
+    TimeToLive,
+    TypeOfService,
+    Hops,
+    TrafficClass,
+    Linger2,
+    SynCount,
+    Priority,
+    MtuDiscover,
+    MtuDiscoverV6,
+    DontFragmentV6,
+    ReceiveTimeout,
+    SendTimeout,
+    ReceiveErrors,
+    ReceiveErrorsV6,
+    Debug,
+}
+
+/// All that is known of an option.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name here.
+    pub name: Name,
+    /// `level` of setsockopt(2).
+    pub level: i32,
+    /// `optname` of setsockopt(2).
+    pub number: i32,
+    /// When it can be set.
+    pub when: When,
+    /// How its value is written.
+    pub codec: Codec,
+    /// What it is unless it was set, as [`Options`] holds it.
+    pub default: u64,
+    /// Who acts on it.
+    pub told: Told,
+}
+
+/// In which states of a socket an option can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// In all.
+    Always,
+    /// Before bind(2).
+    Fresh,
+    /// Before connect(2) and listen(2).
+    Unconnected,
+    /// Before connect(2).
+    NotConnected,
+}
+
+/// How a value is written by programs, and held in [`Options`]: as a number, if nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// An int; anything but 0 is 1.
+    Flag,
+    /// An int between these; others are EINVAL.
+    Range(i32, i32),
+    /// An int between these, where -1 is the default again.
+    RangeOrDefault(i32, i32),
+    /// `TCP_MAXSEG`: 0 is what the path allows.
+    Segment,
+    /// An int, of which the nearest between these counts.
+    Nearest(i32, i32),
+    /// Half of what getsockopt(2) says; what is negative is large. Between these.
+    Buffer(u32, u32),
+    /// `SO_RCVLOWAT`: what is negative is the largest, 0 is 1.
+    LowMark,
+    /// `struct linger`. Held: bit 32: it is on; below: seconds.
+    Linger,
+    /// `struct timeval`. Held: microseconds.
+    Time,
+    /// `SO_MAX_PACING_RATE`, in four octets or eight, as asked for.
+    Rate,
+    /// `TCP_CONGESTION`. Held: the place in [`CONGESTION_NAMES`].
+    Congestion,
+    /// `TCP_LINGER2`: at most two minutes; what is negative is -1.
+    Linger2,
+    /// `TCP_DEFER_ACCEPT`: the time that a number of retransmissions takes.
+    Retransmissions,
+    /// `IP_TOS` and `IPV6_TCLASS`: of a connection the two lowest bits are TCP's (RFC 3168).
+    Class,
+    /// `TCP_WINDOW_CLAMP`: 0 is none; the least is half the smallest buffer.
+    Window,
+}
+
+/// Whom the library tells of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Nobody: the library acts on it, or the program that asks.
+    Nobody,
+    /// The replicas.
+    Replicas(SocketOption),
+    /// The replicas, of connections and listeners.
+    Tcp(SocketOption),
+    /// The replicas, of listeners.
+    Listener(SocketOption),
+    /// The replicas, of datagram sockets: TCP does so always.
+    Udp(SocketOption),
+    /// The replicas, with what else belongs to keep-alive.
+    KeepAlive(SocketOption),
+}
+
+const fn row(name: Name, (level, number): (i32, i32), codec: Codec, default: u64, told: Told) -> Row {
+    Row { name, level, number, when: When::Always, codec, default, told }
+}
+
+const fn only(when: When, row: Row) -> Row {
+    Row { when, ..row }
+}
+
+const fn socket(number: i32) -> (i32, i32) {
+    (SOL_SOCKET, number)
+}
+
+const fn ip(number: i32) -> (i32, i32) {
+    (IPPROTO_IP, number)
+}
+
+const fn tcp(number: i32) -> (i32, i32) {
+    (IPPROTO_TCP, number)
+}
+
+const fn v6(number: i32) -> (i32, i32) {
+    (IPPROTO_IPV6, number)
+}
+
+/// Sizes that Linux reports for a new socket.
+const SEND_BUFFER: u64 = 87040;
+const RECEIVE_BUFFER: u64 = 131_072;
+/// `net.core.somaxconn`.
+const SOMAXCONN: i32 = 4096;
+/// ip(7), `IP_MTU_DISCOVER`: the default, and the largest.
+const MTU_WANT: u64 = libc::IP_PMTUDISC_WANT as u64;
+const MTU_VALUES: Codec = Codec::Range(0, libc::IP_PMTUDISC_OMIT);
+/// linux/in6.h; not in libc for every target.
+const IPV6_DONTFRAG: i32 = 62;
+/// Linux's `SOCK_MIN_RCVBUF` / 2.
+const WINDOW_MIN: u64 = 1152;
+/// The MSS where nothing is known of the path (RFC 9293 3.7.1), and what tcp(7) allows.
+const SEGMENT: u32 = 536;
+const SEGMENT_MIN: i32 = 88;
+const SEGMENT_MAX: i32 = 32767;
+
+use Codec::{Buffer, Class, Flag, Range, RangeOrDefault};
+use SocketOption as So;
+use Told::{KeepAlive, Listener, Nobody, Replicas, Tcp, Udp};
+
+/// The options, in the order of [`Name`].
+pub const TABLE: [Row; NAMES] = [
+    row(Name::NoDelay, tcp(libc::TCP_NODELAY), Flag, 0, Tcp(So::NoDelay)),
+    row(Name::Cork, tcp(libc::TCP_CORK), Flag, 0, Tcp(So::Cork)),
+    row(Name::QuickAck, tcp(libc::TCP_QUICKACK), Flag, 1, Tcp(So::QuickAck)),
+    row(Name::KeepAlive, socket(libc::SO_KEEPALIVE), Flag, 0, KeepAlive(So::KeepAlive)),
+    row(Name::KeepIdle, tcp(libc::TCP_KEEPIDLE), Range(1, 32767), 7200, KeepAlive(So::KeepIdle)),
+    row(Name::KeepInterval, tcp(libc::TCP_KEEPINTVL), Range(1, 32767), 75, KeepAlive(So::KeepInterval)),
+    row(Name::KeepCount, tcp(libc::TCP_KEEPCNT), Range(1, 127), 9, KeepAlive(So::KeepCount)),
+    row(Name::ReuseAddr, socket(libc::SO_REUSEADDR), Flag, 0, Nobody),
+    row(Name::ReusePort, socket(libc::SO_REUSEPORT), Flag, 0, Nobody),
+    row(Name::Broadcast, socket(libc::SO_BROADCAST), Flag, 0, Nobody),
+    // ipv6(7): it decides what bind(2) takes, so it comes before.
+    only(When::Fresh, row(Name::V6Only, v6(libc::IPV6_V6ONLY), Flag, 0, Nobody)),
+    row(Name::Congestion, tcp(libc::TCP_CONGESTION), Codec::Congestion, 0, Tcp(So::Congestion)),
+    row(Name::OobInline, socket(libc::SO_OOBINLINE), Flag, 0, Nobody),
+    row(Name::DontRoute, socket(libc::SO_DONTROUTE), Flag, 0, Nobody),
+    // tcp_fastopen_init: no more than the backlog's limit.
+    only(
+        When::NotConnected,
+        row(Name::FastOpen, tcp(libc::TCP_FASTOPEN), Codec::Nearest(0, SOMAXCONN), 0, Listener(So::FastOpen)),
+    ),
+    only(When::Unconnected, row(Name::FastOpenConnect, tcp(libc::TCP_FASTOPEN_CONNECT), Range(0, 1), 0, Nobody)),
+    row(Name::Linger, socket(libc::SO_LINGER), Codec::Linger, 0, Nobody),
+    row(Name::UserTimeout, tcp(libc::TCP_USER_TIMEOUT), Range(0, i32::MAX), 0, Tcp(So::UserTimeout)),
+    row(
+        Name::ReceiveBuffer,
+        socket(libc::SO_RCVBUF),
+        Buffer(1152, 3 << 20),
+        RECEIVE_BUFFER,
+        Replicas(So::ReceiveBuffer),
+    ),
+    row(Name::SendBuffer, socket(libc::SO_SNDBUF), Buffer(2304, 1 << 20), SEND_BUFFER, Replicas(So::SendBuffer)),
+    row(Name::WindowClamp, tcp(libc::TCP_WINDOW_CLAMP), Codec::Window, 0, Tcp(So::ReceiveBuffer)),
+    row(Name::ReceiveLow, socket(libc::SO_RCVLOWAT), Codec::LowMark, 1, Nobody),
+    row(Name::DeferAccept, tcp(libc::TCP_DEFER_ACCEPT), Codec::Retransmissions, 0, Listener(So::DeferAccept)),
+    row(Name::MaxSegment, tcp(libc::TCP_MAXSEG), Codec::Segment, 0, Tcp(So::MaxSegment)),
+    // A negative value is a large one.
+    row(Name::UnsentLow, tcp(libc::TCP_NOTSENT_LOWAT), Range(i32::MIN, i32::MAX), 0, Tcp(So::UnsentLow)),
+    row(Name::PacingRate, socket(libc::SO_MAX_PACING_RATE), Codec::Rate, u64::MAX, Tcp(So::MaxPacingRate)),
+    row(Name::TimeToLive, ip(libc::IP_TTL), RangeOrDefault(1, 255), 64, Replicas(So::TimeToLive)),
+    row(Name::TypeOfService, ip(libc::IP_TOS), Class, 0, Replicas(So::TypeOfService)),
+    row(Name::Hops, v6(libc::IPV6_UNICAST_HOPS), RangeOrDefault(0, 255), 64, Replicas(So::UnicastHops)),
+    row(Name::TrafficClass, v6(libc::IPV6_TCLASS), Class, 0, Replicas(So::TrafficClass)),
+    row(Name::Linger2, tcp(libc::TCP_LINGER2), Codec::Linger2, 60, Tcp(So::Linger2)),
+    row(Name::SynCount, tcp(libc::TCP_SYNCNT), Range(1, 127), 6, Tcp(So::SynCount)),
+    row(Name::Priority, socket(libc::SO_PRIORITY), Range(i32::MIN, i32::MAX), 0, Nobody),
+    row(Name::MtuDiscover, ip(libc::IP_MTU_DISCOVER), MTU_VALUES, MTU_WANT, Udp(So::MtuDiscover)),
+    row(Name::MtuDiscoverV6, v6(libc::IPV6_MTU_DISCOVER), MTU_VALUES, MTU_WANT, Udp(So::MtuDiscoverV6)),
+    row(Name::DontFragmentV6, v6(IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
+    row(Name::ReceiveTimeout, socket(libc::SO_RCVTIMEO), Codec::Time, 0, Nobody),
+    row(Name::SendTimeout, socket(libc::SO_SNDTIMEO), Codec::Time, 0, Nobody),
+    // Errors of a connected socket are told in any case; the queue of errors is empty (limits.md).
+    row(Name::ReceiveErrors, ip(libc::IP_RECVERR), Flag, 0, Nobody),
+    row(Name::ReceiveErrorsV6, v6(libc::IPV6_RECVERR), Flag, 0, Nobody),
+    // As on Linux, it is kept and does nothing.
+    row(Name::Debug, socket(libc::SO_DEBUG), Flag, 0, Nobody),
+];
+
+/// How many options there are.
+const NAMES: usize = Name::Debug as usize + 1;
+
+const _: () = {
+    let mut at = 0;
+    while at < NAMES {
+        assert!(TABLE[at].name as usize == at, "a row for each name, in their order");
+        at += 1;
+    }
+    assert!(NAMES <= 64, "a bit for each");
+};
+
+impl Row {
+    /// The row of an option of setsockopt(2); `None`: there is no such option here.
+    pub fn find(level: i32, number: i32) -> Option<&'static Row> {
+        // socket(7): those that root may use to exceed a limit of the system that is not here.
+        let number = match (level, number) {
+            (SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
+            (SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+            _ => number,
+        };
+        TABLE.iter().find(|row| (row.level, row.number) == (level, number))
+    }
+
+    /// What replicas are told of, and whether they are, for a socket of TCP or of UDP.
+    pub fn told(&self, is_tcp: bool) -> Option<SocketOption> {
+        match self.told {
+            Told::Nobody => None,
+            Told::Replicas(option) | Told::KeepAlive(option) => Some(option),
+            Told::Tcp(option) | Told::Listener(option) => is_tcp.then_some(option),
+            Told::Udp(option) => (!is_tcp).then_some(option),
+        }
+    }
+
+    /// Reads a program's value. `before`: what the option was. Returns what [`Options`] is to hold.
+    pub fn decode(&self, value: &[u8], before: u64, is_tcp: bool) -> Result<u64, Errno> {
+        let int = || self.int(value);
+        let unsigned = || int().map(|value| value as u32);
+        Ok(match self.codec {
+            Codec::Flag => u64::from(int()? != 0),
+            Codec::Range(least, most) => int().and_then(|value| within(value, least, most))?,
+            Codec::RangeOrDefault(least, most) => match int()? {
+                -1 => self.default,
+                value => within(value, least, most)?,
+            },
+            Codec::Segment => match int()? {
+                0 => 0,
+                value => within(value, SEGMENT_MIN, SEGMENT_MAX)?,
+            },
+            Codec::Nearest(least, most) => match int()? {
+                value if value < least => return Err(Errno::EINVAL),
+                value => value.min(most) as u64,
+            },
+            Codec::Buffer(least, most) => u64::from(unsigned()?.clamp(least, most)),
+            Codec::LowMark => match int()? {
+                value if value < 0 => i32::MAX as u64,
+                value => value.max(1) as u64,
+            },
+            Codec::Linger => {
+                let (Some(on), Some(seconds)) = (int_at(value, 0), int_at(value, 4)) else { return Err(Errno::EINVAL) };
+                // As on Linux, the time of one that is switched off is not changed.
+                if on != 0 { LINGERS | u64::from(seconds as u32) } else { before & !LINGERS }
+            }
+            Codec::Time => time_of(value)?,
+            Codec::Rate => match value.first_chunk::<8>() {
+                Some(rate) => u64::from_ne_bytes(*rate),
+                None => match unsigned()? {
+                    u32::MAX => u64::MAX,
+                    rate => rate.into(),
+                },
+            },
+            Codec::Congestion => {
+                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                if value.is_empty() {
+                    return Err(Errno::EINVAL);
+                }
+                let place = CONGESTION_NAMES.iter().position(|known| known.as_bytes() == name);
+                place.ok_or(Errno::ENOENT)? as u64
+            }
+            Codec::Linger2 => match int()? {
+                value if value < 0 => u64::from(u32::MAX),
+                value => value.min(LINGER2_MAX) as u64,
+            },
+            Codec::Retransmissions => time_of_retransmissions(int()?),
+            Codec::Class => {
+                let class = match int()? {
+                    -1 if self.level == IPPROTO_IPV6 => 0,
+                    value if self.level == IPPROTO_IPV6 => within(value, 0, 255)?,
+                    value => (value as u8).into(),
+                };
+                if is_tcp { class & !3 | before & 3 } else { class }
+            }
+            Codec::Window => match int()? {
+                0 => 0,
+                value => (value.max(0) as u64).max(WINDOW_MIN),
+            },
+        })
+    }
+
+    /// Writes a value as getsockopt(2) returns it.
+    pub fn encode(&self, held: u64, is_set: bool) -> Value {
+        match self.codec {
+            // socket(7): the kernel doubles the value, and getsockopt says so.
+            Codec::Buffer(..) if is_set => Value::of_int(held as u32 * 2),
+            Codec::Segment if held == 0 => Value::of_int(SEGMENT),
+            Codec::Linger2 if held == 0 => Value::of_int(self.default as u32),
+            Codec::Linger => {
+                let pair = [u32::from(held & LINGERS != 0), held as u32];
+                Value::of(&pair.map(u32::to_ne_bytes).concat())
+            }
+            Codec::Time => Value::of(&[held / 1_000_000, held % 1_000_000].map(u64::to_ne_bytes).concat()),
+            Codec::Rate => Value::of(&held.to_ne_bytes()),
+            Codec::Congestion => {
+                let mut name = [0; CONGESTION_NAME_LEN];
+                let known = CONGESTION_NAMES.get(held as usize).unwrap_or(&"");
+                name.iter_mut().zip(known.bytes()).for_each(|(to, byte)| *to = byte);
+                Value::of(&name)
+            }
+            _ => Value::of_int(held as u32),
+        }
+    }
+
+    /// ip(7): options of that level take an octet, too, or nothing for 0.
+    fn int(&self, value: &[u8]) -> Result<i32, Errno> {
+        match (int_at(value, 0), value.first()) {
+            (Some(value), _) => Ok(value),
+            (None, Some(octet)) if self.level == IPPROTO_IP => Ok((*octet).into()),
+            // As on Linux, half a number is none.
+            (None, None) if self.level == IPPROTO_IP => Ok(0),
+            (None, _) if self.name == Name::DontFragmentV6 => Ok(0),
+            (None, _) => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// The bit of [`Codec::Linger`].
+const LINGERS: u64 = 1 << 32;
+/// Linux's `TCP_CA_NAME_MAX`.
+const CONGESTION_NAME_LEN: usize = 16;
+/// tcp(7), `TCP_LINGER2`: Linux's `TCP_FIN_TIMEOUT_MAX`, in seconds.
+const LINGER2_MAX: i32 = 120;
+/// Linux's `TCP_TIMEOUT_INIT` and `TCP_RTO_MAX`, in seconds.
+const FIRST_TIMEOUT: u64 = 1;
+const LAST_TIMEOUT: u64 = 120;
+/// Linux counts them in an octet.
+const RETRANSMISSIONS_MAX: u32 = 255;
+
+fn within(value: i32, least: i32, most: i32) -> Result<u64, Errno> {
+    if (least..=most).contains(&value) { Ok(u64::from(value as u32)) } else { Err(Errno::EINVAL) }
+}
+
+fn int_at(value: &[u8], at: usize) -> Option<i32> {
+    value.get(at..)?.first_chunk::<4>().map(|octets| i32::from_ne_bytes(*octets))
+}
+
+fn time_of(value: &[u8]) -> Result<u64, Errno> {
+    let long = |at: usize| value.get(at..)?.first_chunk::<8>().map(|octets| i64::from_ne_bytes(*octets));
+    let (Some(seconds), Some(micros)) = (long(0), long(8)) else { return Err(Errno::EINVAL) };
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno::EDOM);
+    }
+    Ok(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000).saturating_add(micros as u64))
+}
+
+/// The seconds that as many retransmissions take as are needed for so many: as Linux's `secs_to_retrans` and
+/// back.
+fn time_of_retransmissions(seconds: i32) -> u64 {
+    let Some(wanted) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) else { return 0 };
+    let (mut period, mut timeout) = (FIRST_TIMEOUT, FIRST_TIMEOUT);
+    for _ in 1..RETRANSMISSIONS_MAX {
+        if period >= wanted {
+            break;
+        }
+        timeout = (timeout * 2).min(LAST_TIMEOUT);
+        period += timeout;
+    }
+    period
+}
+
+/// What getsockopt(2) returns: up to 232 octets, as many as `struct tcp_info` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    octets: [u8; VALUE_MAX],
+    len: usize,
+}
+
+const VALUE_MAX: usize = 232;
+
+impl Value {
+    /// A value of these octets, of which there are at most 232.
+    pub fn of(octets: &[u8]) -> Value {
+        let mut value = Value { octets: [0; VALUE_MAX], len: octets.len().min(VALUE_MAX) };
+        value.octets[..value.len].copy_from_slice(&octets[..value.len]);
+        value
+    }
+
+    /// A value of one int.
+    pub fn of_int(value: u32) -> Value {
+        Value::of(&value.to_ne_bytes())
+    }
+
+    /// Its octets.
+    pub fn octets(&self) -> &[u8] {
+        &self.octets[..self.len]
+    }
+}
+
+/// The options of one socket that were set. Sockets that were accepted share those of their listener until
+/// one of them is changed: most connections have none of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A bit for each [`Name`] that was set.
+    set: u64,
+    /// Their values, in the order of the bits.
+    values: Option<Arc<Vec<u64>>>,
+}
+
+impl Options {
+    /// The value of an option, in the form that its [`Codec`] says, or its default.
+    #[inline]
+    pub fn value(&self, name: Name) -> u64 {
+        self.set_value(name).unwrap_or(TABLE[name as usize].default)
+    }
+
+    /// The value of an option that was set.
+    #[inline]
+    pub fn set_value(&self, name: Name) -> Option<u64> {
+        let bit = 1u64 << name as u8;
+        if self.set & bit == 0 {
+            return None;
+        }
+        self.values.as_deref()?.get((self.set & (bit - 1)).count_ones() as usize).copied()
+    }
+
+    /// Whether an option is on.
+    #[inline]
+    pub fn is_on(&self, name: Name) -> bool {
+        self.value(name) != 0
+    }
+
+    /// Sets an option.
+    pub fn set(&mut self, name: Name, value: u64) {
+        if self.set_value(name) == Some(value) {
+            return;
+        }
+        let bit = 1u64 << name as u8;
+        let at = (self.set & (bit - 1)).count_ones() as usize;
+        let values = Arc::make_mut(self.values.get_or_insert_default());
+        if self.set & bit == 0 {
+            values.insert(at, value);
+            self.set |= bit;
+        } else if let Some(held) = values.get_mut(at) {
+            *held = value;
+        }
+    }
+
+    /// The options that were set, in the order of the table.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Row, u64)> + '_ {
+        TABLE.iter().filter_map(|row| Some((row, self.set_value(row.name)?)))
+    }
+
+    /// `SO_LINGER` in seconds, if it is on.
+    pub fn linger(&self) -> Option<u32> {
+        let held = self.value(Name::Linger);
+        (held & LINGERS != 0).then_some(held as u32)
+    }
+
+    /// Sets `SO_LINGER`: so many seconds.
+    pub fn set_linger(&mut self, seconds: Option<u32>) {
+        self.set(Name::Linger, seconds.map_or(0, |seconds| LINGERS | u64::from(seconds)));
+    }
+
+    /// `TCP_DEFER_ACCEPT` as replicas are told: in seconds, at most 65535.
+    pub fn defer_accept_seconds(&self) -> u16 {
+        u16::try_from(self.value(Name::DeferAccept)).unwrap_or(u16::MAX)
+    }
+
+    /// What the options mean to one connection.
+    pub fn local(&self) -> Local {
+        let receive_low = self.set_value(Name::ReceiveLow).unwrap_or(0) as u32;
+        Local { receive_low, urgent_inline: self.is_on(Name::OobInline), ..Local::default() }
+    }
+
+    /// What replicas are told of an option's value.
+    pub fn told(&self, row: &Row) -> u32 {
+        let value = match row.name {
+            // The smaller one counts.
+            Name::ReceiveBuffer | Name::WindowClamp => {
+                let clamp = Some(self.value(Name::WindowClamp)).filter(|clamp| *clamp > 0);
+                let both = [self.set_value(Name::ReceiveBuffer), clamp].into_iter().flatten();
+                both.min().unwrap_or(RECEIVE_BUFFER / 2)
+            }
+            name => self.value(name),
+        };
+        // Replicas pace up to 4 GB a second.
+        u32::try_from(value).unwrap_or(u32::MAX)
+    }
+
+    /// Writes them down, as a process takes them along over execve(2): which are set, and their values.
+    pub fn write(&self, words: &mut Vec<u64>) {
+        words.push(self.set);
+        words.extend(self.values.iter().flat_map(|values| values.iter()));
+    }
+
+    /// What [`Options::write`] has written: `take` gives so many words more. `None`: it was something else.
+    pub fn read<'a>(mut take: impl FnMut(usize) -> Option<&'a [u64]>) -> Option<Options> {
+        let [set] = *take(1)? else { return None };
+        if set.checked_shr(NAMES as u32).is_some_and(|unknown| unknown != 0) {
+            return None;
+        }
+        let values = take(set.count_ones() as usize)?.to_vec();
+        Some(Options { set, values: (set != 0).then(|| Arc::new(values)) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

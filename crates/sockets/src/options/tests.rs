@@ -1,0 +1,133 @@
+use alloc::vec;
+
+use super::*;
+
+fn row_of(name: Name) -> &'static Row {
+    &TABLE[name as usize]
+}
+
+fn decoded(name: Name, value: &[u8]) -> Result<u64, Errno> {
+    row_of(name).decode(value, row_of(name).default, true)
+}
+
+fn ints(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+#[test]
+fn every_default_is_a_value_that_can_be_set_again() {
+    for row in &TABLE {
+        let written = row.encode(row.default, false);
+        let held = match row.codec {
+            // What was never set is not doubled.
+            Codec::Buffer(least, most) => u64::from((row.default as u32).clamp(least, most)),
+            // The MSS that is told is not one that was asked for.
+            Codec::Segment => u64::from(SEGMENT),
+            _ => row.default,
+        };
+        assert_eq!(row.decode(written.octets(), row.default, true), Ok(held), "{row:?}");
+    }
+}
+
+#[test]
+fn no_option_is_there_twice() {
+    for row in &TABLE {
+        assert_eq!(Row::find(row.level, row.number).map(|found| found.name), Some(row.name));
+    }
+    assert!(Row::find(SOL_SOCKET, 12345).is_none());
+    assert_eq!(Row::find(SOL_SOCKET, libc::SO_SNDBUFFORCE).map(|row| row.name), Some(Name::SendBuffer));
+}
+
+/// Numbers as a Linux 6.18 gives them.
+#[test]
+fn odd_values_are_read_as_linux_reads_them() {
+    let [long, short] = [ints(&[1]), vec![1, 0, 0]];
+    assert_eq!(decoded(Name::NoDelay, &long), Ok(1));
+    assert_eq!(decoded(Name::NoDelay, &short), Err(Errno::EINVAL));
+    // ip(7): an octet is enough, and nothing at all is 0.
+    assert_eq!(decoded(Name::TimeToLive, &[9]), Ok(9));
+    assert_eq!(decoded(Name::MtuDiscover, &[]), Ok(0));
+    assert_eq!(decoded(Name::TimeToLive, &ints(&[-1])), Ok(64));
+    assert_eq!(decoded(Name::TimeToLive, &ints(&[0])), Err(Errno::EINVAL));
+    assert_eq!(decoded(Name::TypeOfService, &ints(&[-1])), Ok(0xfc), "the marks of a connection are TCP's");
+    assert_eq!(row_of(Name::TypeOfService).decode(&ints(&[0x1b9]), 0, false), Ok(0xb9));
+    assert_eq!(decoded(Name::TrafficClass, &ints(&[256])), Err(Errno::EINVAL));
+    assert_eq!(decoded(Name::Linger2, &ints(&[-5])), Ok(u64::from(u32::MAX)));
+    assert_eq!(decoded(Name::Linger2, &ints(&[121])), Ok(120));
+    for (asked, got) in [(-1, 0), (0, 0), (1, 1), (2, 3), (5, 7), (88, 127), (128, 247), (i32::MAX, 29887)] {
+        assert_eq!(decoded(Name::DeferAccept, &ints(&[asked])), Ok(got), "{asked}");
+    }
+    for (asked, got) in [(0, Ok(0)), (87, Err(Errno::EINVAL)), (88, Ok(88)), (32768, Err(Errno::EINVAL))] {
+        assert_eq!(decoded(Name::MaxSegment, &ints(&[asked])), got, "{asked}");
+    }
+    assert_eq!(decoded(Name::ReceiveLow, &ints(&[-1])), Ok(i32::MAX as u64));
+    assert_eq!(decoded(Name::SendBuffer, &ints(&[-1])), Ok(1 << 20));
+    assert_eq!(decoded(Name::WindowClamp, &ints(&[-1])), Ok(WINDOW_MIN));
+    assert_eq!(decoded(Name::PacingRate, &ints(&[-1])), Ok(u64::MAX));
+    assert_eq!(decoded(Name::PacingRate, &(1u64 << 33).to_ne_bytes()), Ok(1 << 33));
+    assert_eq!(decoded(Name::Congestion, b"reno\0cubic"), Ok(1));
+    assert_eq!(decoded(Name::Congestion, b"none"), Err(Errno::ENOENT));
+    let time = |seconds: i64, micros: i64| [seconds, micros].map(i64::to_ne_bytes).concat();
+    assert_eq!(decoded(Name::SendTimeout, &time(2, 500_000)), Ok(2_500_000));
+    assert_eq!(decoded(Name::SendTimeout, &time(0, 1_000_000)), Err(Errno::EDOM));
+    assert_eq!(decoded(Name::SendTimeout, &ints(&[1])), Err(Errno::EINVAL));
+    let linger = row_of(Name::Linger);
+    let held = linger.decode(&ints(&[1, 5]), 0, true).expect("a time");
+    let off = linger.decode(&ints(&[0, 7]), held, true).expect("none");
+    assert_eq!(linger.encode(off, true).octets(), ints(&[0, 5]));
+}
+
+#[test]
+fn what_was_set_is_kept_and_shared_until_it_is_changed() {
+    let mut listener = Options::default();
+    assert_eq!((listener.value(Name::KeepIdle), listener.set_value(Name::KeepIdle)), (7200, None));
+    for (name, value) in [(Name::KeepIdle, 5), (Name::NoDelay, 1), (Name::SendTimeout, 9), (Name::KeepIdle, 6)] {
+        listener.set(name, value);
+    }
+    let mut accepted = listener.clone();
+    accepted.set(Name::Cork, 1);
+    accepted.set(Name::KeepIdle, 8);
+    assert!(!listener.is_on(Name::Cork) && accepted.is_on(Name::Cork) && accepted.is_on(Name::NoDelay));
+    assert_eq!((listener.value(Name::KeepIdle), accepted.value(Name::KeepIdle)), (6, 8));
+    assert_eq!(
+        listener.iter().map(|(row, value)| (row.name, value)).collect::<Vec<_>>(),
+        [(Name::NoDelay, 1), (Name::KeepIdle, 6), (Name::SendTimeout, 9)]
+    );
+    assert_eq!((accepted.linger(), listener.linger()), (None, None));
+    accepted.set_linger(Some(0));
+    assert_eq!(accepted.linger(), Some(0));
+}
+
+#[test]
+fn the_smaller_of_buffer_and_clamp_bounds_the_window() {
+    let mut options = Options::default();
+    let told = |options: &Options| options.told(row_of(Name::WindowClamp));
+    options.set(Name::WindowClamp, 5000);
+    assert_eq!(told(&options), 5000);
+    options.set(Name::ReceiveBuffer, 4000);
+    assert_eq!(told(&options), 4000);
+    options.set(Name::WindowClamp, 0);
+    assert_eq!(options.told(row_of(Name::ReceiveBuffer)), 4000);
+}
+
+#[test]
+fn a_process_takes_them_along() {
+    let mut options = Options::default();
+    for row in &TABLE {
+        options.set(row.name, row.default ^ 1);
+        let mut words = Vec::new();
+        options.write(&mut words);
+        let read = |words: &[u64]| {
+            let mut left: &'static [u64] = words.to_vec().leak();
+            Options::read(|count| {
+                let (taken, rest) = left.split_at_checked(count)?;
+                left = rest;
+                Some(taken)
+            })
+        };
+        assert_eq!(read(&words), Some(options.clone()));
+        assert_eq!(read(&words[..words.len() - 1]), None);
+        words[0] |= 1 << 63;
+        assert_eq!(read(&words), None, "one that is not in the table");
+    }
+}
