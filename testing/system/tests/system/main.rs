@@ -36,6 +36,7 @@ mod load;
 mod log;
 mod metrics;
 mod naive_accept;
+mod options;
 mod privileges;
 mod recovery;
 mod rootless;

@@ -1,0 +1,101 @@
+//! Every socket option with usual and odd values, on sockets of each kind and state: programs see what the
+//! kernel beside shows them, but for what is refused and for what is listed here.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use atoll_system_tests::{Alone, Proc, Stack, program};
+
+/// Atoll refuses these whatever the value, as a kernel without that feature does (limits.md).
+const REFUSED: &[&str] = &[
+    "IPV6_ADDR_PREFERENCES",
+    "IPV6_AUTOFLOWLABEL",
+    "IPV6_FLOWINFO_SEND",
+    "IPV6_FREEBIND",
+    "IPV6_HOPLIMIT",
+    "IPV6_MINHOPCOUNT",
+    "IPV6_MTU",
+    "IPV6_RECVHOPLIMIT",
+    "IPV6_RECVPKTINFO",
+    "IPV6_RECVRTHDR",
+    "IPV6_RECVTCLASS",
+    "IP_BIND_ADDRESS_NO_PORT",
+    "IP_FREEBIND",
+    "IP_HDRINCL",
+    "IP_LOCAL_PORT_RANGE",
+    "IP_MINTTL",
+    "IP_MTU",
+    "IP_OPTIONS",
+    "IP_PKTINFO",
+    "IP_RECVOPTS",
+    "IP_RECVORIGDSTADDR",
+    "IP_RECVTOS",
+    "IP_RECVTTL",
+    "IP_TRANSPARENT",
+    "SO_BINDTODEVICE",
+    "SO_BUSY_POLL",
+    "SO_MARK",
+    "SO_NO_CHECK",
+    "SO_PASSCRED",
+    "SO_RXQ_OVFL",
+    "SO_TIMESTAMP",
+    "SO_TIMESTAMPING",
+    "SO_TIMESTAMPNS",
+    "SO_TXTIME",
+    "SO_ZEROCOPY",
+    "TCP_INQ",
+    "TCP_MD5SIG",
+    "TCP_TX_DELAY",
+    "TCP_ULP",
+];
+
+/// These act, but getsockopt(2) says something else now and then.
+const DIFFERENT: &[(&str, &str)] = &[
+    ("SO_SNDBUF", "the sizes are the stack's"),
+    ("SO_RCVBUF", "the sizes are the stack's"),
+    ("SO_RCVLOWAT", "no more than the buffer, whose size is the stack's"),
+    ("SO_LINGER", "Linux counts the time in jiffies, of which so many seconds are too many"),
+    ("SO_INCOMING_CPU", "it can be asked, not set, and nobody knows the processor"),
+    ("TCP_MAXSEG", "the MTU of the stack's loopback is its own"),
+    ("TCP_CONGESTION", "the default is the machine's"),
+    ("TCP_WINDOW_CLAMP", "a connection that was not told has none"),
+    ("IPV6_V6ONLY", "bind(2) to an address of IPv6 does not set it"),
+];
+
+/// What the program says of each option and socket.
+fn lines(alone: &Alone, stack: Stack) -> BTreeMap<String, Vec<String>> {
+    let mut command = Command::new(program("options.py"));
+    command.args(["127.0.0.1", "::1"]);
+    let said = Proc::start(&mut alone.on(stack, &command), None).success(60);
+    let line = |line: &str| {
+        let (name, answers) = line.split_once(": ")?;
+        Some((name.to_owned(), answers.split(", ").map(str::to_owned).collect()))
+    };
+    said.lines().map(|text| line(text).expect("NAME: ANSWER, ...")).collect()
+}
+
+#[test]
+fn programs_see_what_the_kernel_shows_them() {
+    let alone = Alone::new();
+    let [kernel, atoll] = [Stack::Kernel, Stack::Atoll].map(|stack| lines(&alone, stack));
+    assert!(kernel.len() > 1000 && kernel.keys().eq(atoll.keys()), "{} and {}", kernel.len(), atoll.len());
+    let mut wrong = Vec::new();
+    for (socket, answers) in &atoll {
+        let option = socket.rsplit(' ').next().expect("its name is last");
+        let is_error = |answer: &String| answer.rsplit(' ').next().is_some_and(|word| word.starts_with('E'));
+        let is_so = match option {
+            _ if REFUSED.contains(&option) => answers.iter().all(is_error),
+            _ if DIFFERENT.iter().any(|(name, _)| *name == option) => {
+                let pairs = answers.iter().zip(&kernel[socket]);
+                option == "SO_INCOMING_CPU"
+                    || pairs.filter(|(ours, theirs)| is_error(ours) != is_error(theirs)).count() == 0
+            }
+            _ => *answers == kernel[socket],
+        };
+        if !is_so {
+            let pairs = answers.iter().zip(&kernel[socket]).filter(|(ours, theirs)| ours != theirs).take(3);
+            wrong.push(format!("{socket}: {:?}", pairs.collect::<Vec<_>>()));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}, as (Atoll, kernel):\n{}", wrong.len(), atoll.len(), wrong.join("\n"));
+}
