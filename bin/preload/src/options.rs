@@ -5,6 +5,7 @@
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::Info;
+use atoll_sockets::client::multicast;
 use atoll_sockets::client::object::{Kind, Place};
 use atoll_sockets::options::Value;
 use atoll_sockets::{Errno, Failure};
@@ -17,7 +18,7 @@ use crate::wait::block;
 /// A new value of an option.
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let _call = stats::Call::new(stats::OPTION);
-    if groups::is_option(level, name) {
+    if multicast::is_option(level, name) {
         return groups::set(object, level, name, value);
     }
     STATE.with(|state| state.client.set_option(object, level, name, value))
@@ -42,15 +43,9 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
         }
         _ => {}
     }
-    STATE.with(|state| {
-        let socket = state.client.socket(object).ok_or(Errno::ENOTSOCK)?;
-        if !groups::is_option(level, name) {
-            return state.client.option(object, level, name);
-        }
-        if level == libc::IPPROTO_IPV6 && !socket.v6 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        groups::get(socket.multicast.as_deref(), level, name)
+    STATE.with(|state| match multicast::is_option(level, name) {
+        true => state.client.group_option(object, level, name),
+        false => state.client.option(object, level, name),
     })
 }
 

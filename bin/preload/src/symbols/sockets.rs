@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
+use atoll_sockets::client::multicast;
 use atoll_sockets::client::object::{Body, Kind, Object, Socket};
 use atoll_sockets::options::Name;
 use libc::{sockaddr, socklen_t};
@@ -14,7 +15,7 @@ use crate::lock::STATE;
 use crate::settings::settings;
 use crate::state::State;
 use crate::table::{self, Fd, lookup};
-use crate::{calls, groups, options, real, stats};
+use crate::{calls, options, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
         };
         let Some(session) = state.client.own() else { return Ok(None) };
         let may_be = |e: &Endpoint| {
-            let is_group = e.addr.to_v4().is_some_and(groups::is_group) || (udp && e.addr.is_v6_multicast());
+            let is_group = e.addr.to_v4().is_some_and(multicast::is_group) || (udp && e.addr.is_v6_multicast());
             let is_there = e.addr.is_unspecified() || session.is_own(e.addr) || is_group;
             is_there && !(v6_only && e.addr.is_v4())
         };
@@ -133,7 +134,7 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
     let is_inside = to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
-    let is_reached = session.reaches(to.addr) || to.addr.to_v4().is_some_and(groups::is_group) || is_inside;
+    let is_reached = session.reaches(to.addr) || to.addr.to_v4().is_some_and(multicast::is_group) || is_inside;
     session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 

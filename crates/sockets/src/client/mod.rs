@@ -29,6 +29,7 @@ pub mod groups;
 mod inheriting;
 mod interest;
 mod listening;
+pub mod multicast;
 mod notify;
 pub mod object;
 pub mod options;

@@ -2,13 +2,14 @@
 
 use atoll_base::Addr;
 use atoll_ipc::command::{Protocol, SocketOption};
-use atoll_sockets::Errno;
-use atoll_sockets::client::groups::{LOOPBACK_INDEX, MulticastV6};
-use atoll_sockets::client::options::Membership;
-use atoll_sockets::options::Value;
 
+use super::super::Client;
+use super::super::groups::{LOOPBACK_INDEX, MulticastV6};
+use super::super::options::Membership;
+use super::super::platform::Platform;
 use super::{Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, index};
-use crate::platform::Client;
+use crate::errno::Errno;
+use crate::options::Value;
 
 /// Memberships of one socket. Linux bounds their memory (`optmem_max`), which is enough for somewhat more.
 const MEMBERSHIPS_MAX: usize = 64;
@@ -30,7 +31,12 @@ pub(super) const fn is_option(name: i32) -> bool {
 }
 
 /// A new value of an option; errors are those of `do_ipv6_setsockopt`.
-pub(super) fn set(client: &mut Client, object: u32, name: i32, value: &[u8]) -> Result<Option<Joining>, Errno> {
+pub(super) fn set<P: Platform>(
+    client: &mut Client<P>,
+    object: u32,
+    name: i32,
+    value: &[u8],
+) -> Result<Option<Joining>, Errno> {
     let has_link = client.own().is_some_and(|session| !session.network().addresses.is_empty());
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
@@ -88,8 +94,8 @@ pub(super) fn get(wishes: &MulticastV6, name: i32) -> Result<Value, Errno> {
 
 /// Joins or leaves a group (`ipv6_sock_mc_join`, `ipv6_sock_mc_drop`). `interface`: its number, 0 for any.
 /// `has_link`: the stack speaks IPv6 on its link.
-fn change(
-    client: &mut Client,
+fn change<P: Platform>(
+    client: &mut Client<P>,
     object: u32,
     group: Addr,
     interface: u32,
