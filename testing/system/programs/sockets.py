@@ -925,6 +925,28 @@ def close_with_unread_data_resets():
 
 
 @case
+def an_answer_leaves_though_the_question_was_not_read():
+    def answer(lingers):
+        client, accepted = pair()
+        client.send(b"question" * 100)
+        readable(accepted)
+        accepted.recv(1)
+        if not lingers:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.send(b"a" * 10000)
+        accepted.close()
+        client.settimeout(10)
+        try:
+            return len(client.recv(10000, socket.MSG_WAITALL))
+        except OSError as error:
+            return errno.errorcode.get(error.errno)
+
+    # The close may come in the same moment as the answer, or later.
+    for lingers in True, False:
+        print("answers:", {answer(lingers) for _ in range(30)})
+
+
+@case
 def broken_pipe_signal():
     caught = []
     signal.signal(signal.SIGPIPE, lambda *_: caught.append("SIGPIPE"))
@@ -1358,6 +1380,36 @@ def accept_after_fork():
     client.sendall(b"hello")
     print("recv:", receive_all(client))
     print("status:", os.waitpid(child, 0)[1])
+
+
+@case
+def a_fork_beside_a_thread_that_sleeps():
+    client, accepted = pair()
+    said = []
+    thread = threading.Thread(target=lambda: said.append(accepted.recv(10)), daemon=True)
+    thread.start()
+    time.sleep(0.3)
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    client.send(b"text")
+    thread.join(5)
+    print("woken:", said)
+
+
+@case
+def who_sends_a_socket_has_a_thread_that_sleeps():
+    client, accepted = pair()
+    said = []
+    thread = threading.Thread(target=lambda: said.append(accepted.recv(10)), daemon=True)
+    thread.start()
+    time.sleep(0.3)
+    near, far = socket.socketpair()
+    socket.send_fds(near, [b"x"], [accepted.fileno()])
+    _, descriptors, _, _ = socket.recv_fds(far, 1, 1)
+    client.send(b"text")
+    thread.join(5)
+    print("woken:", said, len(descriptors))
 
 
 @case

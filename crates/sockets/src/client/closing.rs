@@ -113,7 +113,7 @@ impl<P: Platform> Client<P> {
     /// the receiver has it. The session is shared from now on.
     pub fn before_passing(&mut self, object: u32) -> Option<()> {
         let place = *self.socket(object)?.places().first()?;
-        self.sessions.get_mut(place.session)?.shared = true;
+        self.share(place.session)?;
         let socket = self.socket_mut(object)?;
         socket.passed = true;
         for place in socket.places().to_vec() {

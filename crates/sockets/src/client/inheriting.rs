@@ -24,12 +24,23 @@ impl<P: Platform> Client<P> {
     /// Makes a member of a session a holder of a slot, from now on shared: all of the family hears its
     /// doorbell.
     pub fn add_holder(&mut self, place: Place, member: u8) -> bool {
-        let Some(session) = self.sessions.get_mut(place.session) else { return false };
-        session.shared = true;
+        if self.share(place.session).is_none() {
+            return false;
+        }
         let Some(slot) = self.slot_of(place) else { return false };
         slot.add_holder(member);
         slot.set_bell(0);
         true
+    }
+
+    /// A session is shared with other processes from now on: its sockets ring the doorbell of the family.
+    /// Threads that slept before look once more, because they do not listen to that one yet.
+    pub(super) fn share(&mut self, session: usize) -> Option<()> {
+        let was_shared = core::mem::replace(&mut self.sessions.get_mut(session)?.shared, true);
+        if !was_shared {
+            self.ring(self.sleepers.all());
+        }
+        Some(())
     }
 
     /// Takes [`Client::add_holder`] back.

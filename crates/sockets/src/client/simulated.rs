@@ -22,7 +22,7 @@ pub struct Simulated<M = HeapMemory>(PhantomData<M>);
 
 impl<M: Memory + Clone + Debug> Platform for Simulated<M> {
     type Memory = M;
-    type Bell = Silence;
+    type Bell = CountingBell;
     type FamilyLock = Held<M>;
     type Clock = Moment;
     type Kernel = ();
@@ -49,13 +49,22 @@ impl<M: Memory> Drop for Held<M> {
     }
 }
 
-/// A doorbell that nobody has to hear: replicas look at their rings in each round, and a process with one
-/// thread does not wake itself.
-#[derive(Debug)]
-pub struct Silence;
+/// A doorbell that counts how often it was rung. Nobody has to hear it: replicas look at their rings in each
+/// round, and a process with one thread does not wake itself.
+#[derive(Debug, Default)]
+pub struct CountingBell(Cell<u32>);
 
-impl Bell for Silence {
-    fn ring(&self) {}
+impl CountingBell {
+    /// How often it was rung.
+    pub fn count(&self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl Bell for CountingBell {
+    fn ring(&self) {
+        self.0.set(self.0.get() + 1);
+    }
 }
 
 /// The simulation's clock, as far as one process has seen it.
@@ -81,8 +90,8 @@ pub fn shared<M: Memory + Clone + Debug>(
     app_page: AppPage<M>,
     replicas: impl IntoIterator<Item = (M, M)>,
 ) -> Shared<Simulated<M>> {
-    let bells = (0..BELLS).map(|_| Silence).collect();
-    let replica = |(page, arena)| SharedReplica { page: ReplicaPage(page), arena, bell: Silence };
+    let bells = (0..BELLS).map(|_| CountingBell::default()).collect();
+    let replica = |(page, arena)| SharedReplica { page: ReplicaPage(page), arena, bell: CountingBell::default() };
     Shared { stack, app_page, bells, replicas: replicas.into_iter().map(replica).collect() }
 }
 

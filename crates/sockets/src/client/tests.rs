@@ -512,6 +512,30 @@ fn a_child_polls_what_it_inherits_and_closes_what_only_a_call_of_its_parent_had_
     assert_eq!(stack.slot(0, place.slot).holders(), 1);
 }
 
+/// A thread that sleeps listens to its own doorbell; sockets of a family ring the family's.
+#[test]
+fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
+    for passes in [true, false] {
+        let stack = Stack::new(1);
+        let mut client = stack.client();
+        let (object, place) = connection(&mut client, &stack, 0);
+        let bell = client.new_bell();
+        client.sleep_on(object, bell);
+        client.before_sleep(1 << bell);
+        client.doze_off();
+        let rung = |client: &Client<Simulated>| client.own().expect("a session").bells()[bell as usize].count();
+        assert_eq!(rung(&client), 0);
+        for _ in 0..2 {
+            if passes {
+                client.before_passing(object).expect("a connection");
+            } else {
+                assert!(client.add_holder(place, 1));
+            }
+            assert_eq!(rung(&client), 1, "once");
+        }
+    }
+}
+
 #[test]
 fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_seconds() {
     for arrives in [true, false] {
