@@ -103,6 +103,17 @@ impl Connection {
         self.become_closed();
     }
 
+    /// As [`Connection::abort`], once the text has left that may leave by now: a program that closes with
+    /// unread text, or without lingering, has written its last words before. On Linux they left with the
+    /// write; here a write and a close may come in one round.
+    pub fn abort_after_text(&mut self) {
+        if self.state().may_send() && self.snd.nxt < self.snd.tail {
+            self.pending.set(Pending::RESET);
+        } else {
+            self.abort();
+        }
+    }
+
     /// Whether the peer may still send text, so that it wants to know about the window.
     fn may_update_window(&self) -> bool {
         self.state().may_receive() && !self.rcv.fin_received()

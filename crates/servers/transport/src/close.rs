@@ -35,7 +35,7 @@ impl<M: Memory> Transport<M> {
         let read = view.as_ref().map_or(0, |slot| slot.receive_head());
         let is_reset = view.as_ref().is_some_and(|slot| slot.app_flags() & APP_RESET != 0);
         if mode == CloseMode::Abort || is_reset || read < entry.connection.receive_nxt() {
-            entry.connection.abort();
+            entry.connection.abort_after_text();
         } else if is_crowded {
             self.stats.count(Stat::OrphansReset);
             entry.connection.abort();

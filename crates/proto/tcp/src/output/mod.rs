@@ -62,6 +62,11 @@ impl Connection {
             }
             _ => {}
         }
+        if self.pending.has(Pending::RESET) {
+            // Of an aborted connection that had text to send no more may leave.
+            self.become_closed();
+            return self.next_transmit(now, len_max);
+        }
         if self.pending.take(Pending::PROBE) || self.pending.take(Pending::KEEP_ALIVE) {
             return Some(self.probe(now));
         }

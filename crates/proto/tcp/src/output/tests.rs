@@ -815,6 +815,25 @@ fn an_abort_sends_a_reset_where_the_state_wants_one() {
 }
 
 #[test]
+fn a_reset_that_may_wait_follows_the_text_that_may_leave() {
+    for (window, room) in [(1000, 20), (0, 0)] {
+        let mut t = Tcb::established();
+        t.takes(ack(1).window(window));
+        t.write(20);
+        t.conn.abort_after_text();
+        let sent = t.poll();
+        let text: u32 = sent.iter().map(|transmit| transmit.segment.len).sum();
+        assert_eq!(text, room, "what the peer has room for");
+        let reset = sent.last().expect("a reset").segment;
+        assert!(reset.has(Flags::RST) && sent.iter().filter(|it| it.segment.has(Flags::RST)).count() == 1);
+        assert_eq!((t.conn.state(), t.conn.next_timeout()), (State::Closed, None));
+    }
+    let mut t = Tcb::in_state(State::Established);
+    t.conn.abort_after_text();
+    assert_eq!(t.conn.state(), State::Closed, "there is nothing to wait for");
+}
+
+#[test]
 fn nobody_waits_in_fin_wait_2_for_longer_than_linger2() {
     let mut t = Tcb::in_state(State::FinWait1);
     t.conn.set_linger2(ms(3000));
