@@ -119,6 +119,15 @@ def connect_twice():
 
 
 @case
+def connect_again_after_a_refusal():
+    server = listener()
+    sock = socket.socket()
+    attempt("connect", sock.connect, (LOOPBACK, unused_port()))
+    attempt("connect", sock.connect, server.getsockname())
+    print("same:", sock.getpeername() == server.getsockname(), server.accept()[1] == sock.getsockname())
+
+
+@case
 def operations_without_connection():
     sock = socket.socket()
     attempt("recv", sock.recv, 1)

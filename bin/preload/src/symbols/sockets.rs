@@ -189,11 +189,15 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
     match choose(object, address) {
         Choice::Stack(to) => answer(calls::connect(object, or_loopback(to))),
         Choice::Kernel => {
-            if address != Address::Unspecified {
+            // SAFETY: passed on.
+            let result = unsafe { real::connect(fd, addr, len) };
+            let errno = if result == 0 { Errno(0) } else { real::last_errno() };
+            // One that was refused may try again, and its next peer may be the stack's.
+            let is_kernels = matches!(errno, Errno(0) | Errno::EINPROGRESS | Errno::EALREADY | Errno::EINTR);
+            if is_kernels && address != Address::Unspecified {
                 calls::to_kernel(object);
             }
-            // SAFETY: passed on.
-            unsafe { real::connect(fd, addr, len) }
+            if result == 0 { 0 } else { fail(errno) }
         }
         Choice::Disconnect => answer(calls::disconnect(object)),
         Choice::Fail(errno) => fail(errno),
@@ -298,6 +302,9 @@ pub unsafe extern "C" fn setsockopt(
         // SAFETY: passed on.
         return unsafe { real::setsockopt(fd, level, name, value, len) };
     };
+    if (len as i32) < 0 {
+        return fail(Errno::EINVAL);
+    }
     let bytes: &[u8] =
         // SAFETY: the program's memory.
         if value.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) } };
