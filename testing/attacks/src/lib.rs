@@ -81,7 +81,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("forks", Means::Sockets, "forks a hundred processes with sockets", "sessions per user").memory(256),
     attack("admin", Means::Intruder, "asks as a worker what its master might", "credentials of each request"),
     attack("thief", Means::Intruder, "shares the port of another user", "SO_REUSEPORT for one user"),
-    attack("segv", Means::Signal, "sends SIGSEGV to a replica", "a successor (decision 27)").memory(512),
+    attack("segv", Means::Signal, "sends SIGSEGV to a replica", "a successor (decision 28)").memory(512),
 ];
 
 /// The attack of this name.
