@@ -1,4 +1,5 @@
-//! How are addresses written in the configuration? `198.18.0.2/24`, `2001:db8::2/64`, `02:00:00:00:00:01`.
+//! Addresses as they are written in the configuration: `198.18.0.2/24`, `2001:db8::2/64`,
+//! `02:00:00:00:00:01`.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,12 +10,12 @@ use std::str::FromStr;
 pub struct Cidr {
     /// The address of a host, not of the network.
     pub address: Ipv4Addr,
-    /// Length of the prefix, 1..=32.
+    /// The length of the prefix, from 1 to 32.
     pub prefix: u8,
 }
 
 impl Cidr {
-    /// Whether `other` is in the same network.
+    /// Says whether `other` is in the same network.
     pub fn contains(self, other: Ipv4Addr) -> bool {
         let mask = u32::MAX << (32 - u32::from(self.prefix.clamp(1, 32)));
         (u32::from(self.address) ^ u32::from(other)) & mask == 0
@@ -53,12 +54,12 @@ impl fmt::Display for Cidr {
 pub struct Cidr6 {
     /// The address of a host.
     pub address: Ipv6Addr,
-    /// Length of the prefix, 1..=128.
+    /// The length of the prefix, from 1 to 128.
     pub prefix: u8,
 }
 
 impl Cidr6 {
-    /// Whether `other` is in the same network.
+    /// Says whether `other` is in the same network.
     pub fn contains(self, other: Ipv6Addr) -> bool {
         let mask = u128::MAX << (128 - u32::from(self.prefix.clamp(1, 128)));
         (self.address.to_bits() ^ other.to_bits()) & mask == 0
@@ -96,7 +97,7 @@ impl fmt::Display for Cidr6 {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// A locally administered address of a single station, made of random bytes.
+    /// Makes a locally administered address of a single station from random bytes.
     pub fn local(random: [u8; 6]) -> Mac {
         let mut bytes = random;
         bytes[0] = bytes[0] & !1 | 2;
@@ -131,25 +132,25 @@ impl fmt::Display for Mac {
 /// What is wrong with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressError {
-    /// The length of the prefix is missing.
+    /// The length of an IPv4 prefix is missing.
     NoPrefix,
-    /// The length of the prefix is not 1..=32.
+    /// The length of the prefix is not from 1 to 32.
     Prefix,
-    /// What stands before the prefix is no IPv4 address.
+    /// The text before the prefix is not an IPv4 address.
     NotIpv4,
-    /// It is the address of a network, of a group, or of everybody.
+    /// The address is that of a network, a multicast group, or broadcast.
     NotAHost,
-    /// 127.0.0.0/8 and ::1 exist inside every stack already.
+    /// The address is in 127.0.0.0/8 or is ::1, which exist inside every stack already.
     Loopback,
-    /// As [`AddressError::NoPrefix`], of IPv6.
+    /// The length of an IPv6 prefix is missing.
     NoPrefix6,
-    /// The length of the prefix is not 1..=128.
+    /// The length of the prefix is not from 1 to 128.
     Prefix6,
-    /// What stands before the prefix is no IPv6 address.
+    /// The text before the prefix is not an IPv6 address.
     NotIpv6,
-    /// A stack makes its link-local address itself.
+    /// The address is link-local; a stack makes that address itself.
     LinkLocal,
-    /// Not the hardware address of a single station.
+    /// The text is not the hardware address of a single station.
     NotMac,
 }
 

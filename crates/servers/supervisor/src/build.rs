@@ -1,5 +1,5 @@
-//! Can servers of two builds of this program succeed each other? What a build says of itself, as JSON
-//! (`atoll self-check --json`).
+//! Decides whether servers of two builds of this program can succeed each other. A build describes itself as
+//! JSON (`atoll self-check --json`).
 
 use std::collections::BTreeMap;
 
@@ -8,42 +8,43 @@ use serde::{Deserialize, Serialize};
 /// A build of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
-    /// Version of the program.
+    /// The version of the program.
     pub version: String,
-    /// What the linker has made of its contents (NT_GNU_BUILD_ID), in hexadecimal; absent: nothing.
+    /// The build id that the linker derived from the program's contents (NT_GNU_BUILD_ID), in hexadecimal, if
+    /// there is one.
     pub id: Option<String>,
-    /// Version of what applications and servers share: pages, rings, arenas.
+    /// The version of what applications and servers share: pages, rings, arenas.
     pub layout: u32,
-    /// Version of what a supervisor passes to servers, and of what they say to each other.
+    /// The version of what a supervisor passes to servers, and of the messages between servers.
     pub servers: u32,
-    /// Sizes of shared memory in octets, by what it is for.
+    /// The sizes of shared memory in bytes, by its purpose.
     pub memory: BTreeMap<String, u64>,
-    /// Versions of the ledger.
+    /// The versions of the ledger that this build reads and writes.
     pub ledger: LedgerVersions,
 }
 
-/// Which versions of the ledger a build knows. It writes those that it reads.
+/// The versions of the ledger that a build knows. It can write every version that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerVersions {
-    /// The oldest.
+    /// The oldest version.
     pub oldest: u32,
-    /// The newest, which it writes if nobody says otherwise.
+    /// The newest version, which the build writes unless it is told another one.
     pub newest: u32,
 }
 
-/// What `atoll self-check --json` prints.
+/// The output of `atoll self-check --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelfCheck {
-    /// Which build it is.
+    /// The build that was checked.
     pub build: Build,
-    /// Why it cannot run on this machine; absent: it can.
+    /// The reason why the build cannot run on this machine, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
 
 impl Build {
-    /// Why a server of the build `next` cannot go on where one of this build has left; `None`: it can, and
-    /// the other way round.
+    /// Returns why servers of this build and of `next` cannot succeed each other, or `None` if they can, in
+    /// both directions.
     pub fn misfit(&self, next: &Build) -> Option<String> {
         let differ = |what: &str, ours: u64, theirs: u64| {
             (ours != theirs).then(|| format!("{what} is {theirs} in it, and {ours} in the stack that is up"))
@@ -67,13 +68,13 @@ impl Build {
         layout.or_else(servers).or_else(memory).or_else(ledger)
     }
 
-    /// The newest version of the ledger that both know.
+    /// Returns the newest version of the ledger that both builds know.
     pub fn common_ledger(&self, other: &Build) -> Option<u32> {
         let newest = self.ledger.newest.min(other.ledger.newest);
         (newest >= self.ledger.oldest.max(other.ledger.oldest)).then_some(newest)
     }
 
-    /// For people: `0.1.0 (4d85aa9f)`.
+    /// Returns the version and the start of the build id for display, such as `0.1.0 (4d85aa9f)`.
     pub fn name(&self) -> String {
         let id = self.id.as_deref().map_or("no build id", |id| id.get(..8).unwrap_or(id));
         format!("{} ({id})", self.version)

@@ -1,4 +1,4 @@
-//! What is a stack configured to be? From the TOML file and the flags to values that cannot be wrong.
+//! The checked configuration of a stack: from the TOML file and the flags to values that are valid.
 //!
 //! ```text
 //!   TOML --parse--> ConfigFile --flags set fields--> ConfigFile --validate--> Config
@@ -35,58 +35,59 @@ pub use file::{
 pub struct Config {
     /// The stack's name.
     pub name: StackName,
-    /// Its servers.
+    /// The stack's servers.
     pub notation: Notation,
-    /// What joins it to the world.
+    /// The link that joins the stack to a network.
     pub link: Link,
-    /// How flows find their replicas.
+    /// The component that sorts incoming frames by flow group.
     pub steering: Steering,
-    /// How long who spins.
+    /// How long servers and programs spin before they sleep.
     pub wait: Wait,
     /// How connections find acceptors.
     pub accept: Accept,
-    /// What connections may do.
+    /// Settings of TCP connections.
     pub tcp: Tcp,
-    /// Which ports are handed out.
+    /// The ports that the stack hands out.
     pub ports: Ports,
     /// How large sessions are, and how many there may be.
     pub sessions: SessionSizes,
-    /// How many bytes of memory the stack may take; `None`: as many as its cgroup and the machine have.
+    /// The most bytes of memory that the stack may take; `None` means as many as its cgroup and the machine
+    /// have.
     pub memory_limit: Option<u64>,
     /// Where and how replicas run.
     pub scheduling: Scheduling,
     /// What happens when a server dies.
     pub recovery: Recovery,
-    /// In how many processes replicas are.
+    /// The number of processes that host the replicas.
     pub scaling: Scaling,
-    /// Whom the stack is for besides its own user and root, by name.
+    /// The users, by name, that the stack serves besides its own user and root.
     pub users: Users,
-    /// What all servers are.
+    /// Settings that apply to every server.
     pub servers: Servers,
 }
 
 /// The link and the addresses on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// What it is made of.
+    /// The kind of the link.
     pub kind: LinkType,
     /// Name of the TAP device; `%d` in it stands for the first free number.
     pub device: String,
-    /// The network namespace in which the device is made; `None`: the supervisor's own.
+    /// The network namespace in which the device is made; `None` means the supervisor's own.
     pub netns: Option<String>,
-    /// The stack's own address; `None`: a DHCP server gives it.
+    /// The stack's own address; `None` means that a DHCP server assigns it.
     pub address: Option<Cidr>,
     /// How many seconds `atoll up` waits for a DHCP server.
     pub dhcp_wait_s: u32,
-    /// The address for the kernel's end of the device, if it is to be set up.
+    /// The address for the kernel's end of the device, if that end is to be set up.
     pub peer_address: Option<Cidr>,
-    /// Who knows the way out of the network.
+    /// The IPv4 default gateway.
     pub gateway: Option<Ipv4Addr>,
-    /// IPv6 on the link; `None`: it is spoken inside the stack only.
+    /// IPv6 on the link; `None` means that the stack uses IPv6 only internally.
     pub v6: Option<LinkV6>,
-    /// Largest packet in bytes.
+    /// The MTU: the size of the largest packet, in bytes.
     pub mtu: u16,
-    /// Own hardware address; `None`: a random one.
+    /// The stack's own hardware address; `None` means a random one.
     pub mac: Option<Mac>,
     /// Whether segmentation is left to the kernel.
     pub offload: bool,
@@ -94,20 +95,20 @@ pub struct Link {
     pub peer: Option<StackName>,
 }
 
-/// IPv6 on the link.
+/// The IPv6 settings of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkV6 {
     /// The stack's own address, besides its link-local one.
     pub address: Option<Cidr6>,
     /// The address for the kernel's end of the device.
     pub peer_address: Option<Cidr6>,
-    /// Who knows the way out of the network, before those that advertise it.
+    /// The IPv6 default gateway, which is preferred to those that router advertisements name.
     pub gateway: Option<Ipv6Addr>,
-    /// Whether addresses and ways are taken from router advertisements.
+    /// Whether addresses and routes are taken from router advertisements.
     pub autoconf: bool,
 }
 
-/// What a link is made of.
+/// The kind of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkType {
@@ -116,7 +117,7 @@ pub enum LinkType {
     Tap,
     /// Shared memory with another stack.
     Shm,
-    /// None: programs on the stack reach each other only.
+    /// No link: programs on the stack reach only each other.
     None,
 }
 
@@ -130,16 +131,16 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// Who sorts incoming frames by flow group.
+/// The component that sorts incoming frames by flow group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Steering {
     /// A BPF program in the kernel where that is permitted, otherwise the replicas.
     #[default]
     Auto,
-    /// A BPF program in the kernel, or the stack does not start.
+    /// A BPF program in the kernel; without permission for it the stack does not start.
     Bpf,
-    /// The replicas, by passing frames on to each other.
+    /// The replicas, which pass frames on to each other.
     Software,
 }
 
@@ -147,46 +148,46 @@ pub enum Steering {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecoveryMode {
-    /// Its successor goes on with them.
+    /// The replica's successor continues them.
     #[default]
     Stateful,
     /// They are reset (N); listeners stay.
     Stateless,
 }
 
-/// Who may begin with explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of Linux's
-/// `tcp_ecn`.
+/// Which end may start explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of
+/// Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EcnMode {
-    /// Nobody.
+    /// ECN is off.
     Off = 0,
-    /// Both ends.
+    /// Both this stack and the peer may start it.
     Request = 1,
-    /// The peer.
+    /// Only the peer may start it.
     #[default]
     Accept = 2,
-    /// Both ends; our SYNs ask for accurate ECN (RFC 9768).
+    /// Both may start it, and SYNs of this stack ask for accurate ECN (RFC 9768).
     Accurate = 3,
 }
 
-/// Who does TCP Fast Open (RFC 7413).
+/// Which sockets use TCP Fast Open (RFC 7413).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FastOpen {
-    /// Nobody.
+    /// No socket uses it.
     None,
-    /// Programs that ask for it when they connect.
+    /// Sockets that request it when they connect.
     #[default]
     Client,
     /// Listeners with TCP_FASTOPEN.
     Server,
-    /// Both.
+    /// Connecting sockets that request it, and listeners with TCP_FASTOPEN.
     Both,
 }
 
 impl FastOpen {
-    /// The bits of the stack page.
+    /// Returns the bits that the stack page shows for this setting.
     pub const fn bits(self) -> u32 {
         match self {
             FastOpen::None => 0,
@@ -197,53 +198,54 @@ impl FastOpen {
     }
 }
 
-/// In how many processes the replicas are: each number is from 1 to that of the replicas.
+/// The number of processes that host the replicas; each number is from 1 to the number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling {
-    /// At the start.
+    /// The number of processes at the start.
     pub start: u8,
-    /// Whether it follows from how busy they are.
+    /// Whether the number of processes follows the load.
     pub auto: bool,
-    /// How few there may be then.
+    /// The smallest number of processes that automatic scaling chooses.
     pub min: u8,
-    /// How many there may be then.
+    /// The largest number of processes that automatic scaling chooses.
     pub max: u8,
 }
 
-/// How applications and stack agree on who has a connection (P4).
+/// How applications and stack agree on which process accepts a connection (P4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handshake {
-    /// The stack offers connections to those who have said that they take some.
+    /// The stack offers connections to processes that have announced that they would accept one.
     #[default]
     Speculative,
-    /// Applications ask for each one, by a message that is answered: what the other is measured against.
+    /// Applications ask for each connection by a message, which is answered: the baseline of P4.
     Naive,
 }
 
-/// Which ports are handed out by the stack, and who may ask for which.
+/// The ports that the stack hands out, and who may ask for which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// First and last port for connections that do not choose one.
     pub ephemeral: (u16, u16),
-    /// The first port that needs no privilege (Linux: `net.ipv4.ip_unprivileged_port_start`). Who runs the
-    /// stack has it.
+    /// The first port that needs no privilege, as Linux's `net.ipv4.ip_unprivileged_port_start`. The user
+    /// that runs the stack has the privilege.
     pub unprivileged_start: u16,
-    /// First and last of ports below that, by the name or number of a user who may have them; (0, 0) is none.
+    /// Ranges of ports below `unprivileged_start` that a user may bind, by the user's name or number. Each
+    /// range is its first and last port; (0, 0) is an empty one.
     pub users: Vec<(String, [(u16, u16); USER_PORTS_MAX])>,
 }
 
-/// How large sessions are.
+/// How large sessions are, and how many there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSizes {
     /// How many processes with sockets of their own may be attached.
     pub max: u32,
-    /// Sizes of an arena.
+    /// The sizes of an arena.
     pub arena: ArenaConfig,
 }
 
 impl Config {
-    /// Checks `file`.
+    /// Checks `file`, and returns the configuration that it describes, or the first error found.
     pub fn validate(file: &ConfigFile) -> Result<Config, ConfigError> {
         let name = file.name.parse().map_err(ConfigError::Name)?;
         let notation = notation(file)?;
@@ -253,8 +255,7 @@ impl Config {
         }
         check_link_servers(notation, link.kind)?;
         let ports = ports(&file.ports)?;
-        // A range of one port per replica at the very least, so that each replica finds one that steers to
-        // it.
+        // The range holds at least 256 ports, so that each replica finds one that steers to it.
         if ports.ephemeral.0 == 0 || ports.ephemeral.1.saturating_sub(ports.ephemeral.0) < 255 {
             return Err(ConfigError::Ports);
         }
@@ -299,13 +300,13 @@ impl Config {
         })
     }
 
-    /// How many replicas the stack has.
+    /// Returns the number of replicas of the stack.
     pub fn replicas(&self) -> u8 {
         self.notation.replicas()
     }
 }
 
-/// The number of bytes that a text such as `512M` says.
+/// Parses a number of bytes such as `512M`.
 fn memory_limit(text: &str) -> Result<u64, ConfigError> {
     let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
     let unit = units.iter().find_map(|(unit, log2)| Some((text.strip_suffix(unit)?, 1u64 << log2)));
@@ -371,13 +372,13 @@ fn scaling(file: &ScalingFile, replicas: u8) -> Result<Scaling, ConfigError> {
     Ok(Scaling { start, auto, min, max })
 }
 
-/// Whether every transport server has a connection manager in its process.
+/// Says whether every transport server has a connection manager in its process.
 fn has_own_managers(notation: Notation) -> bool {
     let plan = notation.plan();
     plan.processes().iter().filter(|process| process.has(Component::Ts)).all(|process| process.has(Component::Cm))
 }
 
-/// Link servers apart from transport servers, or fewer of them, are for devices.
+/// Checks that link servers apart from transport servers, or fewer of them, are used only with a device.
 fn check_link_servers(notation: Notation, link: LinkType) -> Result<(), ConfigError> {
     let plan = notation.plan();
     let is_apart = |process: &Process| process.has(Component::Ls) && !process.has(Component::Ts);
@@ -472,7 +473,7 @@ fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
     if is_wanted && (!file.ipv6 || file.mtu < MTU_MIN_V6) {
         return Err(ConfigError::NoIpv6);
     }
-    // As on Linux, a link that is too small for IPv6 does without.
+    // As on Linux, a link whose MTU is too small for IPv6 does without it.
     let is_on = file.ipv6 && file.mtu >= MTU_MIN_V6 && file.kind != LinkType::None;
     Ok(is_on.then_some(LinkV6 {
         address,
@@ -487,61 +488,63 @@ fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
 pub enum ConfigError {
     /// The file is not TOML, or has unknown keys or values of the wrong kind; the text says where.
     Syntax(String),
-    /// The name of this stack or of its peer.
+    /// The name of this stack or of its peer is not valid.
     Name(&'static str),
-    /// The servers.
+    /// The configuration of servers is not valid.
     Notation(NotationError),
-    /// `replicas` and `configuration` say different things.
+    /// `replicas` and `configuration` contradict each other.
     TwoNumbers(u8, Notation),
-    /// Not every transport server has the link server that a shared-memory link needs.
+    /// A shared-memory link needs a link server in every transport server's process, which this configuration
+    /// does not have.
     LinkServersOfShm(Notation),
-    /// Link servers in processes of their own, but no link.
+    /// There are link servers in processes of their own, but no link.
     IdleLinkServers(Notation),
-    /// The address at this key.
+    /// The address at this key is not valid.
     Address(&'static str, AddressError),
     /// The kernel's end of the link has the stack's address.
     SameAddress,
-    /// The gateway is not a neighbour.
+    /// The IPv4 gateway is not a neighbour.
     Gateway,
-    /// The gateway for IPv6 is not a neighbour.
+    /// The IPv6 gateway is not a neighbour.
     Gateway6,
-    /// An address by DHCP where no server can be, or a gateway besides.
+    /// The address is to come from DHCP on a link that is no TAP device, or a gateway is configured besides.
     Dhcp,
-    /// An address of IPv6, but no IPv6.
+    /// There is an IPv6 address or gateway, but IPv6 is off or the MTU is too small for it.
     NoIpv6,
     /// The MTU is out of range.
     Mtu(u16),
-    /// The name of the device.
+    /// The name of the device is not valid.
     Device,
-    /// A shared-memory link without the other stack.
+    /// A shared-memory link does not name the stack at its other end.
     NoPeer,
-    /// A shared-memory link with itself.
+    /// A shared-memory link names its own stack as the other end.
     PeerIsSelf,
-    /// The range of ports.
+    /// The range of ephemeral ports is too small.
     Ports,
-    /// The ports of this user.
+    /// The ports of this user are not valid.
     UserPorts(String),
-    /// The sizes of an arena.
+    /// The sizes of an arena are not valid.
     SessionSizes,
-    /// The number of sessions.
+    /// The largest number of sessions is out of range.
     Sessions(u32),
-    /// A size of memory that is none.
+    /// The text is not a size of memory.
     MemoryText(String),
-    /// A size of memory in which no stack works.
+    /// The size of memory is too small for a stack.
     MemoryMin(String),
-    /// The time to spin.
+    /// The time to spin, in microseconds, is too long.
     Spin(u32),
-    /// The time to claim a connection.
+    /// The time to claim a connection is 0.
     ClaimTimeout,
-    /// Applications that ask, and connection managers elsewhere.
+    /// With the naive handshake some transport server has no connection manager in its process.
     NaiveAccept(Notation),
-    /// The rules of balancing.
+    /// The rules of balancing are not valid.
     Balance,
-    /// The time without a sign of life.
+    /// The time without a sign of life, in milliseconds, is out of range.
     Hang(u32),
-    /// A number of processes: which, and of how many replicas.
+    /// The number of processes at this key of `scaling` is not from 1 to the number of replicas: the key, the
+    /// number, and the replicas.
     Scaling(&'static str, u8, u8),
-    /// The fewest and the most processes.
+    /// `scaling.min` and `scaling.max`, which do not fit each other or `scaling.start`.
     ScalingLimits(u8, u8),
 }
 
@@ -658,18 +661,19 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// RFC 791: every host takes packets of 576 bytes.
+/// The least MTU in bytes: every host accepts packets of 576 bytes (RFC 791).
 const MTU_MIN: u16 = 576;
-/// RFC 8200 §5.
+/// The least MTU for IPv6 in bytes (RFC 8200 §5).
 const MTU_MIN_V6: u16 = 1280;
-/// The TUN driver allows 65535 bytes with the Ethernet header.
+/// The largest MTU in bytes: the TUN driver allows 65535 with the Ethernet header.
 const MTU_MAX: u16 = 65_521;
 const DEVICE_LEN_MAX: usize = 15;
 const SESSIONS_MAX: u32 = 65_536;
-/// Least memory of a stack.
+/// The least memory of a stack, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
 const SPIN_US_MAX: u32 = 1_000_000;
-/// A few times as long as servers that work take between two signs of life.
+/// The least time in milliseconds after which a server may count as hanging: a few times the time between two
+/// signs of life of a working server.
 const HANG_MS_MIN: u32 = 400;
 const HANG_MS_MAX: u32 = 3_600_000;
 const _: () = assert!(REPLICAS_MAX <= 255);

@@ -1,14 +1,15 @@
-//! Who may connect, and what is kept back for what the stack needs itself? Descriptors are shared by all, and
-//! who has none cannot even be refused.
+//! Decides which connections are accepted, and how many descriptors are reserved for the stack itself. All
+//! share the limit on descriptors, and a supervisor without a free one cannot even refuse a connection.
 //!
 //! ```text
-//!   0 ---- servers, memory ----|-------- connections and sessions --------|- headroom -|-- reserve --| RLIMIT_NOFILE
-//!                                                                          short looks  starts of servers
+//!   0 -- servers, memory --|-- connections and sessions --|--- headroom ---|---- reserve ----| RLIMIT_NOFILE
+//!                                                           short look-ups  starts of servers
 //! ```
-//! The reserve is held open, so that nobody else can take it, and given back just before a server is started.
-//! Connections that never attached to a session are strangers: where there are too many, of one process or in
-//! all, the oldest of them goes. A process whose pid is 0, because it is in a pid namespace that the
-//! supervisor does not see into, counts with its user.
+//!
+//! The reserved descriptors are held open, so that nothing else can take them, and closed just before a
+//! server is started. Connections that never attached to a session are strangers: where there are too many,
+//! of one process or in all, the oldest of them is closed. A process whose pid is 0, because it is in a pid
+//! namespace that the supervisor cannot see, counts with its user.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,55 +17,57 @@ use atoll_ipc::page::BELLS;
 
 use crate::{Caller, ClientId};
 
-/// How many descriptors there are, and for what.
+/// The number of descriptors, and what they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// RLIMIT_NOFILE.
+    /// The value of RLIMIT_NOFILE.
     limit: u64,
-    /// What the supervisor has open besides connections and sessions.
+    /// The descriptors that the supervisor has open besides those of connections and sessions.
     fixed: u64,
-    /// What a session takes here.
+    /// The descriptors that a session takes in the supervisor.
     session: u64,
-    /// What it takes in the process of replicas that has most of them, which has the same limit.
+    /// The descriptors per replica that a session takes in a process of replicas, which has the same limit.
     session_in_server: u64,
-    /// What the start of a server takes for a moment.
+    /// The descriptors that the start of a server takes for a moment.
     reserve: u64,
 }
 
 impl Budget {
-    /// `limit`: RLIMIT_NOFILE; `servers`, `replicas`: of the stack; `pairs`: of servers that talk.
+    /// Computes the budget from `limit`, which is RLIMIT_NOFILE, the numbers of servers and replicas of the
+    /// stack, and the number of pairs of servers that talk.
     pub fn new(limit: u64, servers: usize, replicas: usize, pairs: usize) -> Budget {
         let (servers, replicas, pairs) = (servers as u64, replicas as u64, pairs as u64);
         Budget {
             limit,
-            // Page, bell, ledger, control socket, pidfd, queue, standard error; and those of the processes
-            // for replicas, two of which may be of each number.
+            // Each server has a page, bell, ledger, control socket, pidfd, queue and standard error.
+            // Processes for replicas have some more, and there may be two of each number.
             fixed: FIXED + 7 * servers + pairs + 4 * (2 * replicas + 1),
             session: SESSION + replicas,
             session_in_server: BELLS as u64,
-            // Bells of all servers, of the replicas once more, and the memory between the server and each
-            // other.
+            // These are the bells of all servers, those of the replicas once more, and the memory between the
+            // server and each other one.
             reserve: RESERVE + 3 * servers,
         }
     }
 
-    /// How many descriptors the start of a server takes for a moment.
+    /// Returns how many descriptors the start of a server takes for a moment.
     pub fn reserve(&self) -> usize {
         usize::try_from(self.reserve).unwrap_or(usize::MAX)
     }
 
-    /// What connections and sessions may take together.
+    /// Returns how many descriptors connections and sessions may take together.
     fn free(&self) -> u64 {
         self.limit.saturating_sub(self.fixed + self.reserve + HEADROOM)
     }
 
-    /// Most connections: half of what is there, so that sessions find the rest.
+    /// Returns the largest number of connections: half of the free descriptors, so that sessions find the
+    /// rest.
     pub fn clients_max(&self) -> usize {
         usize::try_from(self.free() / 2).unwrap_or(usize::MAX).clamp(CLIENTS_MIN, CLIENTS_MAX)
     }
 
-    /// Whether there is room for one more session beside so many sessions and connections. `shared`: how many
-    /// replicas are in one process at most.
+    /// Says whether there is room for one more session beside so many sessions and connections. `shared` is
+    /// the largest number of replicas in one process.
     pub fn has_room(&self, sessions: usize, clients: usize, shared: usize) -> bool {
         let here = (sessions as u64 + 1) * self.session + clients as u64;
         let there = (sessions as u64 + 1) * self.session_in_server * shared as u64;
@@ -75,19 +78,19 @@ impl Budget {
 /// What is to be done about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// There is room.
+    /// Accept it: there is room.
     Take,
-    /// There is, when this stranger has gone.
+    /// Accept it after closing the connection of this stranger.
     TakeInsteadOf(ClientId),
-    /// There is none: those that are there have sessions.
+    /// Refuse it: there is no room, and no stranger may be closed.
     Refuse,
 }
 
-/// Who is connected.
+/// The connections to the control socket.
 #[derive(Debug)]
 pub struct Crowds {
     clients_max: usize,
-    /// All connections: by whom.
+    /// The process and user of every connection.
     all: BTreeMap<ClientId, Caller>,
     strangers: BTreeSet<ClientId>,
     processes: BTreeMap<(u32, u32), Crowd>,
@@ -102,7 +105,7 @@ struct Crowd {
 }
 
 impl Crowds {
-    /// Nobody, where so many connections may be.
+    /// Creates an empty set for at most `clients_max` connections.
     pub fn new(clients_max: usize) -> Crowds {
         Crowds {
             clients_max,
@@ -113,8 +116,9 @@ impl Crowds {
         }
     }
 
-    /// Whether a connection of this caller is taken. The oldest stranger goes first: the process's own, the
-    /// user's, anybody's. `stays`: strangers that wait for an answer.
+    /// Decides whether a connection of this caller is accepted. If there are too many, the oldest stranger of
+    /// the process, of the user, or of all is closed, in this order. `stays` returns true for strangers that
+    /// may not be closed, because they wait for an answer.
     pub fn judge(&self, caller: &Caller, stays: impl Fn(ClientId) -> bool) -> Admission {
         let none = Crowd::default();
         let process = process_of(caller).and_then(|process| self.processes.get(&process));
@@ -130,12 +134,12 @@ impl Crowds {
         oldest.map_or(Admission::Refuse, |id| Admission::TakeInsteadOf(*id))
     }
 
-    /// The oldest connection that never attached, if there is any.
+    /// Returns the oldest stranger for which `stays` is false, if there is one.
     pub fn oldest_stranger(&self, stays: impl Fn(ClientId) -> bool) -> Option<ClientId> {
         self.strangers.iter().take(LOOKS).find(|id| !stays(**id)).copied()
     }
 
-    /// A connection is taken. It is a stranger's.
+    /// Adds an accepted connection, as a stranger's.
     pub fn entered(&mut self, id: ClientId, caller: Caller) {
         self.all.insert(id, caller);
         self.strangers.insert(id);
@@ -145,7 +149,7 @@ impl Crowds {
         }
     }
 
-    /// It has a session now, or is not in any more.
+    /// Notes whether a connection is a stranger's: it is while it is a member of no session.
     pub fn set_stranger(&mut self, id: ClientId, is_stranger: bool) {
         let Some(caller) = self.all.get(&id).copied() else { return };
         let put = |set: &mut BTreeSet<ClientId>| if is_stranger { set.insert(id) } else { set.remove(&id) };
@@ -155,7 +159,7 @@ impl Crowds {
         }
     }
 
-    /// It is closed.
+    /// Removes a closed connection.
     pub fn left(&mut self, id: ClientId) {
         let Some(caller) = self.all.remove(&id) else { return };
         self.strangers.remove(&id);
@@ -179,41 +183,43 @@ impl Crowds {
         process.into_iter().chain([self.users.entry(caller.uid).or_default()])
     }
 
-    /// One that forks has a connection for each of its children until these have their own, so it is many.
+    /// Returns the largest number of connections of one process. A process that forks has a connection for
+    /// each child until the children have their own, so the number is large.
     fn per_process(&self) -> usize {
         self.clients_max / 2
     }
 
-    /// Less than all, so that others find room, too.
+    /// Returns the largest number of connections of one user, which is less than all so that others find
+    /// room, too.
     fn per_user(&self) -> usize {
         self.clients_max / 4 * 3
     }
 }
 
-/// Processes of other pid namespaces have no number here.
+/// Returns the user and pid of a caller; processes of other pid namespaces have no number here.
 fn process_of(caller: &Caller) -> Option<(u32, u32)> {
     (caller.pid != 0).then_some((caller.uid, caller.pid))
 }
 
-/// Most connections to the control socket, however many descriptors there are; each application process has
-/// one.
+/// The largest number of connections to the control socket, however many descriptors there are; each
+/// application process has one.
 const CLIENTS_MAX: usize = 65_536;
-/// And as many as there are always.
+/// The number of connections that is allowed however few descriptors there are.
 const CLIENTS_MIN: usize = 16;
-/// Connections of one process that have no session: between connecting and attaching there are few.
+/// The largest number of strangers of one process: a process has few connections that are not attached yet.
 const STRANGERS_PER_PROCESS: usize = 64;
-/// So many strangers are looked at for one that may go.
+/// The number of strangers that are checked in search of one that may be closed.
 const LOOKS: usize = 256;
-/// Standard streams, epoll, signals, listener, lock, guardian, stack page, keys of servers, device, a build
-/// or two.
+/// The supervisor's own descriptors: standard streams, epoll, signals, listener, lock, guardian, stack page,
+/// keys of servers, device, a build or two.
 const FIXED: u64 = 48;
-/// The application's page, and the bells; arenas come with replicas.
+/// The descriptors of a session: the application's page, and the bells; arenas come with replicas.
 const SESSION: u64 = 1 + BELLS as u64;
-/// The start of a server: socket, page, its own descriptors twice, the guardian's packet.
+/// The descriptors for the start of a server: socket, page, its own descriptors twice, the guardian's packet.
 const RESERVE: u64 = 32;
-/// Looks into /proc, connections that are refused, replies that are on their way.
+/// The descriptors for look-ups in /proc, connections that are refused, and replies that are on their way.
 const HEADROOM: u64 = 24;
-/// What a process of replicas has besides sessions.
+/// The descriptors that a process of replicas has besides those of sessions.
 const SERVER_FIXED: u64 = 160;
 
 #[cfg(test)]
@@ -263,7 +269,7 @@ mod tests {
         assert_eq!(enter(&mut crowds, &mut next, caller(1, 8)), Admission::TakeInsteadOf(ClientId(1)));
         crowds.set_stranger(ClientId(0), true);
         assert_eq!(enter(&mut crowds, &mut next, caller(1, 8)), Admission::TakeInsteadOf(ClientId(0)));
-        // Who waits for an answer is spared.
+        // A stranger that waits for an answer stays.
         assert_eq!(crowds.judge(&caller(1, 8), |id| id < ClientId(10)), Admission::TakeInsteadOf(ClientId(10)));
     }
 
@@ -275,12 +281,12 @@ mod tests {
             assert_eq!(verdict == Admission::Take, pid <= 300, "{pid}: {verdict:?}");
         }
         assert_eq!(enter(&mut crowds, &mut next, caller(2, 9)), Admission::Take);
-        // Those without a number count by their user.
+        // Processes without a number count by their user.
         for n in 0..310 {
             let verdict = enter(&mut crowds, &mut next, caller(3, 0));
             assert_eq!(verdict == Admission::Take, n < 400 - 300 - 1, "{n}: {verdict:?}");
         }
-        // All have sessions: who is there stays.
+        // All connections have sessions, so none of them is closed.
         let mut crowds = Crowds::new(8);
         for n in 0..4 {
             crowds.entered(ClientId(n), caller(1, 1));

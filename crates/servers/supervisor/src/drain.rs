@@ -1,9 +1,9 @@
-//! When does a stack end that was made for one program? After the program, the sessions of its children, and
-//! what they sent.
+//! Decides when a stack that was made for one program ends: after the program has exited, the sessions of its
+//! children have closed, and what they sent has left.
 
 use atoll_base::{Duration, Instant};
 
-/// What is waited for after the program.
+/// Waits for what remains of a stack's work after its program has exited.
 #[derive(Clone, Debug)]
 pub struct Drain {
     has_said: bool,
@@ -11,38 +11,38 @@ pub struct Drain {
     moved_at: Instant,
 }
 
-/// What the stack is doing.
+/// What the stack is doing at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
-    /// Open sessions.
+    /// The number of open sessions.
     pub sessions: usize,
-    /// Sessions opened since the start.
+    /// The number of sessions opened since the start.
     pub opened: u64,
-    /// Connections that exist, as the replicas say.
+    /// The number of existing connections, as reported by the replicas.
     pub connections: u64,
     /// A number that changes when anything is sent or received.
     pub moved: u64,
 }
 
-/// What follows from that.
+/// What the supervisor does next while it drains the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainStep {
-    /// Look again soon.
+    /// Poll again soon.
     Wait,
-    /// Tell who waits for the end that sessions remain, once: programs that went into the background need not
-    /// be waited for.
+    /// Report that sessions remain, then poll again. This is returned once: the user may not want to wait for
+    /// programs that went into the background.
     SayThatSessionsRemain,
-    /// The stack ends.
+    /// End the stack.
     End,
 }
 
 impl Drain {
-    /// The program has ended.
+    /// Starts to drain at `now`, when the program has exited.
     pub fn new(now: Instant) -> Drain {
         Drain { has_said: false, moved: 0, moved_at: now }
     }
 
-    /// Looks at what the stack is doing.
+    /// Returns the next step, given what the stack is doing at `now`.
     pub fn poll(&mut self, activity: Activity, now: Instant) -> DrainStep {
         if activity.sessions > 0 {
             (self.moved, self.moved_at) = (activity.moved, now);
@@ -61,8 +61,8 @@ impl Drain {
 /// How long nothing may move after the last session closed before what is left is given up: more than two
 /// retransmissions at their usual pace.
 const IDLE: Duration = Duration::from_secs(1);
-/// Replicas publish their counters every 50 ms: this long after the last session, "no connection" is to be
-/// believed.
+/// How long after the last session closed a report of no connections is trusted; replicas publish their
+/// counters every 50 ms.
 const SETTLE: Duration = Duration::from_millis(120);
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
-//! Supervisor: what a stack is configured to be, what it is called, who is attached to it, and everything
-//! that its supervisor decides. No system calls and no clock here.
+//! The decisions of a stack's supervisor: its configuration, its names, the sessions that are attached to it,
+//! and the lives of its servers. This crate makes no system calls and reads no clock.
 //!
 //! ```text
-//!   lives of servers    ServerRecord, Life (when is one started again?), Watchdog (does it hang?), Stops (is it stopped?), Standby (who goes on for it?)
-//!   their places        Placement (who moves?), Scaler (how many processes?), Upgrade (which build?)
-//!   who asks            Rights (who may?), Crowds and Budget (is there room?), Pace (not so fast!), Questions (when is it answered?)
-//!   memory              Room, Shortness (how much is left?)
-//!   the end             Drain (has everything been sent?)
+//!   lives of servers    ServerRecord; Life: when is a dead one started again? Watchdog: does one hang?
+//!                       Stops: is one stopped? Standby: which process succeeds it?
+//!   their places        Placement: which replica moves? Scaler: how many processes? Upgrade: which build?
+//!   requests            Rights: who may ask? Crowds and Budget: is there room? Pace: how often?
+//!                       Questions: when is a request answered?
+//!   memory              Room and Shortness: how much is left?
+//!   the end             Drain: has everything been sent?
 //! ```
+//!
 //! The supervisor process itself (descriptors, processes, devices) is `bin/atoll`, which asks this crate what
 //! to do, and does it.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! When is a server that has died started again? At once; but one that dies again and again is given more and
-//! more time, so that the rest of the stack is not kept busy by it.
+//! Decides when a server that has died is started again: at once the first time, and after ever longer delays
+//! if it dies again and again, so that it does not keep the rest of the stack busy.
 //!
 //! ```text
 //!             ready                 died
@@ -12,59 +12,59 @@
 use crate::{RecoveryReport, RecoveryTimes, ServerState};
 use atoll_base::{Duration, Instant};
 
-/// The lives of one server, one after another. Lost with the supervisor.
+/// The lives of one server, one after another. This state is lost with the supervisor.
 #[derive(Clone, Debug)]
 pub struct Life {
     phase: Phase,
-    /// Lives in a row that were short, less those that were neither short nor long.
+    /// The number of short lives in a row, less one for each life that was neither short nor long.
     short_lives: u32,
-    /// Starts in a row that ended before the server was ready, by its own fault.
+    /// The number of starts in a row that failed, by the server's own fault, before it was ready.
     vain_starts: u32,
-    /// Why it cannot be started for now: the system is short of something.
+    /// The reason why the server cannot be started for now, if the system is short of something.
     lacks: Option<String>,
-    /// Ends that nobody asked for, since the stack started.
+    /// The number of ends that were not requested, since the stack started.
     pub crashes: u64,
     /// How long the last recovery took.
     pub last: Option<Recovery>,
-    /// Times that it went on in another process without having died: it was asked to hand over.
+    /// How often the server moved to another process without having died, because it was asked to hand over.
     pub moves: u64,
-    /// How long nobody served at the last of them.
+    /// How long nothing served during the last move.
     last_move: Option<Duration>,
-    /// Its last process has handed over.
+    /// Whether its last process has handed over.
     is_moving: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its process runs, but does not serve yet. `died`: since when nobody has served; `None` before the
-    /// first life.
+    /// Its process runs, but does not serve yet. `died` is when the server last stopped serving; it is `None`
+    /// before the first life.
     Starting { since: Instant, died: Option<Instant> },
     /// It serves.
     Serving { since: Instant },
-    /// There is none. The next one is due.
+    /// It has no process; the next one is due at `due`.
     Down { died: Instant, due: Instant },
 }
 
 /// How long a recovery took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// From the moment that the death was noticed until the new process was started.
+    /// The time from when the death was noticed until the new process was started.
     pub start: Duration,
-    /// From then until it was ready.
+    /// The time from the start of the new process until it was ready.
     pub ready: Duration,
-    /// It had not died: it was asked to hand over.
+    /// Whether the server had not died, but was asked to hand over.
     pub is_move: bool,
 }
 
 impl Recovery {
-    /// In all.
+    /// Returns the time from the death until the new process was ready.
     pub fn total(&self) -> Duration {
         self.start + self.ready
     }
 }
 
 impl Life {
-    /// Its first process was started.
+    /// Creates the state of a server whose first process was started at `now`.
     pub fn new(now: Instant) -> Life {
         let phase = Phase::Starting { since: now, died: None };
         Life {
@@ -80,7 +80,7 @@ impl Life {
         }
     }
 
-    /// Its process has ended. Returns after what time the next one is due.
+    /// Notes that the server's process has ended, and returns the time after which the next one is due.
     pub fn died(&mut self, now: Instant) -> Duration {
         self.is_moving = false;
         let (died, lived) = match self.phase {
@@ -95,20 +95,20 @@ impl Life {
         self.fall(now, died, lived)
     }
 
-    /// It has handed over, as it was asked to: the next one is due now.
+    /// Notes that the server has handed over as it was asked to: the next process is due now.
     pub fn left(&mut self, now: Instant) {
         self.absent(now);
         self.is_moving = true;
     }
 
-    /// It has no process, for what reason ever: the next one is due now.
+    /// Notes that the server has no process, for whatever reason: the next one is due now.
     pub fn absent(&mut self, now: Instant) {
         self.phase = Phase::Down { died: now, due: now };
     }
 
-    /// Its process could not be started. `shortage`: what was to be done when the system was short of
-    /// something, if that is the reason. Returns after what time it is tried again, and whether the failure
-    /// is news: the same shortage is told once.
+    /// Notes that the server's process could not be started. `shortage` is what was attempted when the system
+    /// was short of something, if that is the reason. Returns the time after which to try again, and whether
+    /// the failure is to be reported: a shortage that lasts is reported once.
     pub fn not_started(&mut self, now: Instant, shortage: Option<String>) -> (Duration, bool) {
         let is_news = if shortage.is_some() {
             std::mem::replace(&mut self.lacks, shortage).is_none()
@@ -125,7 +125,8 @@ impl Life {
         self.fall(now, died, None)
     }
 
-    /// `lived`: `None` if it has never served.
+    /// Postpones the next start, and returns the delay. `lived` is how long the server served, or `None` if
+    /// it never did.
     fn fall(&mut self, now: Instant, died: Instant, lived: Option<Duration>) -> Duration {
         let delay = match lived {
             Some(lived) if lived >= LONG_LIFE => {
@@ -133,7 +134,7 @@ impl Life {
                 Duration::ZERO
             }
             Some(lived) if lived >= SHORT_LIFE => {
-                // Down for longer than it would live is worse than a start or two in a second.
+                // To be down for longer than it would live is worse than a start or two in a second.
                 self.short_lives = self.short_lives.saturating_sub(1);
                 self.delay()
             }
@@ -147,7 +148,7 @@ impl Life {
         delay
     }
 
-    /// Nothing the first time, then twice as long each time.
+    /// Returns the delay of the next start: zero the first time, then twice as long each time.
     fn delay(&self) -> Duration {
         match self.short_lives {
             0 => Duration::ZERO,
@@ -155,18 +156,18 @@ impl Life {
         }
     }
 
-    /// Whether it is time to start it.
+    /// Says whether it is time to start the server.
     pub fn is_due(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Down { due, .. } if now >= due)
     }
 
-    /// A process of it was started.
+    /// Notes that a process of the server was started.
     pub fn started(&mut self, now: Instant) {
         let died = if let Phase::Down { died, .. } = self.phase { Some(died) } else { None };
         self.phase = Phase::Starting { since: now, died };
     }
 
-    /// It serves. Returns what that has taken, if it was not its first life.
+    /// Notes that the server serves. Returns the times of the recovery, unless this is its first life.
     pub fn ready(&mut self, now: Instant) -> Option<Recovery> {
         let Phase::Starting { since, died } = self.phase else { return None };
         self.phase = Phase::Serving { since: now };
@@ -183,12 +184,12 @@ impl Life {
         Some(recovery)
     }
 
-    /// Whether it serves.
+    /// Says whether the server serves.
     pub fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving { .. })
     }
 
-    /// What `atoll status` shows of it.
+    /// Returns what `atoll status` shows of the server's lives.
     pub fn report(&self) -> RecoveryReport {
         let state = match self.phase {
             Phase::Starting { .. } => ServerState::Starting,
@@ -210,18 +211,18 @@ impl Life {
         }
     }
 
-    /// Whether it has not become ready in the time that there is for that.
+    /// Says whether the server has not become ready within [`READY_TIME`].
     pub fn is_overdue(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
     }
 
-    /// Whether there is no use in trying on: each time it has died, or could not be started, by its own
-    /// fault. A shortage passes.
+    /// Says whether there is no use in further starts, because each of the last ones failed by the server's
+    /// own fault. Shortages do not count, because they pass.
     pub fn is_hopeless(&self) -> bool {
         self.vain_starts >= VAIN_STARTS_MAX
     }
 
-    /// When to ask again, if nothing happens.
+    /// Returns when to look at the server again if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting { since, .. } => Some(since + READY_TIME),
@@ -233,15 +234,15 @@ impl Life {
 
 /// How long a server may take to start.
 pub const READY_TIME: Duration = Duration::from_secs(10);
-/// Starts without success after which a supervisor is given up.
+/// The number of failed starts in a row after which a supervisor gives up.
 pub const VAIN_STARTS_MAX: u32 = 10;
-/// Who lives for less has died of what was there when it came.
+/// A server that serves for less than this probably died of a cause that was there when it started.
 const SHORT_LIFE: Duration = Duration::from_millis(500);
-/// Who lives for so long has died of something new.
+/// A server that serves for at least this long died of a new cause.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const LAST_DELAY: Duration = Duration::from_secs(5);
-/// So many lead to the last delay; more do not count.
+/// The number of short lives that leads to the last delay; more do not count.
 const SHORT_LIVES_MAX: u32 = 10;
 const _: () = assert!(FIRST_DELAY.as_millis() << (SHORT_LIVES_MAX - 1) >= LAST_DELAY.as_millis());
 
@@ -251,7 +252,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Dies after having served for `lived`; returns the delay until the next start, and its moment.
+    /// Lets the server die after having served for `lived`; returns the delay of the next start, and its
+    /// moment.
     fn die(life: &mut Life, now: Instant, lived: Duration) -> (Duration, Instant) {
         life.ready(now);
         let delay = life.died(now + lived);
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(delays, [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000]);
         assert_eq!(life.crashes, 12);
         assert!(!life.is_hopeless(), "it has been ready each time");
-        // Neither short nor long: it waits for less and less.
+        // Lives that are neither short nor long make the delay shorter and shorter.
         let mut delays = Vec::new();
         let mut due = now;
         for _ in 0..11 {
@@ -308,7 +310,7 @@ mod tests {
         for vain in 0..VAIN_STARTS_MAX {
             assert!(!life.is_hopeless());
             now += LAST_DELAY;
-            // By turns: the process ends before it is ready, or there is none.
+            // In turns, the process ends before it is ready, or cannot be started.
             let delay = if vain % 2 == 0 { life.died(now) } else { life.not_started(now, None).0 };
             now += delay;
             life.started(now);
@@ -348,21 +350,21 @@ mod tests {
         assert_eq!((life.crashes, life.report().state), (1, ServerState::Down), "it is noticed twice");
         life.started(now + 12 * MS);
         assert!(!life.is_overdue(now + 13 * MS) && life.is_overdue(now + 12 * MS + READY_TIME));
-        // The second one dies, too.
+        // The second process dies, too.
         let delay = life.died(now + 14 * MS);
         life.started(now + 14 * MS + delay);
         let recovery = life.ready(now + 40 * MS).expect("it is one");
         assert_eq!((recovery.start, recovery.ready), (4 * MS + delay, 26 * MS - delay));
         assert_eq!((recovery.total(), life.last), (30 * MS, Some(recovery)));
         assert!(life.is_serving() && life.next_timeout().is_none());
-        // Whoever leaves because he was asked to has not crashed, and nobody waits before the next one comes.
+        // A server that leaves as it was asked to has not crashed, and the next process is due at once.
         life.left(now + 41 * MS);
         assert!(life.is_due(now + 41 * MS));
         life.started(now + 42 * MS);
         assert!(life.ready(now + 43 * MS).is_some_and(|back| back.is_move && back.total() == 2 * MS));
         assert_eq!((life.crashes, life.last), (2, Some(recovery)), "it is no recovery");
         assert_eq!((life.moves, life.report().last_move_us), (1, Some(2000)));
-        // If the next one dies before it serves, it is one.
+        // If the next process dies before it serves, that is a crash.
         life.left(now + 44 * MS);
         life.started(now + 44 * MS);
         let delay = life.died(now + 45 * MS);

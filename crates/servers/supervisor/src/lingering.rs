@@ -1,9 +1,9 @@
-//! Which sessions have ended and are not over? What their connections have still to send lies in their
-//! memory, so that stays until no replica, nor the successor of one, has anything to send from it.
+//! Sessions that have ended while their connections still have data to send. The data is in the sessions'
+//! memory, which is kept until no replica, nor the successor of one, has anything to send from it.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Sessions that have ended, the oldest first, and what is kept of each. Persisted.
+/// Sessions that have ended, the oldest first, each with what is kept of it. They are persisted.
 #[derive(Clone, Debug, Default)]
 pub struct Lingering<M>(VecDeque<Ended<M>>);
 
@@ -11,25 +11,25 @@ pub struct Lingering<M>(VecDeque<Ended<M>>);
 struct Ended<M> {
     session: u32,
     kept: M,
-    /// Replicas that have not said that it is over.
+    /// Replicas that have not yet reported that the session is over.
     waits_for: BTreeSet<usize>,
 }
 
 impl<M> Lingering<M> {
-    /// No session has ended yet.
+    /// Creates an empty list.
     pub fn new() -> Lingering<M> {
         Lingering(VecDeque::new())
     }
 
-    /// A session has ended, of which so many replicas may have connections. Returns the oldest one, if there
-    /// are too many: what it has not sent is lost if its replica dies.
+    /// Adds a session that has ended, of which replicas 0 to `replicas - 1` may have connections. If there
+    /// are too many, removes and returns the oldest: what it has not sent is lost if its replica dies.
     pub fn ended(&mut self, session: u32, kept: M, replicas: usize) -> Option<u32> {
         self.0.push_back(Ended { session, kept, waits_for: (0..replicas).collect() });
         if self.0.len() > LINGERING_MAX { self.give_up_oldest() } else { None }
     }
 
-    /// A replica needs the memory of an ended session no more, nor will its successors. Returns whether that
-    /// was the last one.
+    /// Notes that neither a replica nor its successors need the memory of an ended session any more. Returns
+    /// whether the session was removed because that was the last replica.
     pub fn over(&mut self, replica: usize, session: u32) -> bool {
         let before = self.0.len();
         self.0.retain_mut(|ended| {
@@ -41,39 +41,39 @@ impl<M> Lingering<M> {
         self.0.len() < before
     }
 
-    /// Forgets the oldest one, because what it takes is needed.
+    /// Removes and returns the oldest session, because its memory is needed.
     pub fn give_up_oldest(&mut self) -> Option<u32> {
         self.0.pop_front().map(|oldest| oldest.session)
     }
 
-    /// What is kept of a session.
+    /// Returns what is kept of a session.
     pub fn get(&self, session: u32) -> Option<&M> {
         self.0.iter().find(|ended| ended.session == session).map(|ended| &ended.kept)
     }
 
-    /// Those that are not over for a replica.
+    /// Returns the sessions that are not over for a replica.
     pub fn at(&self, replica: usize) -> impl Iterator<Item = u32> {
         self.0.iter().filter(move |ended| ended.waits_for.contains(&replica)).map(|ended| ended.session)
     }
 
-    /// All, and what is kept of them, the oldest first.
+    /// Returns all sessions and what is kept of them, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &M)> {
         self.0.iter().map(|ended| (ended.session, &ended.kept))
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Says whether there is no session.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Sessions that have ended whose memory is kept. Of one beyond that, what has not been sent is lost if its
-/// replica dies: their number is up to their peers.
+/// The largest number of ended sessions whose memory is kept. The data of further ones is lost if their
+/// replica dies: peers decide how long a session lingers, so there must be a limit.
 pub const LINGERING_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! What is a stack called, and where are its socket and its files?
+//! The name of a stack, and the paths of its sockets and files.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The name of a stack: 1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit. So it
-/// can be part of a file's name.
+/// The name of a stack: 1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit, so that
+/// it can be part of a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StackName(String);
 
 impl StackName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -43,10 +43,11 @@ impl fmt::Display for StackName {
     }
 }
 
-/// Where the stacks of a user keep their sockets: `/run/atoll` for root, else `$XDG_RUNTIME_DIR/atoll`, else
-/// `/tmp/atoll-UID`.
+/// Returns the directory in which a user's stacks keep their sockets: `/run/atoll` for root, else
+/// `$XDG_RUNTIME_DIR/atoll`, else `/tmp/atoll-UID`.
 ///
-/// `xdg`: the value of the variable; the specification says to ignore a relative path.
+/// `xdg` is the value of the variable. A relative path is ignored, as the XDG Base Directory Specification
+/// demands.
 pub fn runtime_directory(uid: u32, xdg: Option<&OsStr>) -> PathBuf {
     if uid == 0 {
         return PathBuf::from("/run/atoll");
@@ -57,21 +58,21 @@ pub fn runtime_directory(uid: u32, xdg: Option<&OsStr>) -> PathBuf {
     }
 }
 
-/// The files of one stack.
+/// The paths of one stack's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// The socket for applications.
     pub socket: PathBuf,
-    /// The socket for administration: the command line, and the supervisors of other stacks.
+    /// The socket for administration: for the command line, and the supervisors of other stacks.
     pub admin: PathBuf,
-    /// Holds the supervisor's pid, and is locked while it lives.
+    /// The file with the supervisor's pid, which is locked while the supervisor lives.
     pub pid: PathBuf,
-    /// What a supervisor in the background and its replicas print.
+    /// The output of a supervisor in the background, and of its replicas.
     pub log: PathBuf,
 }
 
 impl Paths {
-    /// The files of the stack `name` in `directory`.
+    /// Returns the paths of the stack `name` in `directory`.
     pub fn new(directory: &Path, name: &StackName) -> Paths {
         let file = |extension| directory.join(format!("{name}.{extension}"));
         Paths { socket: file("sock"), admin: file("admin"), pid: file("pid"), log: file("log") }

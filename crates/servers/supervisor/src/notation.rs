@@ -1,24 +1,26 @@
-//! Which servers make up a stack? Pika's notation (P2): `TS2LS2CM2` is two processes, each with a transport
-//! server, a link server and a connection manager; `TS2CM2+LS1` puts the link server into a process of its
-//! own.
+//! The notation for the servers that make up a stack. It is Pika's (P2): `TS2LS2CM2` is two processes, each
+//! with a transport server, a link server and a connection manager; `TS2CM2+LS1` puts the link server into a
+//! process of its own.
 //!
 //! ```text
-//!   configuration  =  kind { "+" kind }          kinds of processes, each apart from the others
-//!   kind           =  part { part }              XnYm, m < n: n processes with X, the first m of them with Y, too
+//!   configuration  =  kind { "+" kind }          each kind of process is apart from the others
+//!   kind           =  part { part }              XnYm, m < n: n processes with X; the first m also have Y
 //!   part           =  ("TS" | "IP" | "LS" | "CM") number
 //! ```
-//! IP may be left out: then it is in the processes of the transport servers. In processes without these it
-//! may be with link servers, or apart from everything. What the processes are: [`Plan`](crate::Plan).
+//!
+//! IP may be left out: then it is in the processes of the transport servers. If IP is not with transport
+//! servers, it may be with link servers, or in processes of its own. [`Plan`](crate::Plan) lists the
+//! processes that result.
 
 use std::fmt;
 use std::str::FromStr;
 
 use atoll_ipc::page::REPLICAS_MAX;
 
-/// Most servers of one component.
+/// The largest number of servers of one component.
 pub const COMPONENT_MAX: u8 = REPLICAS_MAX as u8;
 
-/// What a process of a stack may be made of (P1, and IP of N6).
+/// A component that a process of a stack may contain (P1, and IP of N6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Component {
     /// Transport server: connections and datagram sockets.
@@ -32,10 +34,10 @@ pub enum Component {
 }
 
 impl Component {
-    /// All of them, in the order of the normal form.
+    /// All components, in the order of the normal form.
     pub const ALL: [Component; 4] = [Component::Ts, Component::Ip, Component::Ls, Component::Cm];
 
-    /// As the notation has it.
+    /// Returns the component's name in the notation.
     pub const fn name(self) -> &'static str {
         match self {
             Component::Ts => "TS",
@@ -55,29 +57,30 @@ impl Component {
     }
 }
 
-/// A configuration that this version can run.
+/// A configuration that this version can run, as the number and placement of each component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notation {
     parts: [Part; 4],
 }
 
-/// How many servers a component has, and with which others they share their processes.
+/// The number of servers of a component, and the kind of process in which they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// 1 to [`COMPONENT_MAX`].
+    /// The number of servers, from 1 to [`COMPONENT_MAX`].
     pub(crate) count: u8,
-    /// The first component of the kind of process, so that kinds compare however they were written.
+    /// The first component of this kind of process, in the order of [`Component::ALL`]. Kinds therefore
+    /// compare equal in whatever order they were written.
     pub(crate) kind: Component,
 }
 
 impl Notation {
-    /// `TSnLSnCMn`; `None` unless n is 1 to [`REPLICAS_MAX`].
+    /// Returns `TSnLSnCMn`, or `None` unless n is 1 to [`REPLICAS_MAX`].
     pub fn symmetric(replicas: u8) -> Option<Notation> {
         let part = Part { count: replicas, kind: Component::Ts };
         (1..=COMPONENT_MAX).contains(&replicas).then_some(Notation { parts: [part; 4] })
     }
 
-    /// How many replicas it has: transport servers.
+    /// Returns the number of replicas, which is that of transport servers.
     pub fn replicas(self) -> u8 {
         self.part(Component::Ts).count
     }
@@ -86,12 +89,12 @@ impl Notation {
         self.parts[component as usize]
     }
 
-    /// Whether IP is where it is if nobody mentions it.
+    /// Says whether IP is where it would be if the text left it out: with every transport server.
     fn has_usual_ip(self) -> bool {
         self.part(Component::Ip) == self.part(Component::Ts)
     }
 
-    /// What makes no sense in any version.
+    /// Rejects configurations that make no sense in any version.
     fn check(self) -> Result<(), NotationError> {
         let [ts, ip, ls, cm] = self.parts;
         if ip.count > ts.count {
@@ -106,7 +109,7 @@ impl Notation {
         Ok(())
     }
 
-    /// What this version cannot run.
+    /// Rejects configurations that this version cannot run.
     fn check_version(self) -> Result<(), NotationError> {
         let [ts, ip, ls, cm] = self.parts;
         if ip.kind == ts.kind && ip.count != ts.count {
@@ -119,8 +122,8 @@ impl Notation {
     }
 }
 
-/// The normal form: components and kinds in the order of [`Component::ALL`], IP only where it is not with
-/// every TS.
+/// Writes the normal form: components and kinds in the order of [`Component::ALL`], and IP only where it is
+/// not with every transport server.
 impl fmt::Display for Notation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";
@@ -164,7 +167,7 @@ impl FromStr for Notation {
     }
 }
 
-/// The components of one kind of process, as written: `TS2LS2` gives `[(TS, 2), (LS, 2)]`.
+/// Returns the components of one kind of process, in the order written: `TS2LS2` gives `[(TS, 2), (LS, 2)]`.
 fn parse_kind(text: &str) -> Result<Vec<(Component, u8)>, NotationError> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -177,7 +180,7 @@ fn parse_kind(text: &str) -> Result<Vec<(Component, u8)>, NotationError> {
         if number.is_empty() {
             return Err(NotationError::Syntax);
         }
-        // What does not fit a number is too many as well.
+        // A number that does not fit is too many as well.
         match number.parse().unwrap_or(u8::MAX) {
             0 => return Err(NotationError::Zero(component)),
             count @ 1..=COMPONENT_MAX => parts.push((component, count)),
@@ -188,40 +191,41 @@ fn parse_kind(text: &str) -> Result<Vec<(Component, u8)>, NotationError> {
     Ok(parts)
 }
 
-/// Why a configuration cannot be run.
+/// The reason why a configuration cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotationError {
-    /// It is not in the notation at all.
+    /// The text does not follow the notation.
     Syntax,
-    /// None of a component, in so many words.
+    /// The text asks for 0 servers of a component.
     Zero(Component),
-    /// More than [`COMPONENT_MAX`] of a component.
+    /// The text asks for more than [`COMPONENT_MAX`] servers of a component.
     TooMany(Component),
-    /// A component is there twice.
+    /// A component appears twice.
     Twice(Component),
-    /// A component that every stack needs is not there.
+    /// A component that every stack needs is missing.
     Missing(Component),
-    /// Some IP servers would have no TS.
+    /// There are more IP servers than transport servers, so some would have nothing to do.
     IdleIp {
-        /// How many there are.
+        /// The number of IP servers.
         ip: u8,
-        /// Transport servers.
+        /// The number of transport servers.
         ts: u8,
     },
-    /// Packets would go from the process of a TS to that of an IP server and back.
+    /// Packets would go from the process of a transport server to that of an IP server and back.
     LinksAwayFromIp,
-    /// Some CMs would have no TS.
+    /// There are more connection managers than transport servers, so some would have nothing to do.
     IdleManagers {
-        /// How many there are.
+        /// The number of connection managers.
         cm: u8,
-        /// Transport servers.
+        /// The number of transport servers.
         ts: u8,
     },
-    /// IP is in the processes of some TSs, but not of all: not in this version.
+    /// IP is in the processes of some transport servers, but not of all; this version cannot run that.
     IpOfOthers,
-    /// The CMs are in processes with LSs or IP servers, but without TSs: not in this version.
+    /// The connection managers are in processes with link servers or IP servers, but without transport
+    /// servers; this version cannot run that.
     ManagersWithLinks,
-    /// This many replicas were asked for, not 1 to [`REPLICAS_MAX`].
+    /// The given number of replicas is not from 1 to [`REPLICAS_MAX`].
     Replicas(u8),
 }
 

@@ -1,26 +1,26 @@
-//! How fast may a process, or a user, begin sessions? Each costs the supervisor and all replicas some memory
-//! to map and to take apart, so a loop of attaching and leaving is work for all. Who is too fast waits: his
-//! request stays in its socket until its time has come, so that a server that forks for each connection is
-//! slowed down and not refused.
+//! Limits how fast a process or a user can begin sessions. Each session costs the supervisor and all replicas
+//! memory to map and unmap, so a loop of attaching and leaving makes work for all of them. A request beyond
+//! the limit is not refused but stays in its socket until it is due; a server that forks for each connection
+//! is only slowed down.
 //!
-//! Root has no limit as a user, as with resource limits, but each of his processes has. A process in another
-//! pid namespace counts with its user.
+//! Root has no limit as a user, as with resource limits, but each process of root has one. A process in
+//! another pid namespace counts with its user.
 
 use std::collections::BTreeMap;
 
 use crate::Caller;
 use atoll_base::{Duration, Instant};
 
-/// What beginning a session costs.
+/// The cost of beginning a session, in the unit of [`JOIN_COST`].
 pub const ATTACH_COST: u32 = 4;
-/// What becoming a member of a session that there is costs.
+/// The cost of becoming a member of an existing session.
 pub const JOIN_COST: u32 = 1;
 
-/// How much at once after a while of nothing, and how much in a second from then on: of a process and of a
-/// user.
+/// The limits of a process and of a user: the cost that is allowed at once after a time of rest, and the cost
+/// per second from then on.
 const OF_PROCESS: Rate = Rate { burst: 512 * ATTACH_COST, per_second: 256 * ATTACH_COST };
 const OF_USER: Rate = Rate { burst: 1024 * ATTACH_COST, per_second: 512 * ATTACH_COST };
-/// Those that are remembered before it is looked who needs it no more.
+/// The number of remembered processes and users at which those that owe nothing are dropped.
 const REMEMBERED: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,28 +30,28 @@ struct Rate {
 }
 
 impl Rate {
-    /// How long it takes to pay for so much.
+    /// Returns the time after which `cost` has been paid for.
     fn time(self, cost: u32) -> Duration {
         Duration::from_secs(1) * cost / self.per_second
     }
 
-    /// When so much may be had by one who has paid for all at `paid`.
+    /// Returns when `cost` may be incurred by a process or user that has paid for everything at `paid`.
     fn due(self, paid: Instant, now: Instant, cost: u32) -> Instant {
         let credit = self.time(self.burst.saturating_sub(cost));
         paid.max(now) - credit
     }
 }
 
-/// Who has begun how much lately.
+/// The recent costs of processes and users.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// When each has paid for what he has had.
+    /// The time at which each process, by user and pid, has paid for everything that it had.
     processes: BTreeMap<(u32, u32), Instant>,
     users: BTreeMap<u32, Instant>,
 }
 
 impl Pace {
-    /// `caller` wants something of this cost. `Err`: not before that moment.
+    /// Charges `cost` to `caller`, or returns in `Err` the moment before which the caller may not incur it.
     pub fn ask(&mut self, caller: &Caller, now: Instant, cost: u32) -> Result<(), Instant> {
         let process = (caller.pid != 0).then_some((caller.uid, caller.pid));
         let is_user_limited = caller.uid != 0 || process.is_none();
@@ -72,7 +72,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Whoever has paid for all is as one who has had nothing.
+    /// Drops the processes and users that have paid for everything, which are as good as new ones, if many
+    /// are remembered.
     fn forget(&mut self, now: Instant) {
         if self.processes.len() + self.users.len() >= REMEMBERED {
             self.processes.retain(|_, paid| *paid > now);
@@ -89,8 +90,8 @@ mod tests {
         Caller { uid, pid }
     }
 
-    /// How many sessions somebody gets who asks for as many as he can, in so many seconds after the first
-    /// moment.
+    /// Asks for as many sessions as possible for `seconds` seconds. Returns how many were granted at the
+    /// first moment, and in all.
     fn taken(pace: &mut Pace, begin: Instant, seconds: u32, who: impl Fn(u32) -> Caller) -> (u32, u32) {
         let (mut now, mut count, mut at_once) = (begin, 0, 0);
         while now < begin + Duration::from_secs(1) * seconds {
@@ -111,10 +112,10 @@ mod tests {
         let (mut pace, begin) = (Pace::default(), Instant::from_millis(100_000));
         let (at_once, count) = taken(&mut pace, begin, 10, |_| caller(7, 1));
         assert!((500..=513).contains(&at_once) && (512 + 2550..=512 + 2570).contains(&count), "{at_once} {count}");
-        // The others of his, and of others, are none the worse for it.
+        // Other processes of this user, and other users, are not affected.
         assert_eq!(pace.ask(&caller(7, 2), begin + Duration::from_secs(10), ATTACH_COST), Ok(()));
         assert_eq!(pace.ask(&caller(8, 1), begin + Duration::from_secs(10), ATTACH_COST), Ok(()));
-        // A while of nothing, and all is as before.
+        // After a time of rest the full burst is available again.
         let (again, _) = taken(&mut pace, begin + Duration::from_secs(20), 1, |_| caller(7, 1));
         assert!((500..=513).contains(&again), "{again}");
     }
@@ -126,7 +127,7 @@ mod tests {
         assert!((1000..=1025).contains(&at_once) && (1024 + 5110..=1024 + 5130).contains(&count), "{at_once} {count}");
         let mut pace = Pace::default();
         assert!((0..20_000).all(|n| pace.ask(&caller(0, 1 + n), begin, ATTACH_COST).is_ok()));
-        // Those without a number are one.
+        // Processes without a number count as one.
         let (at_once, _) = taken(&mut pace, begin, 1, |_| caller(0, 0));
         assert!((1000..=1025).contains(&at_once), "{at_once}");
     }

@@ -1,39 +1,40 @@
-//! Which process is each replica to be in, and who moves next? Replicas move one after another; nobody
-//! outside sees it.
+//! Decides in which process each replica is to be, and which replica moves next. Replicas move one after
+//! another, which is invisible outside of the stack.
 //!
 //! ```text
 //!   Opening   the process is started, if it is not there; the replica serves
 //!   Leaving   the replica is asked to leave; it serves until it has
 //!   Taking    it goes on in the other process, with the same memory and as the next incarnation
 //! ```
-//! What is wrong on the way is a death, from which the replica recovers where it was to go. While an upgrade
-//! is under way nobody moves for another reason.
+//!
+//! A failure on the way is a death, from which the replica recovers in the process to which it was to go.
+//! During an upgrade no replica moves for another reason.
 
 use atoll_base::{Duration, Instant};
 
 use crate::{ClientId, Config, READY_TIME, Scaler, host_of};
 
-/// Which process each replica is to be in. Persisted are the processes, whether their number follows from the
-/// load, and who waits.
+/// The process that each replica is to be in. The processes, whether their number follows the load, and the
+/// waiting clients are persisted.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// By replica: the number of the process.
+    /// The number of the process that each replica is to be in, by replica.
     places: Vec<u8>,
-    /// Where they were when all were last where they were to be.
+    /// The value of `places` when all replicas were last in their places.
     reached: Vec<u8>,
     moving: Option<Move>,
-    /// Who waits for `places` to be reached.
+    /// The clients that wait until all replicas are in their `places`.
     asking: Vec<ClientId>,
-    /// Processes in a row that could not be started.
+    /// The number of processes in a row that could not be started.
     vain: u32,
-    /// When that is tried again.
+    /// When the next attempt to start a process is due.
     retry_at: Option<Instant>,
     auto: Option<Auto>,
     /// The fewest and the most processes of the configuration.
     limits: (u8, u8),
 }
 
-/// A replica on its way.
+/// A replica that is moving.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     replica: usize,
@@ -49,100 +50,101 @@ enum Step {
     Taking,
 }
 
-/// The number follows from how busy replicas are.
+/// State for a number of processes that follows the load of the replicas.
 #[derive(Clone, Debug)]
 struct Auto {
     scaler: Scaler,
-    /// When they were looked at last, and what was seen.
+    /// When the load was last measured, and what was measured.
     looked: Instant,
     seen: Vec<Busy>,
 }
 
-/// How it stands with one replica.
+/// The state of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stand {
-    /// The number of the process that it is in; `None`: it is in none, and recovers where it is to be.
+    /// The number of the process that the replica is in, or `None` if it is in none and recovers in its
+    /// place.
     pub process: Option<usize>,
-    /// It serves.
+    /// Whether the replica serves.
     pub serves: bool,
-    /// It was asked to leave, and has not yet.
+    /// Whether the replica was asked to leave, and has not left yet.
     pub is_leaving: bool,
-    /// Of the process that it is to be in, of its own build.
+    /// The state of the process, of the replica's build, that the replica is to be in.
     pub target: Target,
 }
 
-/// How it stands with a process.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// It is not there.
+    /// The process does not exist.
     Absent,
-    /// It was started.
+    /// The process was started.
     Starting,
-    /// It can be given replicas.
+    /// The process can be given replicas.
     Up,
 }
 
-/// What a replica has had to do.
+/// How long a replica has been busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Its incarnation.
+    /// The replica's incarnation.
     pub epoch: u32,
-    /// For how long it has had something to do, in nanoseconds.
+    /// How long the incarnation has been busy, in nanoseconds.
     pub nanos: u64,
 }
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementStep {
-    /// Start process `process` of the build of this replica. [`Placement::opened`] or [`Placement::failed`]
-    /// is told then.
+    /// Start process `process` of the build of this replica, then call [`Placement::opened`] or
+    /// [`Placement::failed`].
     Open {
         /// The replica.
         replica: usize,
         /// The number of the process.
         process: usize,
     },
-    /// Ask this replica to leave its process. It goes on where it is to be.
+    /// Ask this replica to leave its process. It goes on in its place.
     Leave(usize),
-    /// Process `process` of the build of this replica is not up in time, or not there any more: kill it.
-    /// [`Placement::failed`] is told then.
+    /// Kill process `process` of the build of this replica, because it is not up in time or has ended, then
+    /// call [`Placement::failed`].
     Abandon {
         /// The replica.
         replica: usize,
         /// The number of the process.
         process: usize,
-        /// Why, for people.
+        /// The reason, for people.
         why: &'static str,
     },
-    /// All are where they are to be, or will be when they have recovered: processes without replicas are to
-    /// end. If all serve, [`Placement::reached`] is told.
+    /// End processes without replicas: all replicas are in their places, or will be when they have recovered.
+    /// If all of them serve, call [`Placement::reached`].
     Settle,
 }
 
-/// It is not tried any more to start a process.
+/// The result of giving up after several failed attempts to start a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// So many processes were wanted.
+    /// The number of processes that was wanted.
     pub wanted: u8,
-    /// It stays with so many.
+    /// The number of processes that remains in use.
     pub stays: u8,
-    /// These have waited for them.
+    /// The clients that have waited for the change.
     pub asking: Vec<ClientId>,
 }
 
-/// The number of processes follows from the load, and is another one now.
+/// A change of the number of processes because of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// How many there were.
+    /// The number of processes before.
     pub from: u8,
-    /// How many there are to be.
+    /// The number of processes that is wanted now.
     pub to: u8,
-    /// The share of the time in which each replica had something to do.
+    /// The share of the time, from 0 to 1, in which each replica was busy.
     pub shares: Vec<f64>,
 }
 
 impl Placement {
-    /// As `config` says.
+    /// Creates the placement that `config` asks for.
     pub fn new(config: &Config, now: Instant) -> Placement {
         let places = spread(config.replicas().into(), config.scaling.start);
         let limits = (config.scaling.min, config.scaling.max);
@@ -162,7 +164,8 @@ impl Placement {
         placement
     }
 
-    /// As another supervisor has left it. Places that cannot be are those of the configuration.
+    /// Restores the placement that an earlier supervisor has left. Impossible places are replaced by those of
+    /// the configuration.
     pub fn resume(config: &Config, places: &[u8], auto: bool, asking: Vec<ClientId>, now: Instant) -> Placement {
         let replicas = usize::from(config.replicas());
         let mut own = Placement::new(config, now);
@@ -181,56 +184,57 @@ impl Placement {
         self.auto = Some(Auto { scaler: Scaler::new(min, max), looked: now, seen: Vec::new() });
     }
 
-    /// The number of the process that a replica is to be in.
+    /// Returns the number of the process that a replica is to be in.
     pub fn place(&self, replica: usize) -> usize {
         self.places.get(replica).copied().unwrap_or(0).into()
     }
 
-    /// The numbers of the processes that the replicas are to be in.
+    /// Returns the numbers of the processes that the replicas are to be in.
     pub fn places(&self) -> &[u8] {
         &self.places
     }
 
-    /// How many processes there are to be.
+    /// Returns how many processes there are to be.
     pub fn wanted(&self) -> u8 {
         count(&self.places)
     }
 
-    /// How many replicas are, or are to be, in one process at most.
+    /// Returns the largest number of replicas that are to be in one process.
     pub fn most_in_one(&self) -> usize {
         let many = |place: &u8| self.places.iter().filter(|other| *other == place).count();
         self.places.iter().map(many).max().unwrap_or(1)
     }
 
-    /// Whether the number of processes follows from how busy replicas are.
+    /// Says whether the number of processes follows the load.
     pub fn is_auto(&self) -> bool {
         self.auto.is_some()
     }
 
-    /// The fewest and the most processes that there may be.
+    /// Returns the fewest and the most processes that there may be.
     pub fn limits(&self) -> (u8, u8) {
         self.auto.as_ref().map_or(self.limits, |auto| auto.scaler.limits())
     }
 
-    /// Who waits until all are where they are to be.
+    /// Returns the clients that wait until all replicas are in their places.
     pub fn asking(&self) -> &[ClientId] {
         &self.asking
     }
 
-    /// Whether a replica is on its way.
+    /// Says whether a replica is moving.
     pub fn is_moving(&self) -> bool {
         self.moving.is_some()
     }
 
-    /// When to look again, if nothing happens.
+    /// Returns when to poll again if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
-        // The replica's life says when it has left, or is there.
+        // While a replica leaves or recovers, its own record has the deadline.
         let open_by = self.moving.filter(|moving| moving.step == Step::Opening).map(|moving| moving.since + READY_TIME);
         let look_at = self.auto.as_ref().map(|auto| auto.looked + LOOK_EVERY);
         [open_by, self.retry_at, look_at].into_iter().flatten().min()
     }
 
-    /// So many processes are wanted: where replicas are to be then. `Err`: there cannot be so many.
+    /// Returns the places of all replicas in `processes` processes, or an error for the user if there cannot
+    /// be so many.
     pub fn spread(&self, processes: u8) -> Result<Vec<u8>, String> {
         let replicas = self.places.len();
         if !(1..=replicas).contains(&processes.into()) {
@@ -243,8 +247,8 @@ impl Placement {
         Ok(spread(replicas, processes))
     }
 
-    /// These replicas are wanted in process `to`: where all are to be then. `Err`: there is no such replica,
-    /// or process.
+    /// Returns the places of all replicas after these ones have moved to process `to`, or an error for the
+    /// user if there is no such replica or process.
     pub fn relocated(&self, replicas: &[u8], to: u8) -> Result<Vec<u8>, String> {
         let mut places = self.places.clone();
         let last = places.len().saturating_sub(1);
@@ -262,7 +266,8 @@ impl Placement {
         Ok(places)
     }
 
-    /// Somebody wants replicas to be there, and waits for it. Returns those who have wanted something else.
+    /// Sets the places that a client wants, and lets the client wait for them. Returns the waiting clients
+    /// that wanted other places.
     pub fn want_by(&mut self, id: ClientId, places: Vec<u8>) -> Vec<ClientId> {
         self.auto = None;
         let others = if places == self.places { Vec::new() } else { std::mem::take(&mut self.asking) };
@@ -271,10 +276,11 @@ impl Placement {
         others
     }
 
-    /// From now on the number of processes follows from the load. Returns those who have wanted something
-    /// else.
+    /// Lets the number of processes follow the load from now on. Returns the waiting clients that wanted
+    /// other places.
     pub fn leave_to_itself(&mut self, now: Instant) -> Vec<ClientId> {
-        // It goes on from as many as there are; which replica is in which follows from the number alone.
+        // It starts with the present number of processes; the place of each replica follows from the number
+        // alone.
         let places = spread(self.places.len(), count(&self.places));
         let others = if places == self.places { Vec::new() } else { std::mem::take(&mut self.asking) };
         self.want(places);
@@ -286,7 +292,7 @@ impl Placement {
         (self.places, self.vain, self.retry_at) = (places, 0, None);
     }
 
-    /// Whether every replica is where it is to be, or will be when it has recovered.
+    /// Says whether every replica is in its place, or will be when it has recovered.
     pub fn is_reached(&self, stand: impl Fn(usize) -> Stand) -> bool {
         self.moving.is_none() && (0..self.places.len()).all(|replica| self.is_in_place(replica, stand(replica)))
     }
@@ -295,17 +301,17 @@ impl Placement {
         stand.process.is_none_or(|process| process == self.place(replica))
     }
 
-    /// What is to be done next. `is_fixed`: an upgrade is under way, so nobody else sets out. `stand`: how it
-    /// stands with a replica. To be asked until nothing is to be done; which [`PlacementStep::Settle`] says,
-    /// too.
+    /// Returns what is to be done next; call it until it returns `None` or [`PlacementStep::Settle`].
+    /// `is_fixed` says that an upgrade is under way, so that no replica may start to move. `stand` returns
+    /// the state of a replica.
     pub fn poll(&mut self, now: Instant, is_fixed: bool, stand: impl Fn(usize) -> Stand) -> Option<PlacementStep> {
-        // Each turn ends a step or returns.
+        // Each turn of the loop ends a step or returns.
         while let Some(moving) = self.moving {
             let Move { replica, to, since, .. } = moving;
             let there = stand(replica);
             let abandon = |why| Some(PlacementStep::Abandon { replica, process: to, why });
             let (step, action) = match moving.step {
-                // Somebody has changed his mind, or it has died and recovers where it is to be.
+                // The wanted place has changed, or the replica has died and recovers in its place.
                 Step::Opening if self.place(replica) != to || !there.serves => (None, None),
                 Step::Opening => match there.target {
                     Target::Absent => return abandon("a process for replicas ended when it was started"),
@@ -328,7 +334,7 @@ impl Placement {
         self.set_out(now, is_fixed, stand)
     }
 
-    /// Sends the next replica on its way.
+    /// Starts the move of the next replica.
     fn set_out(&mut self, now: Instant, is_fixed: bool, stand: impl Fn(usize) -> Stand) -> Option<PlacementStep> {
         if is_fixed || self.retry_at.is_some_and(|at| now < at) {
             return None;
@@ -340,7 +346,7 @@ impl Placement {
         };
         let (there, process) = (stand(replica), self.place(replica));
         if !there.serves || there.is_leaving {
-            // It recovers first. Where, it is told then.
+            // It recovers first, in its place.
             return None;
         }
         if there.target == Target::Absent {
@@ -350,21 +356,21 @@ impl Placement {
         self.poll(now, is_fixed, stand)
     }
 
-    /// The process that a replica is to be in is on its way, or there.
+    /// Notes that the process that a replica is to be in exists or is being started.
     pub fn opened(&mut self, now: Instant, replica: usize) {
         let to = self.place(replica);
         self.moving = Some(Move { replica, to, step: Step::Opening, since: now });
     }
 
-    /// All are where they are to be, and serve. Returns who has waited for that.
+    /// Notes that all replicas are in their places and serve. Returns the clients that have waited for that.
     pub fn reached(&mut self) -> Vec<ClientId> {
         self.vain = 0;
         self.reached.clone_from(&self.places);
         std::mem::take(&mut self.asking)
     }
 
-    /// A process could not be started, or was not up in time: the replica stays where it is, for now or for
-    /// good.
+    /// Notes that a process could not be started, or was not up in time: the replica stays where it is until
+    /// the next attempt. Returns what was given up after several attempts in a row.
     pub fn failed(&mut self, now: Instant) -> Option<GivenUp> {
         self.moving = None;
         self.vain += 1;
@@ -378,20 +384,21 @@ impl Placement {
         Some(GivenUp { wanted, stays, asking: std::mem::take(&mut self.asking) })
     }
 
-    /// Whether it is time to look how busy replicas are, if that counts.
+    /// Says whether it is time to measure the load of the replicas, if the number of processes follows it.
     pub fn is_look_due(&self, now: Instant) -> bool {
         self.auto.as_ref().is_some_and(|auto| now.since(auto.looked) >= LOOK_EVERY)
     }
 
-    /// Looks how busy replicas are. `is_settled`: all are where they are to be and serve, and no upgrade is
-    /// under way.
+    /// Takes the measured load of the replicas, and returns a change of the number of processes if there is
+    /// one. `is_settled` says that all replicas are in their places and serve, and that no upgrade is under
+    /// way.
     pub fn look(&mut self, now: Instant, is_settled: bool, seen: Vec<Busy>) -> Option<Change> {
         let auto = self.auto.as_mut()?;
         let time = now.since(std::mem::replace(&mut auto.looked, now));
         let before = std::mem::replace(&mut auto.seen, seen);
         let is_same = before.iter().map(|busy| busy.epoch).eq(auto.seen.iter().map(|busy| busy.epoch));
         if !is_settled || !is_same {
-            // A new incarnation has had other things to do.
+            // The counters of a new incarnation cannot be compared with those of the last one.
             return None;
         }
         let share =
@@ -404,24 +411,24 @@ impl Placement {
     }
 }
 
-/// The process of each replica, if there are so many.
+/// Returns the process of each replica, if the replicas are spread over `processes` processes.
 fn spread(replicas: usize, processes: u8) -> Vec<u8> {
     (0..replicas).map(|replica| host_of(replica, processes.into()) as u8).collect()
 }
 
-/// How many processes these are.
+/// Returns the number of different processes in `places`.
 pub fn count(places: &[u8]) -> u8 {
     let is_first = |(at, place): &(usize, &u8)| !places[..*at].contains(place);
     places.iter().enumerate().filter(is_first).count() as u8
 }
 
-/// Time between two looks at how busy replicas are.
+/// The time between two measurements of the load.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// So many processes in a row that cannot be started are too many.
+/// The number of failed attempts in a row to start a process after which a change is given up.
 const VAIN_MAX: u32 = 3;
-/// Time until it is tried again to start one, times the attempts.
+/// The time until the next attempt to start a process, multiplied by the number of attempts.
 const RETRY_TIME: Duration = Duration::from_millis(100);
-/// Time until anything is tried again that was given up.
+/// The time until the next attempt after a change was given up.
 const GIVEN_UP_TIME: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

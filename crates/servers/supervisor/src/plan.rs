@@ -1,4 +1,4 @@
-//! Which processes does a configuration consist of, and who serves whom?
+//! The processes of a configuration, and which of them serve which.
 //!
 //! ```text
 //!   TS4LS1CM4    server 0  TS IP LS CM        TS2CM2+LS1   server 0  TS IP CM
@@ -18,7 +18,7 @@ use atoll_base::FLOW_GROUPS;
 
 use crate::notation::{COMPONENT_MAX, Component, Notation};
 
-/// Most processes of one stack: each component in processes of its own.
+/// The largest number of processes of one stack: each component in processes of its own.
 pub const SERVERS_MAX: usize = Component::ALL.len() * COMPONENT_MAX as usize;
 
 /// The processes of a stack, by server number.
@@ -27,28 +27,28 @@ pub struct Plan {
     processes: Vec<Process>,
 }
 
-/// What one process is made of.
+/// The components of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     components: [bool; 4],
 }
 
 impl Process {
-    /// Whether it has a server of this component.
+    /// Says whether the process has a server of this component.
     pub fn has(self, component: Component) -> bool {
         self.components[component as usize]
     }
 }
 
 impl Notation {
-    /// Which processes it consists of, and who serves whom.
+    /// Returns the processes of this configuration.
     pub fn plan(self) -> Plan {
         Plan::new(self)
     }
 }
 
 impl Plan {
-    /// The plan of a configuration.
+    /// Creates the plan of a configuration.
     pub(crate) fn new(notation: Notation) -> Plan {
         let mut processes = Vec::new();
         for kind in Component::ALL {
@@ -62,24 +62,25 @@ impl Plan {
         Plan { processes }
     }
 
-    /// All of them, those with a TS first.
+    /// Returns all processes, those with a TS first.
     pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    /// The servers that have this component, in order.
+    /// Returns the servers that have this component, in order.
     pub fn servers_of(&self, component: Component) -> impl Iterator<Item = usize> + Clone {
         (0..self.processes.len()).filter(move |&server| self.processes[server].has(component))
     }
 
-    /// The server of `component` that works for the TS in server `ts`: those of a component take turns.
+    /// Returns the server of `component` that works for the TS in server `ts`; the servers of a component are
+    /// assigned in turn.
     pub fn server_for(&self, ts: usize, component: Component) -> usize {
         let servers = self.servers_of(component);
         let count = servers.clone().count();
         servers.clone().nth(ts % count.max(1)).unwrap_or(ts)
     }
 
-    /// Whether these two servers, which are different ones, say anything to each other: frames, or messages.
+    /// Says whether two different servers exchange frames or messages.
     pub fn talk(&self, one: usize, other: usize) -> bool {
         use Component::{Cm, Ip, Ls, Ts};
         let (Some(one), Some(other)) = (self.processes.get(one), self.processes.get(other)) else { return false };
@@ -88,42 +89,42 @@ impl Plan {
         alike || across.into_iter().any(|(a, b)| one.has(a) && other.has(b) || one.has(b) && other.has(a))
     }
 
-    /// The servers that this one says anything to, in order.
+    /// Returns the servers that exchange frames or messages with this one, in order.
     pub fn partners_of(&self, server: usize) -> impl Iterator<Item = usize> {
         (0..self.processes.len()).filter(move |&other| other != server && self.talk(server, other))
     }
 
-    /// The number of the CM in `server`, if there is one.
+    /// Returns the number of the CM in `server`, if there is one.
     pub fn manager_of(&self, server: usize) -> Option<usize> {
         self.servers_of(Component::Cm).position(|other| other == server)
     }
 
-    /// The replicas for which the CM in `server` chooses.
+    /// Returns the replicas for which the CM in `server` chooses acceptors.
     pub fn managed_by(&self, server: usize) -> impl Iterator<Item = usize> {
         self.servers_of(Component::Ts).filter(move |&ts| self.server_for(ts, Component::Cm) == server)
     }
 
-    /// Whether CMs are in processes of their own.
+    /// Says whether some CM is in a process without a TS.
     pub fn are_managers_apart(&self) -> bool {
         self.servers_of(Component::Cm).any(|server| !self.processes[server].has(Component::Ts))
     }
 
-    /// Whether IP is in processes without TSs.
+    /// Says whether some IP component is in a process without a TS.
     pub fn is_ip_apart(&self) -> bool {
         self.servers_of(Component::Ip).any(|server| !self.processes[server].has(Component::Ts))
     }
 
-    /// The number of the IP component in `server`, if there is one.
+    /// Returns the number of the IP component in `server`, if there is one.
     pub fn ip_of(&self, server: usize) -> Option<usize> {
         self.servers_of(Component::Ip).position(|other| other == server)
     }
 
-    /// The replicas whose packets the IP component in `server` sends.
+    /// Returns the replicas whose packets the IP component in `server` sends.
     pub fn ip_for(&self, server: usize) -> impl Iterator<Item = usize> {
         self.servers_of(Component::Ts).filter(move |&ts| self.server_for(ts, Component::Ip) == server)
     }
 
-    /// The server with the queue over which `server`, which has IP, sends its frames.
+    /// Returns the server with the queue over which `server`, which has IP, sends its frames.
     pub fn link_of(&self, server: usize) -> usize {
         match (self.queue_of(server), self.ip_of(server)) {
             (None, Some(number)) => self.server_for(number, Component::Ls),
@@ -131,25 +132,26 @@ impl Plan {
         }
     }
 
-    /// How many queues the device needs: one for each LS.
+    /// Returns the number of queues that the device needs: one for each LS.
     pub fn queues(&self) -> usize {
         self.servers_of(Component::Ls).count()
     }
 
-    /// The queue that the LS in `server` has, if there is one.
+    /// Returns the number of the queue that the LS in `server` has, if there is one.
     pub fn queue_of(&self, server: usize) -> Option<usize> {
         self.servers_of(Component::Ls).position(|other| other == server)
     }
 
-    /// The replicas whose frames the LS in `server` sends, or, where there are more LSs than TSs, brings.
+    /// Returns the replicas whose frames the LS in `server` sends. Where there are more LSs than TSs, it
+    /// returns the replica that the LS brings frames to.
     pub fn replicas_of(&self, server: usize) -> impl Iterator<Item = usize> {
         let (queues, queue) = (self.queues().max(1), self.queue_of(server));
         let replicas = self.servers_of(Component::Ts).count().max(1);
         (0..replicas).filter(move |ts| queue.is_some_and(|queue| ts % queues == queue || queue % replicas == *ts))
     }
 
-    /// The queue of a flow group whose connections `owner` has: of the LS that works for the owner. Where
-    /// there are more LSs than TSs, several work for one, and its groups go round them.
+    /// Returns the queue of a flow group whose connections `owner` has, which is that of the owner's LS.
+    /// Where there are more LSs than TSs, several work for one TS, and its groups are spread over them.
     pub fn queue_for(&self, group: usize, owner: u8) -> u8 {
         let (queues, replicas) = (self.queues().max(1), self.servers_of(Component::Ts).count().max(1));
         let owner = usize::from(owner) % replicas;

@@ -1,15 +1,16 @@
-//! When is a question of the command line answered? Soon, but those who ask all the time do not get all the
-//! time.
+//! Decides when requests of the command line for listings and reports are answered: soon, but in a bounded
+//! part of the supervisor's time.
 //!
 //! ```text
-//!   `atoll ss`      ask -> waits -> one listing at a time, for all that wait -> rows of the replicas, in slices -> end
+//!   `atoll ss`      ask -> waits -> one listing at a time, for all that wait
+//!                       -> rows of the replicas, in slices -> end
 //!   `atoll status`  ask -> waits -> one report, for all that wait
 //! ```
-//! Each answer costs its askers together some time in which the next one is not begun: several times what it
-//! took, so that answering takes a bounded part of the time, however many ask. After a while without
-//! questions some are answered at once. Who waits for an answer is not read from, and when its other end
-//! closes it is forgotten. Processes are answered in turns, so that one with a thousand connections that ask
-//! does not keep others waiting.
+//!
+//! After an answer, the next one is delayed by several times what it took, so that answering takes a bounded
+//! part of the time, however many clients ask. After a while without requests some are answered at once. A
+//! client that waits for an answer is not read from, and is forgotten when its connection closes. Processes
+//! are answered in turns, so that one with a thousand connections that ask does not keep others waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,36 +18,36 @@ use atoll_base::{Duration, Instant};
 
 use crate::{Caller, ClientId};
 
-/// Questions that wait, and the listing under way. Lost with the supervisor: who asks sees its connection
-/// stay silent, and asks again.
+/// Requests that wait, and the listing under way. This state is lost with the supervisor: a client then gets
+/// no answer, and asks again.
 #[derive(Debug)]
 pub struct Questions {
-    /// Who hears the listing under way; `None`: there is none.
+    /// The clients that receive the listing under way; `None` if there is none.
     hearers: Option<BTreeSet<ClientId>>,
     began: Instant,
-    /// Who hears the next one.
+    /// The clients that receive the next listing.
     for_listing: Queue,
     listings: Bucket,
     for_report: Queue,
     reports: Bucket,
 }
 
-/// What is to be answered.
+/// An answer to be given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// One report, for all of these. [`Questions::reported`] is told when they have it.
+    /// Send one report to all of these clients, then call [`Questions::reported`].
     Report(Vec<ClientId>),
-    /// A listing begins. [`Questions::listed`] is told when it is over.
+    /// Begin a listing, and call [`Questions::listed`] when it is over.
     Listing,
 }
 
-/// Those who wait for the next answers of a kind. Each has a turn: the first connection of a process that
-/// waits has the current one, its second the turn after that, and so on.
+/// Clients that wait for the next answers of a kind. Each has a turn: the first waiting connection of a
+/// process has the current one, its second the turn after that, and so on.
 #[derive(Debug, Default)]
 struct Queue {
-    /// In this order they are answered: by turn, and by when they asked.
+    /// The clients in the order in which they are answered: by turn, then by when they asked.
     waiting: BTreeMap<(u64, u64), ClientId>,
-    /// Where each is in `waiting`.
+    /// The key of each client in `waiting`.
     places: BTreeMap<ClientId, (u64, u64)>,
     /// The last turn that each process was given.
     given: BTreeMap<Process, u64>,
@@ -54,7 +55,7 @@ struct Queue {
     asked: u64,
 }
 
-/// User and process; those without a number in this pid namespace are one.
+/// The user and pid of a process; all of a user's processes without a number in this pid namespace are one.
 type Process = (u32, u32);
 
 impl Queue {
@@ -66,7 +67,7 @@ impl Queue {
         self.places.contains_key(&id)
     }
 
-    /// A connection of this caller waits from now on, unless it does already.
+    /// Adds a connection of this caller, unless it waits already.
     fn push(&mut self, id: ClientId, caller: &Caller) {
         if self.contains(id) {
             return;
@@ -84,14 +85,15 @@ impl Queue {
         self.places.insert(id, (turn, self.asked));
     }
 
-    /// It does not any more.
+    /// Removes a connection, if it waits.
     fn remove(&mut self, id: ClientId) {
         if let Some(place) = self.places.remove(&id) {
             self.waiting.remove(&place);
         }
     }
 
-    /// Takes those who share an answer. Others wait for the next one.
+    /// Takes the clients that share the next answer, at most [`SHARERS_MAX`]; the others wait for the one
+    /// after.
     fn take(&mut self) -> Vec<ClientId> {
         let mut taken = Vec::new();
         while taken.len() < SHARERS_MAX
@@ -105,10 +107,10 @@ impl Queue {
     }
 }
 
-/// What questions of a kind have cost lately.
+/// The recent cost of requests of a kind.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Until when what was spent counts.
+    /// The time until which the costs so far count.
     paid_until: Instant,
 }
 
@@ -117,7 +119,7 @@ impl Bucket {
         Bucket { paid_until: now }
     }
 
-    /// When the next question may be answered.
+    /// Returns when the next request may be answered.
     fn due(&self) -> Instant {
         self.paid_until - BURST
     }
@@ -126,7 +128,7 @@ impl Bucket {
         self.due() <= now
     }
 
-    /// One was, which has taken so long.
+    /// Charges for an answer that took `took`.
     fn spend(&mut self, now: Instant, took: Duration) {
         let charge = (took * SHARE).clamp(CHARGE_MIN, CHARGE_MAX);
         self.paid_until = self.paid_until.max(now) + charge;
@@ -134,7 +136,7 @@ impl Bucket {
 }
 
 impl Questions {
-    /// Nobody has asked anything yet.
+    /// Creates an empty queue, in which no request has a cost yet.
     pub fn new(now: Instant) -> Questions {
         Questions {
             hearers: None,
@@ -146,17 +148,17 @@ impl Questions {
         }
     }
 
-    /// A client wants to know which sockets there are.
+    /// Adds a client that asks for a listing of the sockets.
     pub fn ask_for_listing(&mut self, id: ClientId, caller: &Caller) {
         self.for_listing.push(id, caller);
     }
 
-    /// A client wants to know how the stack is.
+    /// Adds a client that asks for a report of the stack's status.
     pub fn ask_for_report(&mut self, id: ClientId, caller: &Caller) {
         self.for_report.push(id, caller);
     }
 
-    /// What is to be answered now. The answer that is given here counts as begun.
+    /// Returns the answer that is due now, if there is one; it counts as begun.
     pub fn poll(&mut self, now: Instant) -> Option<Answer> {
         if !self.for_report.is_empty() && self.reports.is_due(now) {
             return Some(Answer::Report(self.for_report.take()));
@@ -169,35 +171,35 @@ impl Questions {
         None
     }
 
-    /// A report was made and sent, which took so long.
+    /// Notes that a report was made and sent, which took `took`.
     pub fn reported(&mut self, now: Instant, took: Duration) {
         self.reports.spend(now, took);
     }
 
-    /// Whether a listing is under way.
+    /// Says whether a listing is under way.
     pub fn is_listing(&self) -> bool {
         self.hearers.is_some()
     }
 
-    /// Who hears the listing under way.
+    /// Returns the clients that receive the listing under way.
     pub fn hearers(&self) -> Vec<ClientId> {
         self.hearers.iter().flatten().copied().collect()
     }
 
-    /// The listing is over. Returns who has heard it, and may ask again.
+    /// Notes that the listing is over. Returns the clients that received it, and may ask again.
     pub fn listed(&mut self, now: Instant) -> Vec<ClientId> {
         let Some(hearers) = self.hearers.take() else { return Vec::new() };
         self.listings.spend(now, now.since(self.began));
         hearers.into_iter().collect()
     }
 
-    /// Whether this client waits for an answer.
+    /// Says whether this client waits for an answer.
     pub fn has(&self, id: ClientId) -> bool {
         let hears = self.hearers.as_ref().is_some_and(|hearers| hearers.contains(&id));
         hears || self.for_listing.contains(id) || self.for_report.contains(id)
     }
 
-    /// It is gone.
+    /// Forgets a client that is gone.
     pub fn forget(&mut self, id: ClientId) {
         self.for_listing.remove(id);
         self.for_report.remove(id);
@@ -206,7 +208,7 @@ impl Questions {
         }
     }
 
-    /// When [`Questions::poll`] has something, if nothing happens.
+    /// Returns when [`Questions::poll`] has an answer if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         let listing = (self.hearers.is_none() && !self.for_listing.is_empty()).then(|| self.listings.due());
         let report = (!self.for_report.is_empty()).then(|| self.reports.due());
@@ -214,16 +216,16 @@ impl Questions {
     }
 }
 
-/// An answer is not begun before so many times what the last one took.
+/// The next answer is delayed by this many times what the last one took.
 const SHARE: u32 = 5;
-/// What an answer costs at least, the commands that ask included, and at most.
+/// The least and the largest delay after an answer; the least covers the commands that ask, too.
 const CHARGE_MIN: Duration = Duration::from_millis(25);
 const CHARGE_MAX: Duration = Duration::from_secs(2);
-/// What may have been spent before anybody waits.
+/// The delay that may accumulate before a request has to wait.
 const BURST: Duration = Duration::from_millis(200);
-/// Processes that are remembered before it is looked whose turn has passed.
+/// The number of remembered processes at which those whose turn has passed are dropped.
 const REMEMBERED: usize = 1024;
-/// So many share an answer at most, because it is sent to each.
+/// The largest number of clients that share an answer, because it is sent to each.
 const SHARERS_MAX: usize = 16;
 
 #[cfg(test)]
@@ -261,7 +263,7 @@ mod tests {
         let of_many = |n| ClientId(n);
         (0..3000).for_each(|n| queue.push(of_many(n), &caller(1)));
         assert_eq!(queue.take(), (0..16).map(of_many).collect::<Vec<_>>(), "nobody else is there");
-        // Each that comes later is among the next ones, though the many ask again at once.
+        // A client that comes later is among the next to be answered, though the many ask again at once.
         for (round, other) in (0..100).zip(5000..) {
             queue.push(of_many(round), &caller(1));
             queue.push(ClientId(other), &caller(2));

@@ -1,60 +1,61 @@
-//! What does the supervisor know of one server, whatever process it is in? Which incarnation it is, how it
-//! lives, and whether it is to go.
+//! What the supervisor knows of one server, in whatever process it is: its incarnation, its lives, and
+//! whether it was asked to leave.
 //!
 //! ```text
 //!   started -> ready -> asked to leave -> left      the next incarnation is due at once
 //!                    -> ended                       it is due after some time: see life.rs
 //! ```
-//! A server that was asked to leave, and one of a build on trial that was started, have a deadline; it is
-//! killed when that passes.
+//!
+//! A server that was asked to leave, and a starting server of a build on trial, have a deadline, after which
+//! the supervisor kills them.
 
 use atoll_base::{Duration, Instant};
 
 use crate::{Judgement, Life, LifeRecovery, Running, Signs, Watch, Watchdog};
 
-/// What is known of one server. Persisted are its incarnation, how often it has died and moved, and whether
-/// it serves and is to leave.
+/// What is known of one server. Its incarnation, its numbers of crashes and moves, and whether it serves and
+/// is to leave are persisted.
 #[derive(Clone, Debug)]
 pub struct ServerRecord {
     epoch: u32,
     life: Life,
     watch: Watch,
-    /// Its last process has died by its own fault.
+    /// Whether its last process died by its own fault.
     is_blamed: bool,
-    /// It was asked to leave, and has not yet. It hears nothing more.
+    /// Whether it was asked to leave, and has not left yet. It reads no more messages.
     is_leaving: bool,
-    /// Until when it is to have left or, in an upgrade, to be ready.
+    /// The time by which it must have left or, in an upgrade, be ready.
     due_by: Option<Instant>,
 }
 
-/// What is persisted of a server.
+/// The persisted part of a [`ServerRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
-    /// Its last incarnation.
+    /// The server's last incarnation.
     pub epoch: u32,
-    /// [`Life::crashes`].
+    /// The value of [`Life::crashes`].
     pub crashes: u64,
-    /// [`Life::moves`].
+    /// The value of [`Life::moves`].
     pub moves: u64,
-    /// Whether it has a process.
+    /// Whether the server has a process.
     pub is_there: bool,
-    /// Whether that has said that it serves.
+    /// Whether that process has reported that it serves.
     pub is_ready: bool,
-    /// Whether it was asked to leave.
+    /// Whether the server was asked to leave.
     pub is_leaving: bool,
 }
 
-/// Whose doing the end of a process was, as far as one can see.
+/// The cause of a process's end, as far as the supervisor can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its own.
+    /// The process itself.
     Own,
-    /// Somebody else's: a person's, a shortage's, or nobody knows.
+    /// Something else: a person, a shortage, or an unknown cause.
     Other,
 }
 
 impl ServerRecord {
-    /// Of a server whose first process is about to be started.
+    /// Creates the record of a server whose first process is about to be started.
     pub fn new(now: Instant) -> ServerRecord {
         ServerRecord::of(FIRST_EPOCH - 1, Life::new(now))
     }
@@ -63,7 +64,8 @@ impl ServerRecord {
         ServerRecord { epoch, life, watch: Watch::default(), is_blamed: false, is_leaving: false, due_by: None }
     }
 
-    /// As another supervisor has left it. One without a process is to be started.
+    /// Restores a record that an earlier supervisor has left. A server without a process is due to be
+    /// started.
     pub fn resume(now: Instant, past: Past) -> ServerRecord {
         let mut life = Life::new(now);
         (life.crashes, life.moves) = (past.crashes, past.moves);
@@ -77,43 +79,43 @@ impl ServerRecord {
         ServerRecord { is_leaving, due_by, ..ServerRecord::of(past.epoch, life) }
     }
 
-    /// The incarnation of its process, or of the last one.
+    /// Returns the incarnation of the server's process, or of the last one.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// How it has lived.
+    /// Returns the history of the server's lives.
     pub fn life(&self) -> &Life {
         &self.life
     }
 
-    /// Whether it serves.
+    /// Says whether the server serves.
     pub fn is_serving(&self) -> bool {
         self.life.is_serving()
     }
 
-    /// Whether it serves, and reads what it is told: who is asked to leave does not.
+    /// Says whether the server serves and reads messages; one that was asked to leave does not read any.
     pub fn hears(&self) -> bool {
         self.life.is_serving() && !self.is_leaving
     }
 
-    /// Whether it was asked to leave, and has not yet.
+    /// Says whether the server was asked to leave, and has not left yet.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving
     }
 
-    /// Whether its last process has died by its own fault.
+    /// Says whether its last process died by its own fault.
     pub fn is_blamed(&self) -> bool {
         self.is_blamed
     }
 
-    /// It has a process, as this incarnation.
+    /// Notes that the server has a process, as this incarnation.
     pub fn born(&mut self, epoch: u32) {
         self.epoch = epoch;
     }
 
-    /// The process that it has now was started. `on_trial`: it is of a build that has to prove itself, and
-    /// has to be ready soon.
+    /// Notes that the server's process was started. `on_trial` says that it is of a build that has to prove
+    /// itself, and must be ready within a deadline.
     pub fn started(&mut self, now: Instant, on_trial: bool) {
         self.life.started(now);
         if on_trial {
@@ -121,29 +123,30 @@ impl ServerRecord {
         }
     }
 
-    /// It could not be started. As [`Life::not_started`].
+    /// Notes that the server could not be started; parameters and result are those of [`Life::not_started`].
     pub fn not_started(&mut self, now: Instant, shortage: Option<String>) -> (Duration, bool) {
         self.life.not_started(now, shortage)
     }
 
-    /// It says that it serves. As [`Life::ready`].
+    /// Notes that the server reports that it serves; the result is that of [`Life::ready`].
     pub fn ready(&mut self, now: Instant) -> Option<LifeRecovery> {
         (self.is_blamed, self.is_leaving, self.due_by) = (false, false, None);
         self.life.ready(now)
     }
 
-    /// It was asked to leave.
+    /// Notes that the server was asked to leave, and sets its deadline.
     pub fn asked_to_leave(&mut self, now: Instant) {
         (self.is_leaving, self.due_by) = (true, Some(now + LEAVE_TIME));
     }
 
-    /// It has left, as it was asked to: the next one is due now.
+    /// Notes that the server has left as it was asked to: the next incarnation is due now.
     pub fn left(&mut self, now: Instant) {
         self.life.left(now);
     }
 
-    /// Its process has ended. `asked`: its end was asked for; `on_trial`: it was of a build that has to prove
-    /// itself, which is to blame then. Returns after what time the next one is due.
+    /// Notes that the server's process has ended, and returns the time after which the next one is due.
+    /// `asked` says that the end was asked for; `on_trial` says that the process was of a build on trial,
+    /// which is to blame then.
     pub fn ended(&mut self, now: Instant, fault: Fault, asked: bool, on_trial: bool) -> Duration {
         self.is_blamed |= fault == Fault::Own && !asked && !on_trial;
         if asked {
@@ -153,43 +156,43 @@ impl ServerRecord {
         self.life.died(now)
     }
 
-    /// It has no process any more, and nothing is waited for.
+    /// Notes that the server has no process any more, so that no deadline applies.
     pub fn forget_process(&mut self) {
         (self.is_leaving, self.due_by) = (false, None);
     }
 
-    /// Nothing has to have happened by any time: it goes on as one of the build that the upgrade says.
+    /// Removes the deadline: the server goes on as one of the build that the upgrade says.
     pub fn forget_deadline(&mut self) {
         self.due_by = None;
     }
 
-    /// Whether it has not left, or become ready, in time. Said once.
+    /// Says whether the deadline to leave or to become ready has passed; this is reported once.
     pub fn take_late(&mut self, now: Instant) -> bool {
         self.due_by.take_if(|until| now >= *until).is_some()
     }
 
-    /// Until when it is to have left or, on trial, to be ready.
+    /// Returns the time by which the server must have left or, on trial, be ready.
     pub fn due_by(&self) -> Option<Instant> {
         self.due_by
     }
 
-    /// Whether it is time to start it.
+    /// Says whether it is time to start the server.
     pub fn is_due(&self, now: Instant) -> bool {
         self.life.is_due(now)
     }
 
-    /// Whether it has not become ready in the time that there is for that.
+    /// Says whether the server has not become ready within [`READY_TIME`](crate::READY_TIME).
     pub fn is_overdue(&self, now: Instant) -> bool {
         self.life.is_overdue(now)
     }
 
-    /// When it is to be looked after, if nothing happens.
+    /// Returns when the server is to be looked after if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.life.next_timeout()
     }
 
-    /// A look of the watchdog. `ask`: the kernel. One that hangs by itself is to blame; who has stopped it is
-    /// somebody else.
+    /// Lets the watchdog judge the server; `ask` asks the kernel about its process. A server that hangs is to
+    /// blame, unless it was stopped from outside.
     pub fn look(&mut self, watchdog: Watchdog, signs: Signs, ask: impl Fn() -> Option<Running>) -> Judgement {
         let judgement = watchdog.look(&mut self.watch, signs, &ask);
         if judgement == Judgement::Hangs {
@@ -203,9 +206,9 @@ impl ServerRecord {
 /// The first incarnation of every server.
 pub const FIRST_EPOCH: u32 = 1;
 /// How long a replica may take to leave, or a server to hand over: its ledger may have to be written anew. It
-/// serves meanwhile, or nearly.
+/// serves during nearly all of this time.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
-/// How long one of a new build may take to become ready.
+/// How long a server of a new build may take to become ready.
 const TRIAL_START_TIME: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -239,7 +242,7 @@ mod tests {
             let recovery = record.ready(BEGIN + 3 * MS).expect("it is one");
             assert_eq!((recovery.is_move, record.is_blamed()), (asked, false));
         }
-        // What one has done, the next one that dies before it serves has not undone.
+        // The blame for one death remains when the next process dies before it serves.
         let mut record = serving();
         record.ended(BEGIN + MS, Fault::Own, false, false);
         record.started(BEGIN + MS, false);

@@ -1,4 +1,4 @@
-//! What does a supervisor tell about its stack? The JSON of `atoll status --json`, documented in
+//! The reports of a supervisor about its stack: the JSON of `atoll status --json`, documented in
 //! `docs/cli.md`.
 
 use std::collections::BTreeMap;
@@ -13,38 +13,38 @@ use crate::config::{BalanceRules, LinkType, Steering};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportPart {
-    /// Of the status.
+    /// A part of the status: the stack as a whole.
     Stack(Box<StackReport>),
-    /// Of the status.
+    /// A part of the status: one replica.
     Replica(Box<ReplicaReport>),
-    /// Of the status.
+    /// A part of the status: one link server.
     LinkServer(Box<ServerReport>),
-    /// Of the status.
+    /// A part of the status: one IP server.
     IpServer(Box<ServerReport>),
-    /// Of the status.
+    /// A part of the status: one connection manager.
     Manager(Box<ServerReport>),
-    /// Of the status.
+    /// A part of the status: one session.
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
-    /// Of an upgrade: what has been done.
+    /// A part of an upgrade's answer: what has been done.
     Progress(String),
-    /// In how many processes the replicas are.
+    /// The number of processes that host the replicas.
     Scaling(ScalingReport),
-    /// Of the sockets: this server is being restarted, and has not told its own.
+    /// A part of a listing of sockets: this server is being restarted, and has not listed its own.
     Restarting(String),
-    /// The answer is complete.
+    /// The end of the answer, which is complete.
     Done(bool),
-    /// There is no answer, for this reason.
+    /// The reason why there is no answer.
     Error(String),
 }
 
-/// All of `atoll status --json`.
+/// The content of `atoll status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The stack as a whole.
     pub stack: StackReport,
-    /// By index.
+    /// The replicas, by index.
     pub replicas: Vec<ReplicaReport>,
     /// Link servers in processes of their own, by index.
     #[serde(default)]
@@ -55,31 +55,31 @@ pub struct StatusReport {
     /// Connection managers in processes of their own, by index.
     #[serde(default)]
     pub connection_managers: Vec<ServerReport>,
-    /// Oldest first.
+    /// The open sessions, the oldest first.
     pub sessions: Vec<SessionReport>,
 }
 
-/// What is told of every server, whatever its kind.
+/// What is reported of every server, whatever its kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerView<'a> {
-    /// Its kind, in words.
+    /// The server's kind, in words.
     pub kind: &'static str,
-    /// Its number among those.
+    /// The server's number among those of its kind.
     pub index: u8,
-    /// Its process.
+    /// The pid of the server's process.
     pub pid: u32,
-    /// Its incarnation.
+    /// The server's incarnation.
     pub epoch: u32,
-    /// Processor time that its process has used, in milliseconds.
+    /// Processor time that the server's process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
-    /// Its lives.
+    /// The state and history of the server's lives.
     pub recovery: &'a RecoveryReport,
-    /// Its counters by name.
+    /// The server's counters, by name.
     pub stats: &'a BTreeMap<String, u64>,
 }
 
 impl StatusReport {
-    /// Every server: replicas, link servers, IP servers, connection managers, each by index.
+    /// Returns every server: replicas, link servers, IP servers, connection managers, each by index.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
         let replicas = self.replicas.iter().map(|it| ServerView {
             kind: "replica",
@@ -107,99 +107,100 @@ impl ServerReport {
     }
 }
 
-/// How it stands with memory.
+/// The state of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
-    /// `plenty`; `pressure`: buffers are small; `high`: nothing new begins, and who stands still is reset.
+    /// The level: `plenty`; `pressure`, in which buffers are small; or `high`, in which nothing new begins
+    /// and connections without progress are reset.
     pub level: String,
-    /// What there is least left of: `memory.limit`, `cgroup` or `machine`.
+    /// The bound that is tightest: `memory.limit`, `cgroup` or `machine`.
     pub bound: String,
-    /// How many bytes that allows.
+    /// The size of that bound, in bytes.
     pub limit: u64,
-    /// How many of them are left.
+    /// The bytes that are left of it.
     pub left: u64,
-    /// How many bytes the stack itself takes: buffers, ledgers, rings, and what its processes have for
-    /// themselves.
+    /// The bytes that the stack itself uses: buffers, ledgers, rings, and the private memory of its
+    /// processes.
     pub used: u64,
-    /// How many bytes all receive buffers together may take.
+    /// The bytes that all receive buffers together may take.
     pub receive_max: u64,
-    /// Whether the kernel says that processes wait for memory (PSI).
+    /// Whether the kernel reports that processes wait for memory (PSI).
     pub stalls: bool,
 }
 
 /// The stack as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StackReport {
-    /// Its name.
+    /// The stack's name.
     pub name: String,
-    /// The supervisor's process.
+    /// The pid of the supervisor.
     pub pid: u32,
-    /// The process that starts the next supervisor if this one dies; absent: nobody does.
+    /// The pid of the process that starts the next supervisor if this one dies, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guardian: Option<u32>,
-    /// How it stands with memory; absent: its supervisor is of a build that does not say it.
+    /// The state of memory; absent if the supervisor's build does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryReport>,
-    /// The process that goes on with the replicas of one that dies; absent: there is none now.
+    /// The pid of the standby process, if there is one now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standby: Option<u32>,
     /// How many supervisors have died.
     #[serde(default)]
     pub takeovers: u32,
-    /// Pika's notation.
+    /// The configuration of servers, in Pika's notation.
     pub configuration: String,
-    /// Version of the program.
+    /// The version of the program.
     pub version: String,
-    /// How long it has been up.
+    /// How long the stack has been up, in seconds.
     pub uptime_s: f64,
-    /// The control socket.
+    /// The path of the control socket.
     pub socket: String,
-    /// The link.
+    /// The stack's link.
     pub link: LinkReport,
-    /// In how many processes its replicas are.
+    /// The number of processes that host the replicas.
     #[serde(default)]
     pub scaling: ScalingReport,
-    /// Sessions opened since the start.
+    /// The number of sessions opened since the start.
     pub sessions_opened: u64,
-    /// Socket calls of all programs, those that ended included.
+    /// The number of socket calls of all programs, including those that ended.
     pub library_calls: u64,
-    /// Those of them that needed a system call.
+    /// The number of those calls that needed a system call.
     pub library_calls_with_syscall: u64,
-    /// What keeps its servers from what is none of their business.
+    /// How the stack's servers are confined.
     #[serde(default)]
     pub confinement: ConfinementReport,
 }
 
-/// What all servers of a stack do without.
+/// The confinement that all servers of a stack have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfinementReport {
-    /// They have no capabilities.
+    /// Whether the servers have no capabilities.
     pub capabilities: bool,
-    /// What keeps them from files.
+    /// How the servers are kept from files.
     pub file_system: FileSystem,
-    /// They have lists of system calls.
+    /// Whether the servers' system calls are filtered by lists (seccomp).
     pub seccomp: bool,
-    /// Which user they run as.
+    /// The user that the servers run as.
     #[serde(default)]
     pub user: RunAs,
 }
 
-/// Which user servers run as.
+/// The user that servers run as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunAs {
-    /// One of their own, that is neither root nor the supervisor's.
+    /// A user of their own, which is neither root nor the supervisor's.
     Own,
-    /// The one that runs the stack, who is not root.
+    /// The user that runs the stack, which is not root.
     #[default]
     Stack,
-    /// Root, though without its capabilities: there is no user for them.
+    /// Root, though without its capabilities: there is no user for the servers.
     Root,
 }
 
 impl ConfinementReport {
-    /// What all servers have, of which each says `LAYER_*` of itself. `is_root`: whether the supervisor is
-    /// root.
+    /// Returns the confinement that all servers have; each server reports its own as `LAYER_*`. `is_root`
+    /// says whether the supervisor is root.
     pub fn of(servers: impl IntoIterator<Item = u32>, is_root: bool) -> ConfinementReport {
         let all = servers.into_iter().collect::<Vec<_>>();
         let have = |layers: u32| all.iter().all(|own| own & layers != 0);
@@ -220,107 +221,108 @@ impl ConfinementReport {
     }
 }
 
-/// What keeps servers from files.
+/// How servers are kept from files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystem {
-    /// Landlock.
+    /// By Landlock.
     Landlock,
-    /// An empty root.
+    /// By an empty root directory.
     EmptyRoot,
-    /// Nothing: the kernel has no Landlock, and allows no other root.
+    /// They are not: the kernel has no Landlock, and does not permit another root directory.
     #[default]
     Open,
 }
 
-/// In how many processes the replicas are.
+/// The number of processes that host the replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingReport {
-    /// Now.
+    /// The number of processes at present.
     pub processes: u8,
-    /// How many there are to be.
+    /// The number of processes that there are to be.
     pub wanted: u8,
-    /// Whether that follows from how busy they are.
+    /// Whether the number follows the load.
     pub auto: bool,
-    /// How few there may be then.
+    /// The fewest processes with `auto`.
     pub min: u8,
-    /// How many there may be then.
+    /// The most processes with `auto`.
     pub max: u8,
 }
 
-/// The link.
+/// The stack's link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// What it is made of.
+    /// The kind of the link.
     #[serde(rename = "type")]
     pub kind: LinkType,
-    /// Name of the TAP device.
+    /// The name of the TAP device.
     pub device: Option<String>,
-    /// Network namespace of the device.
+    /// The network namespace of the device.
     pub netns: Option<String>,
-    /// Own address; absent as long as no DHCP server has given one.
+    /// The stack's own address; absent until a DHCP server has assigned one.
     pub address: Option<Ipv4Addr>,
-    /// Length of its prefix.
+    /// The length of the address's prefix.
     pub prefix: Option<u8>,
-    /// Where the address comes from, if not from the configuration.
+    /// The state of DHCP, if the address does not come from the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp: Option<DhcpReport>,
-    /// Address that the kernel's end was given.
+    /// The address that the kernel's end was given.
     pub peer_address: Option<String>,
-    /// Gateway.
+    /// The IPv4 default gateway.
     pub gateway: Option<Ipv4Addr>,
-    /// Own IPv6 addresses, the link-local one first.
+    /// The stack's own IPv6 addresses, the link-local one first.
     #[serde(default)]
     pub addresses6: Vec<AddressReport>,
-    /// Gateway of the configuration.
+    /// The IPv6 gateway of the configuration.
     #[serde(default)]
     pub gateway6: Option<Ipv6Addr>,
-    /// Own hardware address.
+    /// The stack's own hardware address.
     pub mac: String,
-    /// Largest packet.
+    /// The MTU in bytes.
     pub mtu: u16,
     /// Whether the kernel segments and reassembles.
     pub offload: bool,
-    /// Who steers: never `auto`.
+    /// The component that steers: never `auto`.
     pub steering: Steering,
     /// The stack at the other end of a shared-memory link.
     pub peer: Option<String>,
-    /// Whether that stack is there.
+    /// Whether that stack is present.
     pub peer_present: Option<bool>,
 }
 
-/// What is known of DHCP.
+/// The state of the DHCP client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DhcpReport {
-    /// What the client is about: `init`, `selecting`, `requesting`, `probing`, `bound`, `renewing` or
-    /// `rebinding` (RFC 2131).
+    /// The client's state: `init`, `selecting`, `requesting`, `probing`, `bound`, `renewing` or `rebinding`
+    /// (RFC 2131).
     pub state: String,
-    /// The server that gave the address.
+    /// The server that assigned the address.
     pub server: Option<Ipv4Addr>,
-    /// Seconds for which the address stays valid unless it is renewed; absent: for ever, or there is none.
+    /// Seconds for which the address stays valid unless it is renewed; absent for ever, or if there is no
+    /// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_s: Option<u64>,
-    /// Resolvers that the server named.
+    /// The resolvers that the server named.
     pub dns: Vec<Ipv4Addr>,
-    /// The domain that it named.
+    /// The domain that the server named.
     pub domain: Option<String>,
 }
 
-/// One own IPv6 address, in the words of `ip addr`.
+/// One of the stack's own IPv6 addresses, in the words of `ip addr`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressReport {
     /// The address.
     pub address: Ipv6Addr,
-    /// Length of its prefix.
+    /// The length of the address's prefix.
     pub prefix: u8,
-    /// `link` or `global`.
+    /// The scope: `link` or `global`.
     pub scope: String,
-    /// `tentative`, `deprecated`, `dadfailed`, `dynamic`.
+    /// The flags: `tentative`, `deprecated`, `dadfailed`, `dynamic`.
     pub flags: Vec<String>,
-    /// Seconds for which it stays valid; absent: for ever.
+    /// Seconds for which the address stays valid; absent for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_s: Option<u64>,
-    /// Seconds for which it stays preferred.
+    /// Seconds for which the address stays preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred_s: Option<u64>,
 }
@@ -328,60 +330,60 @@ pub struct AddressReport {
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaReport {
-    /// Its number; also that of its queue.
+    /// The number of the replica, and of its queue.
     pub index: u8,
     /// The number of its process among those for replicas.
     #[serde(default)]
     pub process: u8,
-    /// Its process, which may have other replicas, too.
+    /// The pid of its process, which may have other replicas, too.
     pub pid: u32,
-    /// Its incarnation.
+    /// The replica's incarnation.
     pub epoch: u32,
-    /// What it is a process of.
+    /// The build that its process runs.
     #[serde(default)]
     pub build: BuildReport,
-    /// Its lives.
+    /// The state and history of the replica's lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
     /// The processor that its process was last seen on.
     pub cpu: Option<u32>,
     /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
-    /// Version of what it writes for its successor; absent: nothing yet.
+    /// The version of the ledger that the replica writes for its successor; absent before the first write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<u32>,
-    /// Flow groups that it owns, of 4096.
+    /// The number of flow groups that the replica owns, of 4096.
     pub flow_groups: u32,
-    /// Its counters by name.
+    /// The replica's counters, by name.
     pub stats: BTreeMap<String, u64>,
-    /// What incoming connections have cost; absent before the first.
+    /// The cost of incoming connections; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handshakes: Option<HandshakeReport>,
-    /// What happened lately; added by `atoll status`.
+    /// Recent rates, added by `atoll status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
 }
 
-/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds, of those that
-/// were timed.
+/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds over the
+/// connections that were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HandshakeReport {
-    /// How many were timed.
+    /// The number of connections that were timed.
     pub timed: u64,
-    /// In the connection manager.
+    /// The time in the connection manager.
     pub t_cm_us: f64,
-    /// In the transport server, handling the segments of the handshake.
+    /// The time in the transport server, handling the segments of the handshake.
     pub t_tcp_us: f64,
-    /// Waiting between servers.
+    /// The time that messages waited between servers.
     pub t_msg_us: f64,
-    /// From the offer to an application until its claim.
+    /// The time from the offer to an application until its claim.
     pub t_accept_us: f64,
-    /// From the SYN until the claim; the peer's round trip lies in it.
+    /// The time from the SYN until the claim, which includes the peer's round trip.
     pub t_total_us: f64,
 }
 
 impl HandshakeReport {
-    /// The means of the sums in `stats`; `None` if nothing was timed.
+    /// Returns the means of the sums in `stats`, or `None` if nothing was timed.
     pub fn of(stats: &BTreeMap<String, u64>) -> Option<HandshakeReport> {
         let sum = |stat: Stat| stats.get(stat.name()).copied().unwrap_or(0);
         let timed = sum(Stat::HandshakesTimed);
@@ -400,30 +402,30 @@ impl HandshakeReport {
 /// A build of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildReport {
-    /// Its version.
+    /// The version of the program.
     pub version: String,
-    /// What the linker has made of its contents; absent: nothing.
+    /// The build id that the linker derived from the program's contents, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 
-/// The lives of a server.
+/// The state and history of a server's lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReport {
-    /// What it is doing.
+    /// What the server is doing.
     pub state: ServerState,
-    /// Ends of its processes that nobody asked for.
+    /// The number of ends of its processes that were not requested.
     pub crashes: u64,
-    /// The last time that it was started again; absent before the first.
+    /// The times of the last recovery; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<RecoveryTimes>,
-    /// Times that it went on in another process.
+    /// The number of times that the server moved to another process.
     #[serde(default)]
     pub moves: u64,
-    /// For how many microseconds nobody served at the last of them; absent before the first.
+    /// For how many microseconds nothing served during the last move; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_move_us: Option<u64>,
-    /// What the system is short of, so that it cannot be started for now.
+    /// What the system is short of, so that the server cannot be started for now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
 }
@@ -432,60 +434,61 @@ pub struct RecoveryReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerState {
-    /// It does.
+    /// The server serves.
     #[default]
     Serving,
-    /// Its process was started, and is not ready yet.
+    /// The server's process was started, and is not ready yet.
     Starting,
-    /// It has died, and is to be started again.
+    /// The server has died, and is to be started again.
     Down,
 }
 
-/// How long it took until a server was there again, in microseconds.
+/// How long it took to recover a server, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
-    /// From the moment that its death was noticed until the next process was started.
+    /// The time from when the death was noticed until the next process was started.
     pub start_us: u64,
-    /// From then until it served.
+    /// The time from the start of that process until it served.
     pub ready_us: u64,
-    /// Both.
+    /// The sum of both.
     pub total_us: u64,
 }
 
-/// One server that is no replica, in a process of its own: a link server, an IP server, perhaps with a link
-/// server, or a connection manager.
+/// A server other than a replica, in a process of its own: a link server, an IP server (perhaps with a link
+/// server), or a connection manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerReport {
-    /// Its number among those of its kind; of a link server that of its queue.
+    /// The server's number among those of its kind; that of a link server is the number of its queue.
     pub index: u8,
-    /// Its process.
+    /// The pid of the server's process.
     pub pid: u32,
-    /// Its incarnation.
+    /// The server's incarnation.
     pub epoch: u32,
-    /// What it is a process of.
+    /// The build that its process runs.
     #[serde(default)]
     pub build: BuildReport,
-    /// Its lives.
+    /// The state and history of the server's lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
-    /// The processor it was last seen on.
+    /// The processor that its process was last seen on.
     pub cpu: Option<u32>,
-    /// Processor time it has used, in milliseconds.
+    /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
     /// The number of an IP server's queue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u8>,
-    /// The replicas that it works for: whose frames or packets it sends, or, if there are more link servers
-    /// than replicas, brings; for which it chooses.
+    /// The replicas that the server works for: those whose frames or packets it sends, or for which it
+    /// chooses acceptors. If there are more link servers than replicas, it is the replica that it brings
+    /// frames to.
     pub serves: Vec<u8>,
-    /// Its counters by name.
+    /// The server's counters, by name.
     pub stats: BTreeMap<String, u64>,
-    /// What happened lately; added by `atoll status`.
+    /// Recent rates, added by `atoll status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
 }
 
-/// Per second, between two looks.
+/// Rates per second, between two samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Frames from the link.
@@ -498,29 +501,29 @@ pub struct Rates {
     pub bits_out: f64,
     /// Connections opened by peers and by applications.
     pub connections: f64,
-    /// Share of the time with something to do, 0..=1.
+    /// The share of the time with something to do, from 0 to 1.
     pub busy: f64,
 }
 
 /// One session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
-    /// Its number.
+    /// The session's number.
     pub id: u32,
-    /// The process that opened it.
+    /// The pid of the process that opened the session.
     pub pid: u32,
-    /// What that process is called.
+    /// The name of that process.
     pub comm: String,
-    /// The processes that can use its sockets.
+    /// The pids of the processes that can use the session's sockets.
     pub members: Vec<u32>,
-    /// Socket calls of its processes.
+    /// The number of socket calls of these processes.
     pub calls: u64,
-    /// Those of them that needed a system call.
+    /// The number of those calls that needed a system call.
     pub calls_with_syscall: u64,
 }
 
 impl StatusReport {
-    /// Puts the parts of an answer together; `None` if the stack itself is missing.
+    /// Assembles the parts of an answer; returns `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
         let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
         let (mut link_servers, mut ip_servers, mut connection_managers) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What did a client send? Bytes and a count of descriptors become a request, or are refused.
+//! Turns a client's packet, as bytes and a number of descriptors, into a request, or refuses it.
 
 use atoll_ipc::control::Request;
 use serde::{Deserialize, Serialize};
@@ -6,44 +6,47 @@ use serde::{Deserialize, Serialize};
 use crate::config::BalanceRules;
 use crate::rights::Door;
 
-/// What the command line asks of a supervisor, as a JSON object: `{"cmd":"status"}`.
+/// A request of the command line to a supervisor, as a JSON object: `{"cmd":"status"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 pub enum CliRequest {
-    /// Everything that `atoll status` shows. The answer is a sequence of [`crate::ReportPart`]s, `Done` last.
+    /// Asks for everything that `atoll status` shows. The answer is a sequence of [`crate::ReportPart`]s,
+    /// `Done` last.
     Status,
-    /// The sockets of all replicas. The answer is a sequence of packets with `rows`, then `ReportPart::Done`.
+    /// Asks for the sockets of all replicas. The answer is a sequence of packets with `rows`, then
+    /// `ReportPart::Done`.
     Ss,
-    /// Change the rules by which connections are given to acceptors (P5), or nothing. The answer is
+    /// Changes some, or none, of the rules by which connections are given to acceptors (P5). The answer is
     /// `ReportPart::Balance` with the rules that hold now, then `ReportPart::Done`.
     Balance(BalanceRules),
-    /// Replace all servers by those of another build, whose file this is. The answer is a sequence of
-    /// `ReportPart::Progress`, then `ReportPart::Done`, or `ReportPart::Error` if the old build is back.
+    /// Replaces all servers by those of another build. The answer is a sequence of `ReportPart::Progress`,
+    /// then `ReportPart::Done`, or `ReportPart::Error` if the old build is back.
     Upgrade {
-        /// Its name, from the root.
+        /// The absolute path of the build's executable.
         path: String,
     },
-    /// Have so many processes for the replicas, or as many as they need now and then. The answer, once that
-    /// is so, is `ReportPart::Scaling`, then `ReportPart::Done`.
+    /// Sets the number of processes for the replicas, or lets it follow the load. The answer, once that many
+    /// exist, is `ReportPart::Scaling`, then `ReportPart::Done`.
     Scale {
-        /// How many; absent: as many as they need.
+        /// The number of processes; if absent, it follows the load.
         processes: Option<u8>,
     },
-    /// Have these replicas in this process for replicas. The answer, once that is so, is as that of `Scale`.
+    /// Moves these replicas to this process for replicas. The answer, once they are there, is that of
+    /// `Scale`.
     Move {
-        /// Their numbers.
+        /// The numbers of the replicas.
         replicas: Vec<u8>,
-        /// That of the process.
+        /// The number of the process.
         to: u8,
     },
-    /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
+    /// Ends the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
     Down,
-    /// From the supervisor of another stack, to join both by a shared-memory link; the connection stays open
-    /// while that stack lives. The answer is `{"joined":{...}}` with the link's descriptors.
+    /// Joins this stack and another one, whose supervisor asks, by a shared-memory link. The connection stays
+    /// open while the other stack lives. The answer is `{"joined":{...}}` with the link's descriptors.
     JoinLink {
         /// The stack that asks.
         from: String,
-        /// Its `LAYOUT_VERSION`.
+        /// The `LAYOUT_VERSION` of the stack that asks.
         layout_version: u32,
     },
 }
@@ -51,16 +54,16 @@ pub enum CliRequest {
 /// A packet that was understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
-    /// Of an application.
+    /// The request of an application.
     Application(Request),
-    /// Of the command line or of another stack.
+    /// The request of the command line or of another stack.
     Cli(CliRequest),
 }
 
-/// What a packet of a client means; an error is what the client gets to read.
+/// Decodes a client's packet. An error is text to be sent to the client.
 ///
-/// `door`: the socket that the client's connection came through. `descriptors`: how many came with the
-/// packet. No request of a client carries any.
+/// `door` is the socket that the client's connection came through, and `descriptors` the number of
+/// descriptors that came with the packet. No request of a client carries any.
 pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
     let none_came = || {
         let error = || format!("{descriptors} descriptors came with a request that takes none");
@@ -156,7 +159,7 @@ mod tests {
         }
     }
 
-    /// A connection stays what it was made for, whoever has inherited it.
+    /// A connection keeps its purpose, whichever process has inherited it.
     #[test]
     fn applications_and_administration_share_no_connection() {
         for request in [

@@ -1,53 +1,54 @@
-//! Who may ask what of a supervisor? The table in THREAT_MODEL.md ("Who may ask what") as code.
+//! Decides who may ask what of a supervisor: the table "Who may ask what" of THREAT_MODEL.md as code.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The socket that a connection came through. It says for ever what can be asked over the connection, whoever
-/// has inherited it.
+/// The socket that a connection came through. It decides what can be asked over the connection for as long as
+/// the connection exists, whichever process has inherited it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Door {
-    /// `NAME.sock`: what applications ask.
+    /// `NAME.sock`, for the requests of applications.
     #[default]
     Applications,
-    /// `NAME.admin`: what the command line and other stacks ask.
+    /// `NAME.admin`, for the requests of the command line and of other stacks.
     Administration,
 }
 
-/// A user and a group, as the kernel says them of a process.
+/// The user and group of a process, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    /// User.
+    /// The user id.
     pub uid: u32,
-    /// Primary group.
+    /// The id of the primary group.
     pub gid: u32,
 }
 
-/// A process of a user, as connections and requests are counted.
+/// A process and its user, by which connections and requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// User.
+    /// The user id.
     pub uid: u32,
-    /// Process; 0: it is in a pid namespace that the supervisor does not see into, and counts with its user.
+    /// The process id, or 0 if the process is in a pid namespace that the supervisor cannot see; such a
+    /// process counts with its user.
     pub pid: u32,
 }
 
-/// The users that a stack is for.
+/// The users that a stack serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
     /// The user that the stack belongs to.
     own: u32,
     /// Users that may have sessions.
     users: BTreeSet<u32>,
-    /// Groups whose members may, by their primary group. Users that are listed as members were added to the
-    /// users.
+    /// Groups whose members may have sessions, if this is their primary group. Users that are listed as
+    /// members of a group are in `users`.
     groups: BTreeSet<u32>,
 }
 
 impl Rights {
-    /// The stack belongs to the user `own`.
+    /// Creates the rights of a stack that belongs to the user `own` and serves nobody else.
     pub fn of(own: u32) -> Rights {
         Rights { own, ..Rights::default() }
     }
@@ -57,26 +58,26 @@ impl Rights {
         self.users.insert(uid);
     }
 
-    /// Lets those have sessions whose primary group this is.
+    /// Lets users have sessions whose primary group is `gid`.
     pub fn allow_group(&mut self, gid: u32) {
         self.groups.insert(gid);
     }
 
-    /// Whether others than the stack's user and root may use it.
+    /// Says whether users other than the stack's own user and root may have sessions.
     pub fn is_shared(&self) -> bool {
         !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// Whether `asker` may have sessions of its own: the user of the stack and root may, and who was allowed
-    /// to.
+    /// Says whether `asker` may have sessions of its own: the stack's user, root, and users that were allowed
+    /// to may.
     pub fn may_attach(&self, asker: Asker) -> bool {
         self.is_administrator(asker) || self.users.contains(&asker.uid) || self.groups.contains(&asker.gid)
     }
 
-    /// Whether somebody may ask for what concerns the stack as a whole. `opened`: who made the connection;
-    /// `asks`: who has sent the request, if the kernel says it. Both count, because either may be without
-    /// rights: a program that has given them up and has inherited the connection, or one with rights that was
-    /// made to write on a connection of somebody else.
+    /// Says whether a request may concern the stack as a whole. `opened` made the connection; `asks` sent the
+    /// request, if the kernel says who did. Both must be administrators: a program that gave up its rights
+    /// may have inherited the connection, and one with rights may have been made to write on another user's
+    /// connection.
     pub fn may_administer(&self, opened: Asker, asks: Option<Asker>) -> bool {
         self.is_administrator(opened) && asks.is_some_and(|asks| self.is_administrator(asks))
     }
@@ -103,7 +104,7 @@ mod tests {
                 assert_eq!(rights.may_administer(opened, asks), allowed, "{opened:?} {asks:?}");
             }
         }
-        // Root's stack is not any user's.
+        // A stack of root belongs to no other user.
         assert!(!Rights::of(0).may_administer(ROOT, Some(OWNER)));
     }
 
@@ -122,7 +123,7 @@ mod tests {
         assert!(rights.is_shared() && rights.may_attach(OTHER));
         assert!(rights.may_attach(Asker { uid: 1234, gid: 1000 }) && !rights.may_attach(Asker { uid: 1234, gid: 33 }));
         assert!(!rights.may_administer(OTHER, Some(OTHER)) && !rights.may_administer(ROOT, Some(OTHER)));
-        // Number 0 among the groups does not make everybody root.
+        // Allowing group 0 does not make every user an administrator.
         rights.allow_group(0);
         assert!(!rights.may_administer(Asker { uid: 33, gid: 0 }, Some(Asker { uid: 33, gid: 0 })));
         let text = serde_json::to_string(&rights).unwrap();

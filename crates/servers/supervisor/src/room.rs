@@ -1,97 +1,97 @@
-//! Is memory short? How much room there is says `bin/atoll`, which reads files; this judges it.
+//! Judges whether memory is short. `bin/atoll` measures how much room there is.
 //!
-//! There are several bounds - what the stack itself may take, its memory cgroups, the machine -, and
-//! whichever has least left counts. While the kernel says that processes wait for memory, less of it is short
-//! already (PSI, <https://docs.kernel.org/accounting/psi.html>).
+//! There are several bounds: the stack's own limit, its memory cgroups, and the machine. The tightest counts.
+//! While the kernel reports that processes wait for memory, the thresholds are higher (PSI,
+//! <https://docs.kernel.org/accounting/psi.html>).
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::control::MemoryLevel;
 
-/// How short memory is, and when to look again. Lost with the supervisor.
+/// How short memory is, and when to measure again. This state is lost with the supervisor.
 #[derive(Clone, Debug)]
 pub struct Shortness {
     level: MemoryLevel,
     look_at: Instant,
 }
 
-/// Room for more, in octets.
+/// The room for more memory within one bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// How much there is in all.
+    /// The bound itself, in bytes.
     pub all: u64,
-    /// How much of it is left.
+    /// The part of it that is left, in bytes.
     pub left: u64,
-    /// Whose it is.
+    /// The kind of the bound.
     pub of: RoomOf,
-    /// Processes wait for it.
+    /// Whether processes wait for memory of this bound.
     pub is_stalled: bool,
 }
 
-/// Whose room it is.
+/// The kinds of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomOf {
-    /// What the stack itself may take.
+    /// The stack's own limit.
     Limit,
-    /// A memory cgroup's.
+    /// The limit of a memory cgroup.
     Cgroup,
-    /// The machine's.
+    /// The machine's memory.
     Machine,
 }
 
-/// For how long processes have waited for memory.
+/// How long processes have waited for memory.
 #[derive(Clone, Debug)]
 pub struct Stalls {
-    /// In microseconds.
+    /// The total so far, in microseconds.
     total: u64,
     at: Instant,
-    /// They have waited for a good part of the time between the last two looks.
+    /// Whether processes waited for a considerable part of the time between the last two measurements.
     are_many: bool,
 }
 
 impl Shortness {
-    /// There is plenty; it is looked at once.
+    /// Starts with plenty of memory; the first measurement is due at once.
     pub fn new(now: Instant) -> Shortness {
         Shortness { level: MemoryLevel::Plenty, look_at: now }
     }
 
-    /// How it stands.
+    /// Returns the level that was judged last.
     pub fn level(&self) -> MemoryLevel {
         self.level
     }
 
-    /// When to look again.
+    /// Returns when the next measurement is due.
     pub fn next_timeout(&self) -> Instant {
         self.look_at
     }
 
-    /// Whether what the stack takes itself matters where so much room is left. To find that out takes time.
+    /// Says whether the stack's own use matters for the judgement of `rooms`. Measuring it takes time.
     pub fn wants_usage(&self, rooms: &[Room]) -> bool {
         rooms.iter().any(|room| room.of == RoomOf::Limit || room.level(self.level) == MemoryLevel::High)
     }
 
-    /// Judges what was found at `now`, which took so long. `used`: what the stack takes, if that matters.
-    /// Returns whether the level has changed.
+    /// Judges what was measured at `now`, and returns whether the level changed. The measurement took `took`;
+    /// `used` is the stack's own use in bytes, if it matters.
     pub fn judge(&mut self, now: Instant, rooms: &[Room], used: u64, took: Duration) -> bool {
         let level = rooms.iter().map(|room| room.level_for(used, self.level)).max().unwrap_or_default();
         let every = if rooms.iter().any(|room| room.is_nearly_short()) { LOOK_EVERY_WHEN_SHORT } else { LOOK_EVERY };
-        // Whoever has thousands of arenas does not spend his time looking at them.
+        // Measuring thousands of arenas must not take all of the supervisor's time.
         self.look_at = now + every.max(took * LOOK_SHARE);
         std::mem::replace(&mut self.level, level) != level
     }
 }
 
 impl Stalls {
-    /// `total`: how long some process has waited, ever, in microseconds.
+    /// Starts to count; `total` is how long some process has ever waited, in microseconds.
     pub fn new(total: u64, now: Instant) -> Stalls {
         Stalls { total, at: now, are_many: false }
     }
 
-    /// Whether processes have waited for a good part of the time between the last two looks.
+    /// Says whether processes waited for a considerable part of the time between the last two measurements.
     pub fn are_many(&self) -> bool {
         self.are_many
     }
 
-    /// Looks at what the kernel has counted since.
+    /// Takes the kernel's total at `now`, in microseconds.
     pub fn look(&mut self, total: u64, now: Instant) {
         let (waited, time) = (total.saturating_sub(self.total), now.since(self.at));
         self.are_many = u128::from(waited) * STALLED_PART >= time.as_micros().max(1);
@@ -100,16 +100,17 @@ impl Stalls {
 }
 
 impl Room {
-    /// As Linux: `tcp_mem`'s upper threshold is three sixteenths of the machine's memory. Of a cgroup, or of
-    /// the stack's own limit, it is a quarter: segments on their way inside of the stack, ledgers and the
-    /// servers themselves need the rest.
+    /// Returns how many bytes buffers may take. Of the machine it is three sixteenths, as the upper threshold
+    /// of Linux's `tcp_mem`. Of a cgroup or the stack's own limit it is a quarter: segments on their way
+    /// inside of the stack, ledgers and the servers themselves need the rest.
     pub const fn for_buffers(self) -> u64 {
         if matches!(self.of, RoomOf::Machine) { self.all / 16 * 3 } else { self.all / 4 }
     }
 
-    /// Others use the machine, too, so that less of it is enough. Of the stack's own limit, which nobody else
-    /// enforces, more is wanted: it is looked at now and then only. Twice as much is wanted while processes
-    /// wait for it.
+    /// Returns the bytes left below which there is pressure, and those below which memory is short. The
+    /// thresholds are smaller parts of the machine, which others use too. They are larger parts of the
+    /// stack's own limit, which is only measured now and then and which nothing else enforces. They double
+    /// while processes wait for memory.
     const fn thresholds(self) -> (u64, u64) {
         let times = if self.is_stalled { 2 } else { 1 };
         let (pressure, high) = match self.of {
@@ -120,17 +121,18 @@ impl Room {
         (self.all / pressure * times, self.all / high * times)
     }
 
-    /// Whether it is short, or soon may be.
+    /// Says whether memory is under pressure, or soon may be.
     const fn is_nearly_short(self) -> bool {
         self.left < self.thresholds().0 * 2
     }
 
-    /// How many thousandths of what makes memory short are left: the room with the fewest is the tightest.
+    /// Returns what is left in thousandths of the pressure threshold; the room with the lowest value is the
+    /// tightest.
     pub fn tightness(self) -> u128 {
         u128::from(self.left) * 1000 / u128::from(self.thresholds().0.max(1))
     }
 
-    /// What it is called in `atoll status`.
+    /// Returns the name of the bound in `atoll status`.
     pub const fn name(self) -> &'static str {
         match self.of {
             RoomOf::Limit => "memory.limit",
@@ -139,15 +141,16 @@ impl Room {
         }
     }
 
-    /// The level for a stack that takes `used`. Where others have used up what is for all, and it takes
-    /// little itself, nothing is won by its connections' going: it makes do with less, and serves on.
+    /// Returns the level for a stack that uses `used` bytes. If others have used up the memory and the stack
+    /// has little itself, closing its connections would not help: the level is at most pressure, and the
+    /// stack serves on.
     fn level_for(self, used: u64, before: MemoryLevel) -> MemoryLevel {
         let is_others = self.of != RoomOf::Limit && used < self.all / 16;
         let level = self.level(before);
         if is_others { level.min(MemoryLevel::Pressure) } else { level }
     }
 
-    /// `before`: it takes a quarter more to leave a level than to enter it.
+    /// Returns the level, given the one `before`: leaving a level takes a quarter more room than entering it.
     fn level(self, before: MemoryLevel) -> MemoryLevel {
         let (pressure, high) = self.thresholds();
         let is_below = |threshold: u64, level: MemoryLevel| {
@@ -161,13 +164,13 @@ impl Room {
     }
 }
 
-/// How often it is looked. What can be taken meanwhile is bounded by [`Room::for_buffers`].
+/// The time between two measurements. What can be taken meanwhile is bounded by [`Room::for_buffers`].
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// And how often when little is left: a program fills some megabytes meanwhile.
+/// The time between two measurements when little is left: a program fills some megabytes meanwhile.
 const LOOK_EVERY_WHEN_SHORT: Duration = Duration::from_millis(30);
-/// The part of the time that looking takes at most: one of so many.
+/// Measuring takes at most one part in this many of the time.
 const LOOK_SHARE: u32 = 50;
-/// Where processes wait for one of so many parts of the time, memory is short.
+/// Memory counts as stalled if processes wait for one part in this many of the time.
 const STALLED_PART: u128 = 10;
 
 #[cfg(test)]

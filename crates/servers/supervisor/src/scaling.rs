@@ -1,46 +1,46 @@
-//! In how many processes should the replicas of a stack be? Fewer take less of the machine while there is
-//! little to do, more do more at a time.
+//! Chooses the number of processes for the replicas of a stack. Fewer processes cost the machine less while
+//! there is little to do; more of them do more in parallel.
 //!
 //! ```text
 //!   1 process    0 1 2 3              replica r is in process r mod n: for each number there is one way,
 //!   2 processes  0 2 | 1 3            and from n to 2n, and back, half of the replicas move
 //!   4 processes  0 | 1 | 2 | 3
 //! ```
-//! Replicas are what applications and peers see; their number does not change, and nobody sees in which
-//! processes they are.
+//!
+//! Applications and peers see replicas, whose number does not change; they do not see the processes.
 
-/// The process, of so many, that a replica is in.
+/// Returns the process that a replica is in, if there are `processes` of them.
 pub const fn host_of(replica: usize, processes: usize) -> usize {
     if processes == 0 { 0 } else { replica % processes }
 }
 
-/// Chooses how many processes there should be, by how busy the replicas are. It is asked at regular looks,
-/// and counts time in them.
+/// Chooses how many processes there should be, by how busy the replicas are. It is called at regular
+/// intervals, and counts time in these calls ("looks").
 ///
-/// It goes up when the busiest process has had too much to do for some looks, and down when for many looks
-/// fewer processes would have had little. Between the two marks lies room enough that one does not follow
-/// from the other; if a load comes and goes so that it does all the same, going down takes twice as long each
-/// time.
+/// The number goes up when the busiest process has had too much to do for some looks, and down when for many
+/// looks fewer processes would have had little. The gap between the two marks is wide enough that one change
+/// does not cause the other. If a load nevertheless comes and goes so that the number changes again and
+/// again, going down takes twice as long each time.
 #[derive(Clone, Debug)]
 pub struct Scaler {
     min: u8,
     max: u8,
-    /// Looks in a row at which a process had too much to do.
+    /// The number of looks in a row at which a process had too much to do.
     hot: u32,
-    /// Looks in a row at which fewer would have done.
+    /// The number of looks in a row at which fewer processes would have sufficed.
     cool: u32,
-    /// How many would have done at each of these.
+    /// The number of processes that would have sufficed at all of these looks.
     enough: u8,
-    /// So many looks in a row it takes to go down.
+    /// The number of looks in a row before the number of processes goes down.
     patience: u32,
-    /// Looks until the next decision.
+    /// The number of looks until the next decision.
     hold: u32,
-    /// Looks since it last went down.
+    /// The number of looks since the number of processes last went down.
     since_down: u32,
 }
 
 impl Scaler {
-    /// Processes from `min` to `max`.
+    /// Creates a scaler that chooses from `min` to `max` processes.
     pub fn new(min: u8, max: u8) -> Scaler {
         Scaler {
             min: min.max(1),
@@ -54,13 +54,13 @@ impl Scaler {
         }
     }
 
-    /// The fewest and the most processes.
+    /// Returns the fewest and the most processes.
     pub fn limits(&self) -> (u8, u8) {
         (self.min, self.max)
     }
 
-    /// Looks at a stack of `processes` processes, whose replicas had something to do for these shares (0 to
-    /// 1) of the time since the last look. Returns how many there should be, if not as many.
+    /// Looks at a stack of `processes` processes, whose replicas were busy for these shares (0 to 1) of the
+    /// time since the last look. Returns how many processes there should be, if that is another number.
     pub fn look(&mut self, processes: u8, shares: &[f64]) -> Option<u8> {
         self.since_down = self.since_down.saturating_add(1);
         let within = processes.clamp(self.min, self.max);
@@ -89,9 +89,9 @@ impl Scaler {
         is_time.then(|| self.decide(processes, self.enough))
     }
 
-    /// How many would bring relief.
+    /// Returns the number of processes that would bring relief, if there is one.
     fn more(&self, processes: u8, shares: &[f64], now: f64) -> Option<u8> {
-        // Of who has no time left it is not known how much he would need.
+        // How much a replica in a saturated process would need is not known.
         let least = if now >= FULL { processes.saturating_mul(2) } else { processes + 1 }.min(self.max);
         let candidates = least..=self.max;
         let brings_relief = |more: &u8| crowding(shares, *more) <= crowding(shares, processes) * RELIEF;
@@ -114,41 +114,41 @@ impl Scaler {
     }
 }
 
-/// The share of a process, if the replicas are in so many.
+/// Returns the load of a process, if the replicas are in `processes` processes.
 fn load(shares: &[f64], processes: u8, process: usize) -> f64 {
     let hosted = shares.iter().enumerate().filter(|(replica, _)| host_of(*replica, processes.into()) == process);
     hosted.map(|(_, share)| share.clamp(0.0, 1.0)).sum()
 }
 
-/// The share of the busiest process, if the replicas are in so many.
+/// Returns the load of the busiest process, if the replicas are in `processes` processes.
 fn busiest(shares: &[f64], processes: u8) -> f64 {
     (0..usize::from(processes)).map(|process| load(shares, processes, process)).fold(0.0, f64::max)
 }
 
-/// How busy the process is that a piece of work is done in, on average over the work, but for a factor that
-/// does not depend on `processes`.
+/// Returns how busy the process is in which a piece of work is done, on average over the work. The result
+/// lacks a factor that does not depend on `processes`.
 fn crowding(shares: &[f64], processes: u8) -> f64 {
     (0..usize::from(processes)).map(|process| load(shares, processes, process).powi(2)).sum()
 }
 
-/// From here on a process has too much to do.
+/// The load from which a process has too much to do.
 const HIGH: f64 = 0.75;
-/// What a process should have at most after going up.
+/// The highest load that a process should have after going up.
 const MIDDLE: f64 = 0.6;
-/// What a process may have at most after going down.
+/// The highest load that a process may have after going down.
 const LOW: f64 = 0.45;
-/// Somebody with this has no time left.
+/// The load from which a process counts as saturated.
 const FULL: f64 = 0.95;
-/// The crowding must fall to this part of what it is, or there is no use in more processes.
+/// More processes are of use only if the crowding falls to this part of its present value.
 const RELIEF: f64 = 0.9;
-/// Going up so soon after having gone down, in units of the patience that this took, was no good idea.
+/// Going up within this many times the patience after having gone down counts as flapping.
 const FLAPPING: u32 = 8;
-/// Looks in a row before going up.
+/// The number of looks in a row before going up.
 const HOT_LOOKS: u32 = 3;
-/// Looks in a row before going down, at first and at most.
+/// The number of looks in a row before going down, at first and at most.
 const COOL_LOOKS: u32 = 20;
 const COOL_LOOKS_MAX: u32 = 1280;
-/// Looks after a change at which nothing is decided: replicas are under way.
+/// The number of looks after a change at which nothing is decided, because replicas are still moving.
 const HOLD_LOOKS: u32 = 2;
 
 #[cfg(test)]
@@ -157,8 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// A machine with enough processors: replicas in a process that is asked for more than it has time for
-    /// get their parts of it.
+    /// Simulates a machine with enough processors: replicas in a process that is asked for more than it has
+    /// time for get proportional parts of its time.
     fn shares(demand: &[f64], processes: u8) -> Vec<f64> {
         let asked = |process| -> f64 {
             (0..demand.len()).filter(|r| host_of(*r, processes.into()) == process).map(|r| demand[r]).sum()
@@ -166,7 +166,8 @@ mod tests {
         (0..demand.len()).map(|r| demand[r] / asked(host_of(r, processes.into())).max(1.0)).collect()
     }
 
-    /// Looks so many times at replicas with these demands; returns what it changed to, and when.
+    /// Looks `looks` times at replicas with these demands. Returns the changes, each with the number of its
+    /// look.
     fn run(scaler: &mut Scaler, processes: &mut u8, demand: &[f64], looks: u32) -> Vec<(u32, u8)> {
         let mut changes = Vec::new();
         for look in 0..looks {
@@ -191,7 +192,7 @@ mod tests {
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 1);
         assert_eq!(run(&mut scaler, &mut processes, &[0.2; 4], 20), [(2, 2)]);
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 1);
-        // What they need shows only when they have it.
+        // The demand of replicas shows only when they have the time that they need.
         assert_eq!(run(&mut scaler, &mut processes, &[0.9; 4], 20), [(2, 2), (7, 4)]);
     }
 
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn more_processes_than_help_are_not_made() {
-        // One replica has it all.
+        // One replica has all of the load.
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 1);
         assert_eq!(run(&mut scaler, &mut processes, &[0.0, 0.9, 0.0, 0.0], 1000), []);
         let mut processes = 4;
@@ -218,7 +219,7 @@ mod tests {
     fn with_little_to_do_it_goes_down_after_a_while() {
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 4);
         assert_eq!(run(&mut scaler, &mut processes, &[0.01; 4], 500), [(19, 1)]);
-        // As many as the worst of these looks needed.
+        // The number is what the worst of these looks needed.
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 4);
         assert_eq!(run(&mut scaler, &mut processes, &[0.2; 4], 1), []);
         assert_eq!(run(&mut scaler, &mut processes, &[0.01; 4], 19), [(18, 2)]);
@@ -248,8 +249,8 @@ mod tests {
         }
     }
 
-    /// What is measured is never the same twice. As long as it stays between the marks for the number of
-    /// processes that there are, that stays.
+    /// Measured loads vary. While they stay between the marks for the present number of processes, the number
+    /// stays.
     #[test]
     fn a_load_that_sways_between_the_marks_changes_nothing() {
         let mut rng = Rng::new(9);
@@ -260,8 +261,8 @@ mod tests {
             let mut scaler = Scaler::new(1, replicas);
             let weights: Vec<f64> = (0..replicas).map(|_| f64::from(1 + rng.below(9)) / 10.0).collect();
             for _ in 0..300 {
-                // The busiest process is below the mark from which on it has too much to do, and one process
-                // fewer would be above the other one.
+                // The busiest process is below the mark for too much to do, and with one process fewer it
+                // would be above the other mark.
                 let target = 0.05 + f64::from(rng.below(70)) / 100.0;
                 let scale = target / busiest(&weights, processes);
                 let shares: Vec<f64> = weights.iter().map(|weight| weight * scale).collect();
@@ -274,8 +275,8 @@ mod tests {
         assert!(told > 20_000, "{told}");
     }
 
-    /// With fewer processors than processes, who is kept waiting for one counts that as work. That may cost
-    /// processes that are no use, but not a change for ever and ever.
+    /// With fewer processors than processes, waiting for a processor counts as work. That may cost processes
+    /// that are of no use, but must not lead to endless changes.
     #[test]
     fn a_steady_load_is_settled_with_few_processors_too() {
         let mut rng = Rng::new(10);
@@ -290,7 +291,7 @@ mod tests {
                 let stretched = (alone.iter().sum::<f64>() / processors).max(1.0);
                 let all =
                     |process| alone.iter().enumerate().filter(move |(r, _)| host_of(*r, processes.into()) == process);
-                // A process is busy for longer, and for all of the time at most.
+                // A process is busy for longer, but at most all of the time.
                 let longer = |replica: usize| {
                     let sum: f64 = all(host_of(replica, processes.into())).map(|(_, share)| share).sum();
                     alone[replica] * stretched.min(1.0 / sum.max(1e-9))
@@ -310,17 +311,17 @@ mod tests {
     fn a_load_that_comes_and_goes_is_followed_less_and_less() {
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 1);
         let mut changes = 0;
-        // A minute of much, a minute of little, for a day; a look takes half a second.
+        // One minute of high load and one of low load alternate for a day; a look takes half a second.
         for _ in 0..720 {
             changes += run(&mut scaler, &mut processes, &[0.8; 4], 120).len();
             changes += run(&mut scaler, &mut processes, &[0.02; 4], 120).len();
         }
         assert!(changes <= 20, "{changes}");
         assert_eq!(processes, 4, "it stays where there is enough");
-        // When it is over, it is over.
+        // When the load is over, the number goes down once.
         assert_eq!(run(&mut scaler, &mut processes, &[0.02; 4], 4000).len(), 1);
         assert_eq!(processes, 1);
-        // And forgotten after a long time.
+        // The doubled patience is forgotten after a long time.
         run(&mut scaler, &mut processes, &[0.02; 4], 4 * COOL_LOOKS_MAX);
         run(&mut scaler, &mut processes, &[0.9; 4], 50);
         assert_eq!(run(&mut scaler, &mut processes, &[0.02; 4], 50).len(), 1);

@@ -1,8 +1,8 @@
-//! Who is attached? Sessions, their members, and what follows when one of them goes.
+//! The sessions of a stack, their members, and what follows when a member goes.
 //!
 //! A session is a set of sockets; its members are the processes that can use them: the one that attached, and
 //! those that inherited them over `fork` or `exec`. A client is one connection to the control socket and
-//! stands for one process. When the supervisor dies, the next one restores what its guardian has noted
+//! stands for one process. When the supervisor dies, the next one restores what its guardian has kept
 //! ([`Standing`]).
 //!
 //! ```text
@@ -16,39 +16,39 @@ use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::control::Refusal;
 use serde::{Deserialize, Serialize};
 
-/// Most members of a session: sockets count their holders in a word of this many bits.
+/// The largest number of members of a session: sockets count their holders in a word of this many bits.
 pub const MEMBERS_MAX: u8 = 64;
-/// Most sessions that one client may be a member of: its own, and those that it inherited.
+/// The largest number of sessions that one client may be a member of: its own, and those that it inherited.
 pub const MEMBERSHIPS_MAX: usize = 8;
 
 /// One connection to the control socket; numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// A client became a member, to be answered with `Reply::Joined`.
+/// A membership that a client was given, to be answered with `Reply::Joined`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The session.
     pub session: u32,
-    /// What a child must show to join it.
+    /// The key that a child must show to join the session.
     pub key: u64,
-    /// The client's number in it.
+    /// The client's member number in the session.
     pub member: u8,
 }
 
-/// Something ended, to be told to every replica.
+/// The end of a membership or session, of which every replica must be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// `Request::MemberGone`.
+    /// A member left and others remain; replicas get `Request::MemberGone`.
     Member {
-        /// Its session, which lives on.
+        /// The session, which lives on.
         session: u32,
-        /// Its number.
+        /// The member's number.
         member: u8,
     },
-    /// `Request::SessionGone`: the last member left.
+    /// The last member left, which ended the session; replicas get `Request::SessionGone`.
     Session {
-        /// The session. The number is never used again.
+        /// The session, whose number is never used again.
         session: u32,
     },
 }
@@ -62,7 +62,7 @@ pub struct Sessions {
     clients: BTreeMap<ClientId, Vec<(u32, u8)>>,
 }
 
-/// Who is in a session, as it is noted for the next supervisor.
+/// The members of a session, as they are persisted for the next supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     key: u64,
@@ -75,20 +75,21 @@ pub struct Standing {
 struct Session {
     key: u64,
     members: BTreeMap<u8, ClientId>,
-    /// Numbers that members have, or had: a bit each.
+    /// A bit for each number that members have, or had.
     known: u64,
-    /// Where the search for a free number starts: behind the youngest, so that a number is used again as late
-    /// as possible, long after every replica heard of the end of its last owner.
+    /// Where the search for a free number starts: behind the youngest one, so that a number is used again as
+    /// late as possible, long after every replica was notified of the end of its last owner.
     next_member: u8,
 }
 
 impl Sessions {
-    /// No sessions; at most `sessions_max` at a time.
+    /// Creates an empty set of sessions, of which at most `sessions_max` may be open at a time.
     pub fn new(sessions_max: u32) -> Sessions {
         Sessions { sessions_max: sessions_max as usize, last: 0, sessions: BTreeMap::new(), clients: BTreeMap::new() }
     }
 
-    /// Opens a session of `client`'s own. `key`: a random number.
+    /// Opens a session of `client`'s own, whose key is the random number `key`. Refuses another layout
+    /// version, and a session beyond the limits of the stack or of the client.
     pub fn attach(&mut self, client: ClientId, layout_version: u32, key: u64) -> Result<Joined, Refusal> {
         if layout_version != LAYOUT_VERSION {
             return Err(Refusal::Version);
@@ -105,7 +106,8 @@ impl Sessions {
         Ok(Joined { session, key, member: 0 })
     }
 
-    /// Makes `client` a member of a session that exists. Joining twice gives the same membership again.
+    /// Makes `client` a member of an existing session. Joining twice returns the same membership again.
+    /// Refuses a session that is not open or has another key, and a membership beyond the limits.
     pub fn join(&mut self, client: ClientId, session: u32, key: u64) -> Result<Joined, Refusal> {
         let found = self.sessions.get(&session).filter(|found| found.key == key).ok_or(Refusal::NoSession)?;
         if let Some((_, member)) = self.memberships(client).find(|(joined, _)| *joined == session) {
@@ -122,7 +124,7 @@ impl Sessions {
         Ok(Joined { session, key, member })
     }
 
-    /// Ends one membership; `None` if there is none.
+    /// Ends the client's membership of a session; returns `None` if there is none.
     pub fn leave(&mut self, client: ClientId, session: u32) -> Option<Departure> {
         let memberships = self.clients.get_mut(&client)?;
         let at = memberships.iter().position(|(joined, _)| *joined == session)?;
@@ -133,29 +135,29 @@ impl Sessions {
         Some(self.depart(session, member))
     }
 
-    /// The client's connection closed: all its memberships end.
+    /// Ends all memberships of a client whose connection has closed.
     pub fn closed(&mut self, client: ClientId) -> Vec<Departure> {
         let memberships = self.clients.remove(&client).unwrap_or_default();
         memberships.into_iter().map(|(session, member)| self.depart(session, member)).collect()
     }
 
-    /// Numbers of the open sessions, oldest first.
+    /// Returns the numbers of the open sessions, the oldest first.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.sessions.keys().copied()
     }
 
-    /// The members of a session, by number.
+    /// Returns the members of a session, by number.
     pub fn members(&self, session: u32) -> impl Iterator<Item = (u8, ClientId)> + '_ {
         let members = self.sessions.get(&session).map(|session| &session.members);
         members.into_iter().flatten().map(|(member, client)| (*member, *client))
     }
 
-    /// Whether the client is a member of any session.
+    /// Says whether the client is a member of any session.
     pub fn has(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|joined| !joined.is_empty())
     }
 
-    /// Numbers of a session's members that are gone, and have not been used again.
+    /// Returns the numbers of members of a session that have gone, unless the number is used again.
     pub fn departed(&self, session: u32) -> impl Iterator<Item = u8> + '_ {
         let session = self.sessions.get(&session);
         let is_gone =
@@ -163,24 +165,24 @@ impl Sessions {
         (0..MEMBERS_MAX).filter(move |&member| session.is_some_and(|session| is_gone(session, member)))
     }
 
-    /// The number of the last session that was opened; 0: none was.
+    /// Returns the number of the session that was opened last, or 0 if there was none.
     pub fn last(&self) -> u32 {
         self.last
     }
 
-    /// Goes on where another supervisor's numbers end.
+    /// Continues the numbering of sessions after `last`, which an earlier supervisor used.
     pub fn resume(&mut self, last: u32) {
         self.last = self.last.max(last);
     }
 
-    /// What is to be known of a session; `None`: it is not open.
+    /// Returns the persisted form of a session, or `None` if it is not open.
     pub fn standing(&self, session: u32) -> Option<Standing> {
         let Session { key, members, known, next_member } = self.sessions.get(&session)?;
         let members = members.iter().map(|(member, client)| (*member, client.0)).collect();
         Some(Standing { key: *key, members, known: *known, next_member: *next_member })
     }
 
-    /// A session as it was known. One without members is none.
+    /// Restores a session from its persisted form; one without members is not restored.
     pub fn restore(&mut self, session: u32, standing: Standing) {
         let Standing { key, members, known, next_member } = standing;
         if members.is_empty() {
@@ -195,12 +197,12 @@ impl Sessions {
         self.resume(session);
     }
 
-    /// How many sessions are open.
+    /// Returns the number of open sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether none is open.
+    /// Says whether no session is open.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
@@ -223,7 +225,7 @@ impl Sessions {
         Departure::Member { session, member }
     }
 
-    /// Both maps tell the same story, and no session is without members.
+    /// Checks that both maps agree, and that no session is without members.
     #[cfg(test)]
     fn check_invariants(&self) {
         let mut of_clients: Vec<(u32, u8, ClientId)> = Vec::new();

@@ -1,66 +1,68 @@
-//! Who goes on when a process of replicas has died? One that is there already: started, confined, and with
-//! memory of its own, but without a replica.
+//! Decides when a standby process is started. When a process of replicas dies, the standby takes its place:
+//! it has been started and confined, and has memory of its own, but no replica.
 //!
 //! ```text
-//!   a replica's process dies -> its replicas are given to the one that stands by, which gets the number of the dead one
-//!   all replicas serve again -> after a while, another one is started to stand by
+//!   a replica's process dies -> its replicas go to the standby, which gets the number of the dead process
+//!   all replicas serve again -> after a while, another standby is started
 //! ```
-//! There is at most one, of the build that all replicas are of; while they are not all of one, none is
-//! started. It is noted nowhere and ends with this supervisor, until it is given a replica: then it is a
-//! process like others. If there is none, or it does not seem to be well, a process is started as if there
-//! were no such thing.
+//!
+//! There is at most one standby, of the build that all replicas are of; while they are not all of one build,
+//! none is started. A standby is not persisted and ends with its supervisor, until it is given a replica:
+//! then it is a process like others. If there is no standby, or it does not seem to be well, a process is
+//! started as if standbys did not exist.
 
 use atoll_base::{Duration, Instant};
 
 use crate::Life;
 
-/// When one is to be started, and looked at. Lost with the supervisor.
+/// Decides when a standby is to be started, and when it is to be checked. This state is lost with the
+/// supervisor.
 #[derive(Debug)]
 pub struct Standby {
-    /// Of those that stood by one after another, as long as they did.
+    /// The lives of the standbys, each until it was given a replica or ended.
     life: Life,
-    /// Until when none is started, because somebody has died lately.
+    /// The time before which no standby is started, because a server died or was not ready recently.
     rests_until: Instant,
-    /// When the one that is there is looked at.
+    /// When the present standby is to be checked.
     look_at: Instant,
 }
 
-/// The process that stands by.
+/// The present standby.
 #[derive(Clone, Copy, Debug)]
 pub struct There {
-    /// It is of the build that all replicas are of.
+    /// Whether it is of the build that all replicas are of.
     pub is_of_build: bool,
-    /// It waits as it should, and has as much memory as it would need now ([`is_enough`]). Counts only when
-    /// [`Standby::is_look_due`].
+    /// Whether it waits as it should, and has as much memory as it would need now ([`is_enough`]). This
+    /// counts only when [`Standby::is_look_due`].
     pub is_fit: bool,
 }
 
-/// What is to be done about the process that stands by.
+/// What is to be done about the standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start one. [`Standby::started`] or [`Standby::not_started`] is told then.
+    /// Start a standby, then call [`Standby::started`] or [`Standby::not_started`].
     Start,
-    /// It has not become ready in time: kill it. Its end is told by [`Standby::died`].
+    /// Kill the standby, which has not become ready in time; [`Standby::died`] reports its end.
     Kill,
-    /// It is of no use any more: let it end.
+    /// Let the standby end, because it is of no use any more.
     Dismiss,
 }
 
 impl Standby {
-    /// Of a stack that starts.
+    /// Creates the state of a stack that starts.
     pub fn new(now: Instant) -> Standby {
         let mut life = Life::new(now);
         life.absent(now);
         Standby { life, rests_until: now + REST, look_at: now }
     }
 
-    /// Not all replicas serve: whatever they need goes first.
+    /// Postpones the next start: whatever the replicas need goes first.
     fn disturbed(&mut self, now: Instant) {
         self.rests_until = now + REST;
     }
 
-    /// What is to be done. `there`: the one that stands by; `is_settled`: all replicas serve, and nobody is
-    /// about to change of which build they are.
+    /// Returns what is to be done. `there` is the present standby; `is_settled` says that all replicas serve
+    /// and that no upgrade is about to change their build.
     pub fn poll(&mut self, now: Instant, is_settled: bool, there: Option<There>) -> Option<Action> {
         if !is_settled {
             self.disturbed(now);
@@ -75,44 +77,44 @@ impl Standby {
         self.life.is_overdue(now).then_some(Action::Kill)
     }
 
-    /// Whether one is to be started, if there is none and replicas serve.
+    /// Says whether a standby is to be started, if there is none and all replicas serve.
     fn is_due(&self, now: Instant) -> bool {
         now >= self.rests_until && self.life.is_due(now)
     }
 
-    /// One could not be started. As [`Life::not_started`].
+    /// Notes that a standby could not be started; parameters and result are those of [`Life::not_started`].
     pub fn not_started(&mut self, now: Instant, shortage: Option<String>) -> (Duration, bool) {
         self.life.not_started(now, shortage)
     }
 
-    /// It has ended. Returns after what time the next one is due.
+    /// Notes that the standby has ended, and returns the time after which the next one is due.
     pub fn died(&mut self, now: Instant) -> Duration {
         self.life.died(now)
     }
 
-    /// One was started.
+    /// Notes that a standby was started.
     pub fn started(&mut self, now: Instant) {
         self.life.started(now);
         self.look_at = now + LOOK_EVERY;
     }
 
-    /// It has said that it is up.
+    /// Notes that the standby is ready.
     pub fn is_up(&mut self, now: Instant) {
         self.life.ready(now);
     }
 
-    /// It does not stand by any more: it was given a replica, or is to end.
+    /// Notes that there is no standby any more: it was given a replica, or is to end.
     pub fn absent(&mut self, now: Instant) {
         self.life.absent(now);
         self.disturbed(now);
     }
 
-    /// Whether it is time to look at the one that is there.
+    /// Says whether it is time to check the present standby.
     pub fn is_look_due(&self, now: Instant) -> bool {
         now >= self.look_at
     }
 
-    /// Whether it is time to look at it. Not at once again.
+    /// Says whether it is time to check the standby, and if so sets the time of the next check.
     fn looks(&mut self, now: Instant) -> bool {
         let is_time = self.is_look_due(now);
         if is_time {
@@ -121,7 +123,7 @@ impl Standby {
         is_time
     }
 
-    /// When to ask again, if nothing happens. `is_there`: there is one.
+    /// Returns when to poll again if nothing happens. `is_there` says whether there is a standby.
     pub fn next_timeout(&self, is_there: bool) -> Option<Instant> {
         if is_there {
             return Some(self.life.next_timeout().map_or(self.look_at, |until| until.min(self.look_at)));
@@ -130,29 +132,31 @@ impl Standby {
     }
 }
 
-/// Octets of memory for so many connections: a power of two, so that it is seldom another one.
+/// Returns the bytes of memory for so many connections, as a power of two, so that the result seldom changes.
 pub fn memory_for(connections: u64) -> u64 {
     connections.saturating_mul(CONNECTION_BYTES).saturating_add(FEWEST_BYTES).min(MOST_BYTES).next_power_of_two()
 }
 
-/// Whether a process that has so much memory of its own is of use where `wanted` is needed now.
+/// Says whether a process with `memory` bytes of its own is of use where `wanted` bytes are needed now.
 pub fn is_enough(memory: u64, wanted: u64) -> bool {
-    // The first connections are no reason for another one, and who needs less soon needs more again.
+    // The first few connections are no reason to replace a standby. One that is too large is replaced only if
+    // it is more than four times too large, because the need may soon grow again.
     wanted <= memory.max(SMALL_BYTES) && wanted >= memory / 4
 }
 
-/// How long all replicas serve before a process is started to stand by: less than the time between two deaths
-/// that are answered at once.
+/// How long all replicas serve before a standby is started: less than the time between two deaths that are
+/// both answered at once.
 const REST: Duration = Duration::from_millis(100);
-/// How often it is looked whether the one that stands by is of use.
+/// The time between two checks of the standby.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What a connection takes of a replica's own memory while it is adopted, at most.
+/// The most bytes that a connection takes of a replica's own memory while it is adopted.
 const CONNECTION_BYTES: u64 = 1 << 10;
-/// What a replica without connections takes.
+/// The bytes that a replica without connections takes.
 const FEWEST_BYTES: u64 = 2 << 20;
-/// Who needs no more than this makes do with what it has: the rest is touched soon.
+/// A process that needs no more than this many bytes makes do with any standby: the rest is quickly
+/// allocated.
 const SMALL_BYTES: u64 = 2 * FEWEST_BYTES;
-/// More than this is not held ready.
+/// The most bytes that a standby holds ready.
 const MOST_BYTES: u64 = 64 << 20;
 const _: () = assert!(MOST_BYTES.is_power_of_two());
 
@@ -180,7 +184,7 @@ mod tests {
         assert!(!standby.life.is_overdue(now + READY_TIME));
         assert!(!standby.looks(now + LOOK_EVERY - MS) && standby.looks(now + LOOK_EVERY));
         assert!(!standby.looks(now + LOOK_EVERY + MS), "not at once again");
-        // It is needed.
+        // The standby is needed.
         standby.absent(now + 2 * LOOK_EVERY);
         assert!(!standby.is_due(now + 2 * LOOK_EVERY) && standby.is_due(now + 2 * LOOK_EVERY + REST));
     }

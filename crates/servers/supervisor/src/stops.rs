@@ -1,40 +1,41 @@
-//! Which processes of the stack are stopped? One that is (SIGSTOP) does nothing until somebody lets it go on:
-//! it is replaced at once.
+//! Finds processes of the stack that are stopped. A stopped process (SIGSTOP) does nothing until it is
+//! continued, so it is replaced soon.
 //!
-//! Waiting until it hangs (watchdog.rs) would cost seconds, and peers, whose time-outs double meanwhile, some
-//! more. It is looked twice, because whoever stops a whole job and lets it go on does not do so at one
-//! moment. It is a matter of processes, not of servers: so those that start, stand by, or were asked to leave
-//! are seen, too. Who is traced (a debugger) has the time that everybody has who gives no sign of life.
+//! To wait until the watchdog (`watchdog.rs`) finds that it hangs would cost seconds, and more because the
+//! time-outs of peers double meanwhile. A process counts as stopped after two looks, because whoever stops a
+//! whole job and continues it does not do so at one moment. Processes are watched rather than servers, so
+//! those that start, stand by, or were asked to leave are included. A process under a debugger (traced) is
+//! left to the watchdog.
 //!
-//! The kernel is asked again and again. It would tell, by SIGCHLD, but only of children, which the servers of
-//! an earlier supervisor are not.
+//! The kernel is polled. SIGCHLD would report stops, but only those of children, and the servers of an
+//! earlier supervisor are not children of this one.
 
 use std::collections::BTreeSet;
 
 use atoll_base::{Duration, Instant};
 
-/// The watch over the processes of a stack. Lost with the supervisor.
+/// Watches the processes of a stack. This state is lost with the supervisor.
 #[derive(Debug)]
 pub struct Stops {
     /// When the next look is due.
     due: Instant,
-    /// Those that were stopped at the last one, by pid.
+    /// The pids of the processes that were stopped at the last look.
     stopped: BTreeSet<u32>,
 }
 
 impl Stops {
-    /// A watch; `None` if servers may stand still for as long as they like.
+    /// Creates a watch, or returns `None` if `hang_ms` is 0, which lets servers stand still for ever.
     pub fn new(hang_ms: u32, now: Instant) -> Option<Stops> {
         (hang_ms > 0).then(|| Stops { due: now + LOOK_EVERY, stopped: BTreeSet::new() })
     }
 
-    /// When the next look is due.
+    /// Returns when the next look is due.
     pub fn next_timeout(&self) -> Instant {
         self.due
     }
 
-    /// Looks at these processes, if it is time. `state`: of one, as in proc_pid_stat(5); none if it is gone.
-    /// Returns those that are stopped, and were at the last look.
+    /// Looks at these processes, if it is time, and returns those that are stopped and also were at the last
+    /// look. `state` returns the state of a process as in proc_pid_stat(5), or `None` if the process is gone.
     pub fn look(
         &mut self,
         now: Instant,
@@ -46,25 +47,26 @@ impl Stops {
         }
         let stopped = pids.filter(|pid| state(*pid) == Some('T'));
         let (again, first): (_, BTreeSet<u32>) = stopped.partition(|pid| self.stopped.contains(pid));
-        // Not from when it was due: who was late does not look twice at once.
+        // The time counts from now and not from when the look was due, so that two looks never follow at
+        // once.
         self.due = now + if first.is_empty() { LOOK_EVERY } else { LOOK_AGAIN };
         self.stopped = first;
         again
     }
 }
 
-/// How often it is looked. Not more often, because this is most of what the supervisor of an idle stack does.
+/// The time between two looks. They are most of what the supervisor of an idle stack does, so they are rare.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How soon again if somebody is stopped. In all that is less than a peer waits before it sends again if it
-/// knows no better (RFC 6298 §2: a second).
+/// The time until the next look if a process is stopped. Both times together are shorter than the initial
+/// retransmission time-out of a peer, which is a second (RFC 6298 §2).
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A look for each of `states`, at its time: those of processes 1, 2 ..., `-` if one is gone. Returns
-    /// what they find.
+    /// Takes a look for each of `states`, at its time. A text has the states of processes 1, 2 and so on, `-`
+    /// if one is gone. Returns the stopped processes that each look finds.
     fn looks<const N: usize>(states: [&str; N]) -> [Vec<u32>; N] {
         let mut stops = Stops::new(2000, Instant::from_millis(100_000)).unwrap();
         states.map(|states| {
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn who_stands_still_for_another_reason_is_left_alone() {
-        // At work, asleep, waiting for the kernel, traced, dead, gone.
+        // The processes work, sleep, wait for the kernel, are traced, dead, or gone.
         assert_eq!(looks(["RSDtZ-"; 3]), [NONE; 3]);
     }
 
@@ -102,7 +104,7 @@ mod tests {
         };
         assert_eq!(look(start, 'T'), (0, LOOK_EVERY), "it is not time");
         assert_eq!(look(start + LOOK_EVERY, 'S'), (0, 2 * LOOK_EVERY));
-        // Late.
+        // This look is late.
         let late = 10 * LOOK_EVERY;
         assert_eq!(look(start + late, 'T'), (0, late + LOOK_AGAIN));
         assert_eq!(look(start + late + LOOK_AGAIN / 2, 'T'), (0, late + LOOK_AGAIN));

@@ -1,40 +1,42 @@
-//! In which order do servers of another build take over, and when do those of the old one come back?
+//! The order in which servers of another build take over, and in which those of the old build come back.
 //!
 //! ```text
 //!   On     replace the first server; when it has served for a while, the next ones, one after the other;
 //!          when all have served for some seconds: confirm
-//!   Back   as soon as one of the new build ends by itself or does not become ready: restore all that were replaced, the last one first
+//!   Back   as soon as one of the new build ends by itself or does not become ready:
+//!          restore all that were replaced, the last one first
 //! ```
-//! Until it is confirmed, the new build writes a ledger that the old one reads: every server can go back at
-//! any moment.
+//!
+//! Until the upgrade is confirmed, the new build writes a ledger that the old one reads: every server can go
+//! back at any moment.
 
 use atoll_base::{Duration, Instant};
 
-/// Where an upgrade stands. Lost with the supervisor: what is new stays then, and writes the ledger that the
-/// old build reads.
+/// The state of an upgrade. It is lost with the supervisor: servers of the new build stay then, and go on
+/// writing the ledger that the old build reads.
 #[derive(Debug)]
 pub struct Upgrade {
-    /// By number.
+    /// The state of each server, by number.
     servers: Vec<Stand>,
     course: Course,
-    /// When something has changed last.
+    /// When a server last became ready.
     since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stand {
-    /// What its process, or the next one if there is none, is of.
+    /// The build of the server's process, or of its next process if it has none.
     side: Side,
-    /// It was asked to hand over to one of the other side, and has not ended yet.
+    /// Whether the server was asked to hand over to the other build, and has not ended yet.
     leaves: bool,
 }
 
 /// One of the two builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one before.
+    /// The build that was running before.
     Old,
-    /// The one that takes over.
+    /// The build that takes over.
     New,
 }
 
@@ -47,22 +49,22 @@ enum Course {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask this server to hand over, to one of this side.
+    /// Ask this server to hand over to a process of this build.
     Exchange(usize, Side),
     /// The new build stays.
     Confirm,
-    /// The old one is back, for this reason.
+    /// The old build runs everywhere again; the text is the reason.
     Failed(String),
 }
 
 impl Upgrade {
-    /// An upgrade of so many servers.
+    /// Starts an upgrade of `servers` servers, all of which are of the old build.
     pub fn new(servers: usize, now: Instant) -> Upgrade {
         let stand = Stand { side: Side::Old, leaves: false };
         Upgrade { servers: vec![stand; servers], course: Course::On, since: now }
     }
 
-    /// What is to be done now. `is_serving`: whether the process of a server is ready.
+    /// Returns what is to be done now. `is_serving` says whether the process of a server is ready.
     pub fn next(&mut self, now: Instant, is_serving: impl Fn(usize) -> bool) -> Option<Step> {
         let settled = (0..self.servers.len()).all(|server| is_serving(server) && !self.servers[server].leaves);
         if !settled || self.due().is_some_and(|due| now < due) {
@@ -83,7 +85,7 @@ impl Upgrade {
         Some(Step::Exchange(server, side))
     }
 
-    /// When to ask again, if nothing happens.
+    /// Returns when to call `next` again if nothing happens.
     pub fn due(&self) -> Option<Instant> {
         let replaced = self.servers.iter().filter(|stand| stand.side == Side::New).count();
         match self.course {
@@ -94,20 +96,21 @@ impl Upgrade {
         }
     }
 
-    /// A server is ready.
+    /// Notes that a server became ready at `now`.
     pub fn ready(&mut self, now: Instant) {
         self.since = now;
     }
 
-    /// The process of a server has ended; `how`, for people. `can_go_on`: whether the other side can go on
-    /// with what it has left. Returns whose process is to be the next one, and whether its end was asked for.
+    /// Notes that the process of a server has ended. `how` describes the end for people; `can_go_on` says
+    /// whether the other build can continue what the process left. Returns the build of the server's next
+    /// process, and whether the end was asked for.
     pub fn ended(&mut self, server: usize, how: &str, can_go_on: bool) -> (Side, bool) {
         let Some(stand) = self.servers.get_mut(server) else { return (Side::Old, false) };
         let asked = std::mem::take(&mut stand.leaves);
         match (stand.side, asked) {
             (Side::Old, true) if can_go_on => stand.side = Side::New,
             (Side::Old, true) => self.turn_back(format!("{how}, and the new build could not read what it has left")),
-            // What it writes can be read by the old build, always.
+            // The old build can always read what the new one writes.
             (Side::New, _) => {
                 stand.side = Side::Old;
                 if !asked {
@@ -119,7 +122,7 @@ impl Upgrade {
         (self.servers[server].side, asked)
     }
 
-    /// Whose process a server is.
+    /// Returns the build of a server's process.
     pub fn side(&self, server: usize) -> Side {
         self.servers.get(server).map_or(Side::Old, |stand| stand.side)
     }
@@ -133,7 +136,7 @@ impl Upgrade {
 
 /// How long the first server of a new build serves alone.
 const FIRST_TRIAL: Duration = Duration::from_secs(1);
-/// How long all of them serve until the upgrade is confirmed.
+/// How long all servers of the new build serve until the upgrade is confirmed.
 const TRIAL: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -142,7 +145,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Three servers, all of which serve but while they are exchanged.
+    /// Three servers, which all serve except while they are exchanged.
     struct Bench {
         upgrade: Upgrade,
         now: Instant,
@@ -154,7 +157,7 @@ mod tests {
             Bench { upgrade: Upgrade::new(3, now), now }
         }
 
-        /// The next step, as soon as there is one.
+        /// Returns the next step, after waiting until it is due.
         fn step(&mut self) -> Step {
             if let Some(due) = self.upgrade.due().filter(|due| *due > self.now) {
                 assert_eq!(self.upgrade.next(due - MS, |_| true), None, "it waits");
@@ -179,7 +182,7 @@ mod tests {
         bench.exchanges(0, Side::New);
         bench.exchanges(1, Side::New);
         assert_eq!(bench.now, began + FIRST_TRIAL);
-        // One of the old build that dies is none of its business.
+        // A server of the old build that dies does not stop the upgrade.
         assert_eq!(bench.upgrade.ended(2, "somebody has killed it", true), (Side::Old, false));
         bench.exchanges(2, Side::New);
         assert_eq!(bench.step(), Step::Confirm);
@@ -193,7 +196,7 @@ mod tests {
         assert_eq!(bench.upgrade.ended(1, "replica 1 was ended by SIGSEGV", true), (Side::Old, false));
         bench.upgrade.ready(bench.now);
         bench.exchanges(2, Side::Old);
-        // Another one dies on the way.
+        // Another server dies on the way back.
         assert_eq!(bench.upgrade.ended(0, "replica 0 is gone", true), (Side::Old, false));
         bench.upgrade.ready(bench.now);
         let reason = "replica 1 was ended by SIGSEGV, and is of the new build";
@@ -215,7 +218,7 @@ mod tests {
         let mut bench = Bench::new();
         bench.exchanges(0, Side::New);
         assert_eq!(bench.step(), Step::Exchange(1, Side::New));
-        // It was killed, because it took too long to write its ledger anew.
+        // It was killed because it took too long to convert its ledger.
         assert_eq!(bench.upgrade.ended(1, "replica 1 was ended by SIGKILL", false), (Side::Old, true));
         bench.exchanges(0, Side::Old);
         assert!(matches!(bench.step(), Step::Failed(reason) if reason.contains("could not read")));

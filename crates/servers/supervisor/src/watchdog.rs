@@ -1,28 +1,28 @@
-//! Does a server hang? Who works says so every 50 ms, who sleeps can be woken; who does neither for long is
-//! not coming back.
+//! Finds servers that hang. A working server changes its heartbeat every 50 ms, and a sleeping one can be
+//! woken; a server that shows neither sign for long hangs.
 //!
-//! Time is counted in looks, four in the time that a server has, so that nobody is blamed for a pause of the
-//! whole machine. A server that wants the processor and does not get it does not hang, however long that
-//! takes; one that is stopped is not waited for (stops.rs).
+//! Time is counted in looks, of which four fit into the time that a server has, so that no server is blamed
+//! for a pause of the whole machine. A server that waits for a processor does not hang, however long that
+//! takes; stopped servers are handled by `stops.rs`.
 
 use atoll_base::Duration;
 
-/// Looks without a sign of life after which a server hangs.
+/// The number of looks without a sign of life after which a server hangs.
 const LOOKS: u32 = 4;
 
-/// The watch over the servers that serve.
+/// Watches the servers that serve.
 #[derive(Clone, Copy, Debug)]
 pub struct Watchdog {
     /// Time between two looks.
     pub period: Duration,
 }
 
-/// What is on a server's page that changes while it lives.
+/// The values on a server's page that change while the server lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// Of who works.
+    /// A counter that changes while the server works.
     pub heartbeat: u64,
-    /// Of who sleeps and wakes up: odd while it sleeps.
+    /// A counter that changes when the server falls asleep or wakes up; it is odd while the server sleeps.
     pub sleep_word: u32,
 }
 
@@ -30,39 +30,42 @@ pub struct Signs {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
     signs: Signs,
-    /// Looks since these signs were new.
+    /// The number of looks since these signs were new.
     looks: u32,
-    /// Processor time that it had used when they were first seen again, in milliseconds.
+    /// The processor time that the server had used when these signs were first seen unchanged, in
+    /// milliseconds.
     used_ms: u64,
 }
 
 /// What to do about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// Nothing: it lives, or may.
+    /// Nothing: the server lives, or may live.
     Wait,
-    /// Ring its bell: it sleeps, and who sleeps soundly is known by being woken.
+    /// Ring the server's bell: it sleeps, and a healthy server wakes up then.
     Ring,
-    /// It hangs.
+    /// The server hangs.
     Hangs,
 }
 
-/// What the kernel says of a process: proc_pid_stat(5).
+/// What the kernel reports about a process (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// Its state: `R`, `S`, `D`, `T` ...
+    /// The state of the process: `R`, `S`, `D`, `T` and so on.
     pub state: char,
-    /// Processor time that it has used, in milliseconds.
+    /// The processor time that the process has used, in milliseconds.
     pub used_ms: u64,
 }
 
 impl Watchdog {
-    /// A watch that gives servers so much time; `None` if they have any.
+    /// Creates a watchdog for servers that hang after about `hang_ms` milliseconds without a sign of life;
+    /// returns `None` if that is 0, which means for ever.
     pub fn new(hang_ms: u32) -> Option<Watchdog> {
         (hang_ms > 0).then(|| Watchdog { period: Duration::from_millis(u64::from(hang_ms / LOOKS)) })
     }
 
-    /// Looks at a server. `ask`: the kernel, which is not asked as long as the server shows that it lives.
+    /// Judges a server by its signs. `ask` asks the kernel about its process, and is called only if the signs
+    /// have not changed.
     pub fn look(&self, watch: &mut Watch, signs: Signs, ask: impl FnOnce() -> Option<Running>) -> Judgement {
         if signs != watch.signs {
             *watch = Watch { signs, looks: 0, used_ms: 0 };
@@ -73,17 +76,17 @@ impl Watchdog {
             watch.used_ms = ask().map_or(0, |running| running.used_ms);
             return if signs.sleep_word & 1 == 1 { Judgement::Ring } else { Judgement::Wait };
         }
-        // One look more: between the first two of them it was rung.
+        // The server has one look more than LOOKS: its bell was rung between the first two.
         if watch.looks <= LOOKS {
             return Judgement::Wait;
         }
-        // Gone by itself: its end is reported by another way.
+        // The process has ended, which is reported in another way.
         let Some(running) = ask() else { return Judgement::Wait };
         let used = Duration::from_millis(running.used_ms.saturating_sub(watch.used_ms));
         match running.state {
-            // It waits for the processor; or it has it, and does nothing that shows.
+            // Either it waits for a processor, or it has one and shows no progress.
             'R' if used < self.period => Judgement::Wait,
-            // It waits for the kernel, which for now would not let it be killed either.
+            // It waits for the kernel, which would not let it be killed at present either.
             'D' => Judgement::Wait,
             _ => Judgement::Hangs,
         }
@@ -97,7 +100,7 @@ mod tests {
     const AWAKE: Signs = Signs { heartbeat: 7, sleep_word: 2 };
     const ASLEEP: Signs = Signs { heartbeat: 7, sleep_word: 3 };
 
-    /// Looks until something is to be done, or so many times.
+    /// Looks `count` times, and returns the judgements.
     fn judgements(signs: Signs, running: Option<Running>, count: usize) -> Vec<Judgement> {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         (0..count).map(|_| watchdog.look(&mut watch, signs, || running)).collect()
@@ -119,7 +122,7 @@ mod tests {
     fn who_gives_signs_of_life_is_left_alone() {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         for beat in 0..100 {
-            // It works, or it sleeps and is woken by the bell.
+            // The server works, or it sleeps and the bell wakes it.
             for signs in [Signs { heartbeat: beat, ..AWAKE }, Signs { sleep_word: 2 * beat as u32 + 5, ..ASLEEP }] {
                 for _ in 0..3 {
                     assert_ne!(watchdog.look(&mut watch, signs, || running('S', 10)), Judgement::Hangs);
@@ -133,7 +136,7 @@ mod tests {
         assert!(!judgements(AWAKE, running('R', 10), 100).contains(&Judgement::Hangs));
         assert!(!judgements(AWAKE, running('D', 10), 100).contains(&Judgement::Hangs));
         assert!(!judgements(AWAKE, None, 100).contains(&Judgement::Hangs));
-        // Who has it and does nothing that shows does.
+        // A server that uses the processor and shows no progress hangs.
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         let looks: Vec<_> = (0..8).map(|n| watchdog.look(&mut watch, AWAKE, || running('R', n * 100))).collect();
         assert_eq!(looks[5..7], [Judgement::Wait, Judgement::Hangs]);

@@ -1,5 +1,5 @@
-//! By which rules are connections given to acceptors (P5), in the file, on the command line and while the
-//! stack is up?
+//! The rules by which connections are given to acceptors (P5), in the file, on the command line and while the
+//! stack is up.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Accept, ConfigError};
 
-/// How to choose among acceptors.
+/// How an acceptor is chosen (P5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
-    /// Those of the replica in turn.
+    /// The acceptors of the replica take turns.
     Naive,
-    /// One draw among those of the replica and those that others offer.
+    /// One is drawn among the replica's acceptors and those that others offer.
     Unfiltered,
-    /// The same without offers that are no better than what the replica has.
+    /// As `Unfiltered`, but without offers that are no better than what the replica has.
     Filtered,
-    /// The best of the replica against the best offer.
+    /// The best acceptor of the replica competes with the best offer.
     #[default]
     Tournament,
 }
@@ -27,14 +27,14 @@ pub enum Scheme {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Estimate {
-    /// Moving median.
+    /// By a moving median.
     #[default]
     Median,
-    /// Moving average.
+    /// By a moving average.
     Average,
 }
 
-/// What is to be changed of the rules; also the answer, with everything in it.
+/// Changes of the rules, where an absent value stays as it is; in answers every value is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs)] // Named after the keys of the file.
@@ -56,7 +56,7 @@ pub struct BalanceRules {
 }
 
 impl Accept {
-    /// The rules as connection managers take them.
+    /// Returns the rules in the form that connection managers take.
     pub fn rules(&self) -> Balance {
         let estimator = match self.estimate {
             Estimate::Median => Estimator::Median,
@@ -80,12 +80,13 @@ impl Accept {
         }
     }
 
-    /// Whether the rules make sense.
+    /// Checks that the rules are valid.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.rules().is_valid() { Ok(()) } else { Err(ConfigError::Balance) }
     }
 
-    /// These rules with changes. Another estimate brings its usual window and period, unless they are named.
+    /// Returns these rules with changes, or an error if the result is not valid. Another estimate brings its
+    /// usual window and period, unless they are given.
     pub fn changed(&self, changes: &BalanceRules) -> Result<Accept, ConfigError> {
         let is_other = changes.estimate.is_some_and(|estimate| estimate != self.estimate);
         let (window, sample_us) = if is_other { (None, None) } else { (self.window, self.sample_us) };
@@ -103,7 +104,7 @@ impl Accept {
         accept.check().map(|()| accept)
     }
 
-    /// Everything, to be told.
+    /// Returns all rules, in the form that is sent to clients.
     pub fn told(&self) -> BalanceRules {
         let Balance { window, sample_us, .. } = self.rules();
         BalanceRules {

@@ -1,4 +1,4 @@
-//! Which keys does the TOML file have, and what are their defaults?
+//! The keys of the TOML file, and their defaults.
 
 use std::collections::BTreeMap;
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, RecoveryMode, Scheme, Steering};
 
-/// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges
-/// them.
+/// The configuration as it is written; flags of the command line set its fields before [`Config::validate`]
+/// checks them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfigFile {
-    /// See [`Config::name`].
+    /// The name of the stack: see [`Config::name`].
     pub name: String,
-    /// Pika's notation.
+    /// The servers of the stack in Pika's notation: see [`Notation`](crate::Notation).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<String>,
-    /// The same as a number.
+    /// The number n of replicas, as a short form of the configuration `TSnLSnCMn`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u8>,
-    /// See [`super::Link`].
+    /// The link of the stack: see [`super::Link`].
     pub link: LinkFile,
-    /// See [`Steering`].
+    /// Steering of incoming frames: see [`Steering`].
     pub steering: SteeringFile,
-    /// How long who spins.
+    /// How long servers and programs spin before they sleep.
     pub wait: WaitFile,
     /// How connections find acceptors.
     pub accept: AcceptFile,
-    /// What connections may do.
+    /// Settings of TCP connections.
     pub tcp: TcpFile,
-    /// See [`super::Ports`].
+    /// The ports that the stack hands out: see [`super::Ports`].
     pub ports: PortsFile,
-    /// See [`super::SessionSizes`].
+    /// The sizes of sessions: see [`super::SessionSizes`].
     pub sessions: SessionsFile,
     /// How much memory the stack may take.
     pub memory: MemoryFile,
@@ -40,15 +40,15 @@ pub struct ConfigFile {
     pub scheduling: SchedulingFile,
     /// What happens when a server dies.
     pub recovery: RecoveryFile,
-    /// In how many processes replicas are.
+    /// The number of processes that host the replicas.
     pub scaling: ScalingFile,
-    /// Whom the stack is for besides its own user and root.
+    /// The users that the stack serves besides its own user and root.
     pub users: UsersFile,
-    /// What all servers are.
+    /// Settings that apply to every server.
     pub servers: ServersFile,
 }
 
-/// `[link]`
+/// The section `[link]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs)] // Named after the fields of `Link`, which documents them.
@@ -81,15 +81,15 @@ pub struct LinkFile {
     pub peer: Option<String>,
 }
 
-/// `[steering]`
+/// The section `[steering]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SteeringFile {
-    /// Who sorts incoming frames.
+    /// The component that sorts incoming frames.
     pub by: Steering,
 }
 
-/// `[wait]`
+/// The section `[wait]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WaitFile {
@@ -97,78 +97,78 @@ pub struct WaitFile {
     pub spin_us: u32,
 }
 
-/// `[accept]`
+/// The section `[accept]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcceptFile {
-    /// How applications and stack agree on who has a connection.
+    /// How applications and stack agree on which process accepts a connection.
     pub handshake: Handshake,
     /// How long, in microseconds, an acceptor may take to claim a connection offered to it (P4).
     pub claim_timeout_us: u32,
-    /// How to choose among acceptors (P5).
+    /// How an acceptor is chosen (P5).
     pub scheme: Scheme,
     /// By how much an acceptor that another replica offers counts as slower than it is.
     pub tariff: u16,
     /// How service times are estimated.
     pub estimate: Estimate,
-    /// Connections that an estimate is made of; `None`: what P5 uses with the estimate.
+    /// The number of connections in an estimate; `None` means what P5 uses with the estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<u16>,
-    /// Microseconds between two estimates; `None`: what P5 uses with the estimate.
+    /// Microseconds between two estimates; `None` means what P5 uses with the estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_us: Option<u32>,
     /// Microseconds between two offers.
     pub offer_us: u32,
-    /// Percent: see [`atoll_ipc::balance::Balance::high`] and `low`.
+    /// The watermarks in percent: see [`atoll_ipc::balance::Balance::high`] and `low`.
     pub watermarks: [u16; 2],
 }
 
-/// `[tcp]`
+/// The section `[tcp]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpFile {
-    /// See [`EcnMode`].
+    /// Explicit congestion notification: see [`EcnMode`].
     pub ecn: EcnMode,
-    /// Who does TCP Fast Open.
+    /// The sockets that use TCP Fast Open.
     pub fast_open: FastOpen,
 }
 
-/// `[ports]`
+/// The section `[ports]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PortsFile {
-    /// First and last.
+    /// The first and the last ephemeral port.
     pub ephemeral: [u16; 2],
-    /// See [`super::Ports`].
+    /// The first port that needs no privilege: see [`super::Ports`].
     pub unprivileged_start: u16,
-    /// Ports below that, and ranges of them, by user.
+    /// Ports below `unprivileged_start`, and ranges of them, by user.
     pub users: BTreeMap<String, Vec<String>>,
 }
 
-/// `[sessions]`
+/// The section `[sessions]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SessionsFile {
-    /// How many sessions there may be.
+    /// The largest number of sessions.
     pub max: u32,
-    /// How many sockets one session may have per replica.
+    /// The number of sockets that one session may have per replica.
     pub sockets: u32,
-    /// Most bytes of send buffers of one session and replica, as a power of two.
+    /// The most bytes of send buffers of one session and replica, as a power of two.
     pub send_log2: u8,
-    /// Most bytes of receive buffers of one session and replica, as a power of two.
+    /// The most bytes of receive buffers of one session and replica, as a power of two.
     pub receive_log2: u8,
 }
 
-/// `[memory]`
+/// The section `[memory]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryFile {
-    /// Bytes, with K, M, G or T; absent: what the cgroup, or the machine, has.
+    /// The most bytes of memory, with K, M, G or T; if absent, what the cgroup or the machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
 
-/// `[users]`
+/// The section `[users]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsersFile {
@@ -178,69 +178,70 @@ pub struct UsersFile {
     pub groups: Vec<String>,
 }
 
-/// `[servers]`
+/// The section `[servers]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServersFile {
-    /// Name or number of the user that they run as, where the stack is root's. `None`: `atoll`, if there is
-    /// such a user.
+    /// Name or number of the user that the servers of a stack of root run as. `None` means `atoll`, if there
+    /// is such a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
-/// `[scheduling]`
+/// The section `[scheduling]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulingFile {
-    /// The processors of the servers, replicas first: server n runs on number n modulo the length. Empty:
-    /// wherever the kernel likes.
+    /// The processors of the servers, replicas first: server n runs on the element n modulo the length. If
+    /// the list is empty, the kernel chooses.
     pub cpus: Vec<usize>,
     /// Whether replicas are SCHED_BATCH.
     pub batch: bool,
 }
 
-/// `[recovery]`
+/// The section `[recovery]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecoveryFile {
-    /// See [`RecoveryMode`].
+    /// What becomes of connections: see [`RecoveryMode`].
     pub mode: RecoveryMode,
-    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; one that is
-    /// stopped does soon. 0: as long as it likes.
+    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; 0 means for
+    /// ever. Stopped servers count as dead sooner, unless this is 0.
     pub hang_ms: u32,
-    /// Whether a process stands by for the replicas.
+    /// Whether the stack keeps a standby process for the replicas.
     pub standby: bool,
 }
 
-/// `[scaling]`
+/// The section `[scaling]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScalingFile {
-    /// In how many processes the replicas are at the start; `None`: one for each, or with `auto` the fewest.
+    /// The number of processes for the replicas at the start; `None` means one for each, or with `auto` the
+    /// fewest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u8>,
-    /// Whether the number follows from how busy they are.
+    /// Whether the number of processes follows the load.
     pub auto: bool,
-    /// How few there may be then; `None`: one.
+    /// The fewest processes with `auto`; `None` means one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u8>,
-    /// How many there may be then; `None`: one for each replica.
+    /// The most processes with `auto`; `None` means one for each replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u8>,
 }
 
 impl ConfigFile {
-    /// Reads TOML.
+    /// Parses TOML.
     pub fn parse(text: &str) -> Result<ConfigFile, ConfigError> {
         toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))
     }
 
-    /// The text of `atoll config`: these values, each with a comment.
+    /// Returns the text of `atoll config`: these values, each with a comment.
     pub fn to_commented_toml(&self) -> String {
         super::template::commented(self)
     }
 
-    /// Checks the file.
+    /// Checks the file, and returns the configuration that it describes.
     pub fn validate(&self) -> Result<Config, ConfigError> {
         Config::validate(self)
     }

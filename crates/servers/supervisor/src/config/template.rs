@@ -1,11 +1,11 @@
-//! How does `atoll config` explain the file? Every key with its value and a comment.
+//! The output of `atoll config`: every key with its value and a comment.
 
 use std::fmt::Write;
 
 use super::ConfigFile;
 
 // structure: commented: a line for each setting, in the order of the file
-/// The values of `file`, commented. Keys without a value stand there as a comment with an example.
+/// Returns the values of `file` as commented TOML. Keys without a value appear as a comment with an example.
 pub(super) fn commented(file: &ConfigFile) -> String {
     let mut out = Out(String::new());
     out.text("The configuration of an Atoll stack. All keys may be left out; the values here are used then.");

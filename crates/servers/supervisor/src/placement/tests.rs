@@ -4,7 +4,7 @@ use crate::ConfigFile;
 const MS: Duration = Duration::from_millis(1);
 const BEGIN: Instant = Instant::from_millis(100_000);
 
-/// Four replicas, in as many processes as `scaling` says, which do as they are told.
+/// Four replicas, in as many processes as `scaling` says, which do what the placement asks.
 struct Bench {
     placement: Placement,
     now: Instant,
@@ -45,7 +45,7 @@ impl Bench {
         self.placement.poll(self.now, is_fixed, |replica| Stand { target: target(places[replica]), ..stands[replica] })
     }
 
-    /// One moves, all the way; the process is started if it is not there.
+    /// Moves one replica, all the way; the process is started if it does not exist.
     fn moves(&mut self, replica: usize, to: usize) {
         if !self.up.contains(&to) {
             assert_eq!(self.poll(), Some(PlacementStep::Open { replica, process: to }));
@@ -114,7 +114,7 @@ fn a_process_that_cannot_be_started_is_given_up_after_some_attempts() {
         assert_eq!(bench.poll(), None, "not at once again");
         bench.now += RETRY_TIME * attempt;
     }
-    // It is started, and never comes up.
+    // The process is started, and never comes up.
     assert_eq!(bench.poll(), Some(PlacementStep::Open { replica: 1, process: 1 }));
     bench.placement.opened(bench.now, 1);
     bench.starting.push(1);
@@ -198,10 +198,10 @@ fn where_the_load_counts_busy_replicas_get_more_processes() {
         let seen = nanos.iter().map(|nanos| Busy { epoch: 1, nanos: *nanos }).collect();
         changes.extend(bench.placement.look(bench.now, true, seen).map(|change| (look, change.from, change.to)));
     }
-    // The first look says nothing: there is none before it.
+    // The first measurement changes nothing, because there is none before it.
     assert_eq!(changes, [(4, 1, 2)]);
     assert_eq!(bench.placement.places(), [0, 1, 0, 1]);
-    // A new incarnation has had other things to do.
+    // The counters of a new incarnation cannot be compared with those of the last one.
     let seen = |epoch| nanos.iter().map(|nanos| Busy { epoch, nanos: nanos + 1_000_000_000 }).collect();
     assert_eq!(bench.placement.look(bench.now + LOOK_EVERY, true, seen(2)), None);
     assert_eq!(bench.placement.look(bench.now + 2 * LOOK_EVERY, false, seen(2)), None);

@@ -4,7 +4,7 @@ fn plan(text: &str) -> Plan {
     text.parse::<Notation>().unwrap().plan()
 }
 
-/// `TS IP LS CM` of each server, a letter each.
+/// Returns the letters of the components (`TS IP LS CM`) that each server has.
 fn letters(text: &str) -> Vec<String> {
     let letter =
         |process: &Process, component: Component| if process.has(component) { &component.name()[..1] } else { "-" };
@@ -114,7 +114,7 @@ fn servers_that_serve_each_other_talk_and_no_others() {
     };
     assert_eq!(talk("TS1LS1CM1"), [Vec::<usize>::new()]);
     assert_eq!(talk("TS3LS3CM3"), [vec![1, 2], vec![0, 2], vec![0, 1]]);
-    // Link servers say nothing to each other, nor to those whose IP is in another process, nor to CMs.
+    // Link servers do not talk to each other, nor to servers whose IP is in another process, nor to CMs.
     assert_eq!(talk("TS1CM1+LS2"), [vec![1, 2], vec![0], vec![0]]);
     assert_eq!(talk("TS1+IP1+LS1+CM1"), [vec![1, 3], vec![0, 2], vec![1], vec![0]]);
     for notation in ["TS8LS8CM8", "TS8+IP8+LS8+CM8", "TS4LS1CM4"] {
