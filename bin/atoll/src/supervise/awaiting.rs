@@ -1,4 +1,4 @@
-//! How is the end of a process waited for, when the stack ends? For some time, and then it is killed.
+//! Waits for the ends of processes when the stack ends: for some time, after which they are killed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,9 +9,9 @@ use atoll_sys::unix::Channel;
 
 use crate::clock;
 
-/// Waits for the end of a process, and kills it when that takes too long.
+/// Waits for the end of a process until `deadline`, and then kills it.
 pub fn await_end(child: &Child, deadline: Instant) {
-    // An error says that it was reaped before.
+    // An error means that it was reaped before.
     while matches!(child.try_wait(), Ok(None)) {
         let left = deadline.since(clock::now());
         if left.is_zero() {
@@ -23,7 +23,7 @@ pub fn await_end(child: &Child, deadline: Instant) {
     }
 }
 
-/// Waits until a server closes its control socket, and kills its process when that takes too long.
+/// Waits until a server closes its control socket; at `deadline` kills its process.
 pub fn await_closed(control: &Channel, child: &Child, deadline: Instant) {
     while !is_closed(control) {
         let left = deadline.since(clock::now());
@@ -35,7 +35,7 @@ pub fn await_closed(control: &Channel, child: &Child, deadline: Instant) {
     }
 }
 
-/// Whether the other end has closed the socket. What it has still said is passed over.
+/// Says whether the other end has closed the socket. Messages that are still in it are dropped.
 fn is_closed(control: &Channel) -> bool {
     let (mut buffer, mut fds) = ([0; 4096], Vec::new());
     loop {

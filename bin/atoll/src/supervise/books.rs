@@ -1,5 +1,5 @@
-//! Which sessions are there, and which memory have they? Who is in them is in [`Sessions`]; here is what
-//! belongs to each.
+//! The sessions of a stack and their memory. [`Sessions`] knows the members; this has what belongs to each
+//! session.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -10,20 +10,20 @@ use atoll_supervisor::{ClientId, Departure, Joined, Lingering, Sessions, Standin
 
 use super::memory::{LibraryCalls, SessionMemory};
 
-/// The books of a stack.
+/// The sessions of a stack and their memory.
 pub struct Books {
     sessions: Sessions,
     open: BTreeMap<u32, SessionMemory>,
-    /// Sessions that have ended, and that replicas, or their successors, have connections of.
+    /// Sessions that have ended, but of which replicas or their successors have connections.
     lingering: Lingering<Rc<SessionMemory>>,
-    /// Sessions opened since the start.
+    /// The number of sessions opened since the start.
     opened: u64,
-    /// Library calls of sessions that are gone.
+    /// The library calls of sessions that are gone.
     past_calls: LibraryCalls,
 }
 
 impl Books {
-    /// Empty books, of a stack with so many sessions at most.
+    /// Creates empty books, for at most `sessions_max` open sessions.
     pub fn new(sessions_max: u32) -> Books {
         Books {
             sessions: Sessions::new(sessions_max),
@@ -34,15 +34,15 @@ impl Books {
         }
     }
 
-    /// Those that another supervisor has left: numbers up to `last` were used, and so many sessions were
-    /// opened.
+    /// Continues the books of an earlier supervisor, which used session numbers up to `last` and opened so
+    /// many sessions.
     pub fn resume(&mut self, last: u32, opened: u64) {
         self.sessions.resume(last);
         self.opened = opened;
     }
 
-    /// A session that another supervisor has left. `standing`: who is in it; `None`: it has ended. Returns
-    /// one that is given up for it.
+    /// Restores a session that an earlier supervisor has left. `standing` has its members; `None` means that
+    /// it has ended. Returns a session that is given up for it.
     pub fn restore(
         &mut self,
         session: u32,
@@ -60,33 +60,33 @@ impl Books {
         }
     }
 
-    /// A client attaches. The session has no memory yet: [`Books::opened`] or [`Books::leave`] follows.
+    /// Opens a session for a client. It has no memory yet: call [`Books::opened`] or [`Books::leave`] next.
     pub fn attach(&mut self, id: ClientId, layout_version: u32, key: u64) -> Result<Joined, Refusal> {
         self.sessions.attach(id, layout_version, key)
     }
 
-    /// The session has memory from now on.
+    /// Gives an open session its memory.
     pub fn opened(&mut self, session: u32, memory: SessionMemory) {
         self.open.insert(session, memory);
         self.opened += 1;
     }
 
-    /// A client becomes a member of a session that there is.
+    /// Makes a client a member of an existing session.
     pub fn join(&mut self, id: ClientId, session: u32, key: u64) -> Result<Joined, Refusal> {
         self.sessions.join(id, session, key)
     }
 
-    /// A client leaves a session. Returns what follows.
+    /// Ends a client's membership of a session. Returns what follows from that.
     pub fn leave(&mut self, id: ClientId, session: u32) -> Option<Departure> {
         self.sessions.leave(id, session)
     }
 
-    /// A client is gone. Returns what follows.
+    /// Ends all memberships of a client that is gone. Returns what follows from that.
     pub fn closed(&mut self, id: ClientId) -> Vec<Departure> {
         self.sessions.closed(id)
     }
 
-    /// A session has ended: its memory lingers. Returns one that is given up for it.
+    /// Ends a session, whose memory lingers. Returns a session that is given up for it.
     pub fn end(&mut self, session: u32, replicas: usize) -> Option<u32> {
         let memory = self.open.remove(&session)?;
         let calls = memory.library_calls();
@@ -94,87 +94,88 @@ impl Books {
         self.lingering.ended(session, Rc::new(memory), replicas)
     }
 
-    /// A replica needs the memory of an ended session no more. Returns whether nobody does.
+    /// Notes that a replica needs the memory of an ended session no more. Returns whether no replica needs
+    /// it.
     pub fn over(&mut self, replica: usize, session: u32) -> bool {
         self.lingering.over(replica, session)
     }
 
-    /// Gives up the memory of the session that ended first.
+    /// Gives up the memory of the session that ended first, and returns its number.
     pub fn give_up_oldest(&mut self) -> Option<u32> {
         self.lingering.give_up_oldest()
     }
 
-    /// Whether a client is in a session.
+    /// Says whether a client is a member of a session.
     pub fn has(&self, id: ClientId) -> bool {
         self.sessions.has(id)
     }
 
-    /// How many sessions are open.
+    /// Returns the number of open sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How many sessions have memory, open ones and those that linger.
+    /// Returns the number of sessions that have memory: open ones and those that linger.
     pub fn with_memory(&self) -> usize {
         self.open.len() + self.lingering.len()
     }
 
-    /// Sessions opened since the start.
+    /// Returns the number of sessions opened since the start.
     pub fn opened_ever(&self) -> u64 {
         self.opened
     }
 
-    /// The last session's number.
+    /// Returns the number of the session that was opened last.
     pub fn last(&self) -> u32 {
         self.sessions.last()
     }
 
-    /// The numbers of the open sessions.
+    /// Returns the numbers of the open sessions.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
         self.sessions.ids()
     }
 
-    /// The numbers of the sessions that have memory.
+    /// Returns the numbers of the sessions that have memory.
     pub fn all(&self) -> Vec<u32> {
         self.open.keys().copied().chain(self.lingering.iter().map(|(session, _)| session)).collect()
     }
 
-    /// Who is in a session: numbers of members and their clients.
+    /// Returns the members of a session: their numbers and clients.
     pub fn members(&self, session: u32) -> impl Iterator<Item = (u8, ClientId)> {
         self.sessions.members(session)
     }
 
-    /// Numbers of members that have gone.
+    /// Returns the numbers of members that have gone.
     pub fn departed(&self, session: u32) -> impl Iterator<Item = u8> {
         self.sessions.departed(session)
     }
 
-    /// What the next supervisor has to know of who is in a session.
+    /// Returns the persisted form of a session.
     pub fn standing(&self, session: u32) -> Option<Standing> {
         self.sessions.standing(session)
     }
 
-    /// The memory of an open session.
+    /// Returns the memory of an open session.
     pub fn open(&self, session: u32) -> Option<&SessionMemory> {
         self.open.get(&session)
     }
 
-    /// The memory of a session that is open, or has ended and is not over.
+    /// Returns the memory of a session that is open or lingers.
     pub fn memory(&self, session: u32) -> Option<&SessionMemory> {
         self.open.get(&session).or_else(|| Some(&**self.lingering.get(session)?))
     }
 
-    /// Those that are open, and those that have ended and that the replica has not said to be over.
+    /// Returns the open sessions, and those that have ended but are not over for the replica.
     pub fn at(&self, replica: usize) -> BTreeSet<u32> {
         self.open.keys().copied().chain(self.lingering.at(replica)).collect()
     }
 
-    /// What the library has counted in all sessions that there ever were.
+    /// Returns what the library has counted in all sessions that ever existed.
     pub fn library_calls(&self) -> LibraryCalls {
         self.open.values().fold(self.past_calls, |sum, memory| sum.plus(memory.library_calls()))
     }
 
-    /// How many bytes the kernel has allocated for all of them.
+    /// Returns how many bytes the kernel has allocated for all sessions.
     pub fn allocated(&self) -> u64 {
         let ended = self.lingering.iter().map(|(_, memory)| &**memory);
         self.open.values().chain(ended).map(SessionMemory::allocated).sum()
@@ -183,17 +184,17 @@ impl Books {
 
 #[cfg(test)]
 impl Books {
-    /// The open sessions that have memory.
+    /// Returns the open sessions that have memory.
     pub fn open_now(&self) -> Vec<u32> {
         self.open.keys().copied().collect()
     }
 
-    /// The sessions that have ended and are not over, the oldest first.
+    /// Returns the sessions that linger, the oldest first.
     pub fn ended(&self) -> Vec<u32> {
         self.lingering.iter().map(|(session, _)| session).collect()
     }
 
-    /// A session with this memory has ended.
+    /// Adds a session with this memory that has ended.
     pub fn linger(&mut self, session: u32, memory: Rc<SessionMemory>, replicas: usize) {
         let _ = self.lingering.ended(session, memory, replicas);
     }

@@ -1,5 +1,5 @@
-//! Which file may servers be started from? One that nobody but root and the stack's user can have written,
-//! and it stays what it was.
+//! Opens the file that servers are to be started from. Only root and the stack's user may have written it,
+//! and its content cannot change afterwards.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use super::memory::open_for_reading;
 use crate::failure::{Failure, OrFail};
 
-/// Opens the build at `path` once, judges what was opened, and returns it in a form that does not change any
-/// more. `own`: the stack's user.
+/// Opens the build at `path` once, checks what was opened, and returns it in a form that cannot change any
+/// more. `own` is the stack's user.
 ///
-/// What is judged is the descriptor, so a path that means something else by now changes nothing. The file is
-/// copied into sealed memory, because whoever has opened it for writing before it was made safe could change
-/// it after it was judged.
+/// The descriptor is checked, so it does not matter if the path names another file meanwhile. The file is
+/// copied into sealed memory, because a process that opened it for writing before it was made safe could
+/// change it after the check.
 pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
-    // Nothing is waited for, should it be a pipe.
+    // The flags prevent waiting, should it be a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Err(Errno::LOOP) => return Err(Failure::new("is a symbolic link: name the file itself")),
@@ -27,14 +27,14 @@ pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     };
     judge(&file.metadata().or_fail("looking at it")?, own).map_err(Failure::new)?;
     match sealed(&file) {
-        // Memory must not be executed here (sysctl vm.memfd_noexec): the file itself, then, which its owner
-        // alone can change.
+        // Memory must not be executed here (sysctl vm.memfd_noexec): use the file itself, which only its
+        // owner can change.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(file.into()),
         copied => copied.or_fail("copying it into memory"),
     }
 }
 
-/// Says what is wrong with a build.
+/// Checks the file of a build; an error says what is wrong with it.
 fn judge(found: &std::fs::Metadata, own: u32) -> Result<(), String> {
     let mode = found.permissions().mode();
     if !found.is_file() {
@@ -58,11 +58,11 @@ fn judge(found: &std::fs::Metadata, own: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// A copy of the file in memory that nobody can change, open for reading.
+/// Returns a copy of the file in sealed memory, open for reading.
 fn sealed(file: &File) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = match rustix::fs::memfd_create("atoll", flags | MemfdFlags::EXEC) {
-        // Kernels before 6.3 do not know the flag, and do so without it.
+        // Kernels before 6.3 do not know the flag, and allow execution without it.
         Err(Errno::INVAL) => rustix::fs::memfd_create("atoll", flags),
         made => made,
     }?;
@@ -73,7 +73,7 @@ fn sealed(file: &File) -> io::Result<OwnedFd> {
     open_for_reading(memory.as_fd())
 }
 
-/// More than any build has, with everything for debuggers.
+/// The largest size of a build in bytes, with all debug information.
 const BYTES_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Somebody has opened it for writing while that was allowed.
+    /// A process has opened the file for writing while that was permitted.
     #[test]
     fn what_was_judged_does_not_change() {
         let folder = Folder::new("sealed");
@@ -143,7 +143,7 @@ mod tests {
         let mut text = String::new();
         build.read_to_string(&mut text).unwrap();
         assert_eq!(text, "#!/bin/sh\n");
-        // Nor by whoever gets the descriptor.
+        // A process that gets the descriptor cannot change it either.
         let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&build));
         if let Ok(mut again) = OpenOptions::new().write(true).open(again) {
             assert!(again.write_all(b"x").is_err() && again.set_len(0).is_err());

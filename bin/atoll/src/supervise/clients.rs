@@ -1,9 +1,9 @@
-//! Who is connected to the supervisor, and what are they told? Applications, the command line, other stacks.
+//! The connections to the supervisor: applications, the command line, other stacks.
 //!
-//! Every socket is nonblocking; what a socket does not take waits in its outbox. A client with a full outbox
-//! is not read from until it has read, so what it can make the supervisor hold is bounded. One whose
-//! connection breaks while it is told something is out of the list at once; what follows from that, the
-//! supervisor does soon after ([`Clients::take_broken`]).
+//! Every socket is nonblocking; what a socket does not take waits in its outbox. A client whose outbox is not
+//! empty is not read from, so what it can make the supervisor hold is bounded. A client whose connection
+//! breaks while a packet is sent to it is removed from the list at once; the supervisor handles the
+//! consequences soon after ([`Clients::take_broken`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -25,56 +25,56 @@ use crate::clock;
 /// The clients, by number.
 pub struct Clients {
     all: BTreeMap<ClientId, Client>,
-    /// Those whose connections broke while they were told something.
+    /// Clients whose connections broke while packets were sent to them.
     broken: VecDeque<(ClientId, Client)>,
     epoll: Rc<Epoll>,
     next: u64,
     /// Who is connected, and how many may be.
     crowds: Crowds,
-    /// How fast who begins sessions.
+    /// The rate at which processes and users begin sessions.
     pace: Pace,
     /// Clients whose request waits because they are too fast, and until when.
     slowed: BTreeSet<(Instant, ClientId)>,
-    /// Questions of the command line.
+    /// Requests of the command line for listings and reports.
     questions: Questions,
-    /// When it is tried again to send what the system was short of something for.
+    /// When to retry sending what could not be sent because the system was short of something.
     retry_at: Option<Instant>,
 }
 
 /// A connection of an application, of the command line, or of another stack.
 pub struct Client {
     channel: Channel,
-    /// What can be asked over it, for ever.
+    /// What can be asked over the connection as long as it exists.
     door: Door,
-    /// Who has made it.
+    /// The process that made the connection.
     peer: Peer,
-    /// Who has sent the request under way, if the kernel said it.
+    /// The process that sent the request under way, if the kernel reported it.
     asks: Option<Peer>,
     outbox: Outbox,
     watched: EventFlags,
-    /// Whether it is the supervisor of a joined stack.
+    /// Whether the client is the supervisor of a joined stack.
     is_guest: bool,
-    /// The number of the request under way, which its answer has, too.
+    /// The number of the request under way, which its answer carries, too.
     token: u64,
-    /// Its request stays in the socket until then.
+    /// The time until which its request stays in the socket.
     slowed: Option<Instant>,
 }
 
-/// What a client says.
+/// What was received from a client.
 pub enum Heard {
-    /// Nothing now, or nothing that is listened to now.
+    /// There is nothing now, or the client is not read from now.
     Nothing,
-    /// It is gone.
+    /// The connection is closed.
     Gone,
-    /// Something that no request is.
+    /// The packet is not a request.
     Malformed,
-    /// A request, which lies in the buffer. [`Clients::handled`] is to be told when that is done.
+    /// A request was read into the buffer. Call [`Clients::handled`] when it is done.
     Request {
-        /// So many octets.
+        /// The length of the request in bytes.
         len: usize,
-        /// Who has sent it, if the kernel said it.
+        /// The process that sent it, if the kernel reported it.
         asks: Option<Peer>,
-        /// How many descriptors came with it.
+        /// The number of descriptors that came with it.
         descriptors: usize,
     },
 }
@@ -85,38 +85,38 @@ impl Client {
         Client { channel, door, peer, asks: None, outbox, watched: READING, is_guest: false, token: 0, slowed: None }
     }
 
-    /// What can be asked over it, for ever.
+    /// Returns what can be asked over the connection as long as it exists.
     pub fn door(&self) -> Door {
         self.door
     }
 
-    /// Who has made the connection.
+    /// Returns the process that made the connection.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Whoever asks now, which need not be whoever has connected.
+    /// Returns the process that asks now, which need not be the one that connected.
     pub fn asks(&self) -> Peer {
         self.asks.unwrap_or(self.peer)
     }
 
-    /// Whether it is the supervisor of a joined stack.
+    /// Says whether the client is the supervisor of a joined stack.
     pub fn is_guest(&self) -> bool {
         self.is_guest
     }
 
-    /// The connection.
+    /// Returns the connection's descriptor.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
-    /// Whether it waits for something here.
+    /// Says whether the client waits for something here.
     fn is_busy(&self) -> bool {
         self.is_guest || self.slowed.is_some() || !self.outbox.is_empty()
     }
 
-    /// A request of an application stays in the socket until it is answered, so that the next supervisor
-    /// finds it if this one dies.
+    /// Says whether requests stay in the socket until they are answered, so that the next supervisor finds
+    /// them if this one dies. Those of applications do.
     fn requests_stay(&self) -> bool {
         self.door == Door::Applications
     }
@@ -127,7 +127,7 @@ impl Client {
 }
 
 impl Clients {
-    /// Nobody, where so many may be.
+    /// Creates an empty list for at most `clients_max` clients.
     pub fn new(epoll: Rc<Epoll>, clients_max: usize) -> Clients {
         Clients {
             all: BTreeMap::new(),
@@ -142,58 +142,60 @@ impl Clients {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of clients.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next client.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The next one's number is not lower than this.
+    /// Makes the number of the next client no lower than `next`.
     pub fn skip_to(&mut self, next: u64) {
         self.next = self.next.max(next);
     }
 
-    /// The numbers of all.
+    /// Returns the numbers of all clients.
     pub fn ids(&self) -> Vec<ClientId> {
         self.all.keys().copied().collect()
     }
 
-    /// The client with this number.
+    /// Returns the client with this number.
     pub fn get(&self, id: ClientId) -> Option<&Client> {
         self.all.get(&id)
     }
 
-    /// Questions of the command line.
+    /// Returns the requests of the command line for listings and reports.
     pub fn questions(&self) -> &Questions {
         &self.questions
     }
 
-    /// The same, to be told what has happened.
+    /// Returns the requests of the command line for listings and reports, to change them.
     pub fn questions_mut(&mut self) -> &mut Questions {
         &mut self.questions
     }
 
-    /// Whether a new connection of this peer is taken. `waits`: clients that wait for something else than
-    /// what is here.
+    /// Decides whether a new connection of this peer is accepted. `waits` returns true for clients that wait
+    /// for something that this list does not know of.
     pub fn judge(&self, peer: Peer, waits: impl Fn(ClientId) -> bool) -> Admission {
         self.crowds.judge(&caller(peer), |id| self.is_awaiting(id) || waits(id))
     }
 
-    /// The oldest connection without a session that may go. `waits`: as above.
+    /// Returns the oldest connection without a session that may be closed. `waits` returns true for clients
+    /// that wait for something that this list does not know of.
     pub fn oldest_stranger(&self, waits: impl Fn(ClientId) -> bool) -> Option<ClientId> {
         self.crowds.oldest_stranger(|id| self.is_awaiting(id) || waits(id))
     }
 
-    /// Whether a connection without a session stays: it waits for an answer, or is that of another stack.
+    /// Says whether a connection without a session must stay, because it waits for an answer or is that of
+    /// another stack.
     fn is_awaiting(&self, id: ClientId) -> bool {
         self.questions.has(id) || self.all.get(&id).is_some_and(Client::is_busy)
     }
 
-    /// Listens to a client from now on. Gives the connection back if that is impossible.
+    /// Adds a client and watches its connection. Returns the connection if that is impossible.
     pub fn admit(&mut self, channel: Channel, door: Door, peer: Peer) -> Result<ClientId, Channel> {
         let id = ClientId(self.next);
         self.next += 1;
@@ -204,8 +206,7 @@ impl Clients {
         Ok(id)
     }
 
-    /// Listens to a client whose connection another supervisor has accepted. Returns whether that is
-    /// possible.
+    /// Adds a client whose connection another supervisor has accepted. Returns whether that was possible.
     pub fn restore(&mut self, id: ClientId, door: Door, peer: Option<Peer>, channel: Channel) -> bool {
         let Ok(peer) = peer.map_or_else(|| channel.peer(), Ok) else { return false };
         let ready = Channel::ask_for_senders(&channel).and_then(|()| self.epoll.add(&channel, id.0, READING));
@@ -220,24 +221,25 @@ impl Clients {
         self.all.insert(id, client);
     }
 
-    /// Whether a session has just begun, or ended, for this connection. `is_in_one`: it is in one.
+    /// Notes that a session has begun or ended for this client. `is_in_one` says whether it is in a session
+    /// now.
     pub fn note_standing(&mut self, id: ClientId, is_in_one: bool) {
-        // Who is at the door for administration has no session, and is no stranger.
+        // A client at the door for administration has no session, and is no stranger.
         let is_application = self.all.get(&id).is_some_and(|client| client.door == Door::Applications);
         self.crowds.set_stranger(id, is_application && !is_in_one);
     }
 
-    /// It is the supervisor of a joined stack.
+    /// Notes that the client is the supervisor of a joined stack.
     pub fn set_guest(&mut self, id: ClientId) {
         if let Some(client) = self.all.get_mut(&id) {
             client.is_guest = true;
         }
     }
 
-    /// Whoever is gone is not in any list any more.
+    /// Removes a client from all lists.
     pub fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.all.remove(&id)?;
-        // Out of the set: closing does that only if nobody else has it.
+        // Closing removes it from the epoll set only if no other process has the descriptor.
         let _ = self.epoll.delete(&client.channel);
         if let Some(due) = client.slowed {
             self.slowed.remove(&(due, id));
@@ -247,23 +249,23 @@ impl Clients {
         Some(client)
     }
 
-    /// The next one whose connection broke while it was told something.
+    /// Returns the next client whose connection broke while a packet was sent to it.
     pub fn take_broken(&mut self) -> Option<(ClientId, Client)> {
         self.broken.pop_front()
     }
 
-    /// Whether there are such.
+    /// Says whether there are such clients.
     pub fn has_broken(&self) -> bool {
         !self.broken.is_empty()
     }
 
-    /// The next request of a client. `is_gone`: the other end is closed.
+    /// Reads the next request of a client. `is_gone` says that the other end is closed.
     pub fn hear(&mut self, id: ClientId, is_gone: bool, buffer: &mut [u8]) -> Heard {
         let Some(client) = self.all.get(&id) else { return Heard::Nothing };
         let waits = client.slowed.is_some() || self.questions.has(id);
         if waits && is_gone {
-            // What it has asked for nobody would get. What it has asked behind that is not read: that could
-            // be as much again for each connection.
+            // The answer that the client waits for can no longer be delivered. Its further requests are not
+            // read, because they could be as many again for each connection.
             return Heard::Gone;
         }
         let is_busy = waits || !client.outbox.is_empty();
@@ -287,14 +289,15 @@ impl Clients {
         }
     }
 
-    /// The request of a client is answered, or will be, and need not stay in the socket.
+    /// Removes the request of a client from the socket, because it is answered or will be.
     pub fn handled(&self, id: ClientId) {
         if let Some(client) = self.all.get(&id).filter(|client| client.requests_stay()) {
             client.drop_request();
         }
     }
 
-    /// Whether an application begins so much that this request has to wait. It stays where it is then.
+    /// Says whether an application begins so many sessions that this request has to wait. It stays in the
+    /// socket then.
     pub fn is_too_fast(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8]) -> bool {
         let Some(client) = self.all.get_mut(&id).filter(|client| client.door == Door::Applications) else {
             return false;
@@ -304,19 +307,19 @@ impl Clients {
             Ok(Request::Join { .. }) => JOIN_COST,
             _ => return false,
         };
-        // Whoever asks now, which need not be whoever connected.
+        // The process that asks now need not be the one that connected.
         let due = self.pace.ask(&caller(asks.unwrap_or(client.peer)), clock::now(), cost).err();
         client.slowed = due;
         self.slowed.extend(due.map(|due| (due, id)));
         due.is_some()
     }
 
-    /// When a client that was too fast has waited long enough.
+    /// Returns when the next client that was too fast has waited long enough.
     pub fn slowed_until(&self) -> Option<Instant> {
         self.slowed.first().map(|(due, _)| *due)
     }
 
-    /// Those go on that have waited long enough.
+    /// Reads again from clients that have waited long enough.
     pub fn let_slowed_go_on(&mut self, now: Instant) -> io::Result<()> {
         while let Some(&(due, id)) = self.slowed.first().filter(|(due, _)| *due <= now) {
             self.slowed.remove(&(due, id));
@@ -328,8 +331,8 @@ impl Clients {
         Ok(())
     }
 
-    /// This request of a client is under way from now on. Returns what can be asked over its connection, and
-    /// who has made that.
+    /// Notes that this request of a client is under way. Returns the door of its connection, and the process
+    /// that made the connection.
     pub fn begin_request(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8]) -> Option<(Door, Peer)> {
         let client = self.all.get_mut(&id)?;
         client.token = token(packet);
@@ -349,7 +352,7 @@ impl Clients {
         self.send(id, packet.to_vec(), descriptors)
     }
 
-    /// Answers the command line.
+    /// Sends a part of an answer to the command line.
     pub fn answer(&mut self, id: ClientId, part: &ReportPart) -> io::Result<()> {
         self.send(id, serde_json::to_vec(part).map_err(io::Error::from)?, Vec::new())
     }
@@ -361,8 +364,8 @@ impl Clients {
         self.flush(id)
     }
 
-    /// Sends what waits for a client, as far as its socket takes it, and listens to it again when it is to be
-    /// listened to.
+    /// Sends the packets that wait for a client, as far as its socket takes them, and watches the connection
+    /// again when it is to be read from.
     pub fn flush(&mut self, id: ClientId) -> io::Result<()> {
         let Some(client) = self.all.get_mut(&id) else { return Ok(()) };
         if client.outbox.flush(&client.channel).is_err() {
@@ -371,11 +374,11 @@ impl Clients {
             return Ok(());
         }
         let wanted = match (client.outbox.is_empty(), client.outbox.is_starved()) {
-            // What it asks next waits in its socket.
+            // The client's next request waits in its socket.
             (true, _) if self.questions.has(id) || client.slowed.is_some() => EventFlags::empty(),
             (true, _) => READING,
             (false, false) => EventFlags::OUT,
-            // There is room in the socket, so that would be said all the time.
+            // The socket has room, so it would report that all the time.
             (false, true) => EventFlags::empty(),
         };
         if client.outbox.is_starved() {
@@ -388,7 +391,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Sends what the system was short of something for, if it is time.
+    /// Retries, if it is time, to send what could not be sent because the system was short of something.
     pub fn retry(&mut self, now: Instant) -> io::Result<()> {
         if self.retry_at.take_if(|at| now >= *at).is_none() {
             return Ok(());
@@ -398,7 +401,7 @@ impl Clients {
         starved.into_iter().try_for_each(|id| self.flush(id))
     }
 
-    /// When [`Clients::retry`] is due.
+    /// Returns when [`Clients::retry`] is due.
     pub fn retry_due(&self) -> Option<Instant> {
         self.retry_at
     }
@@ -406,22 +409,22 @@ impl Clients {
 
 #[cfg(test)]
 impl Clients {
-    /// How many wait because they are too fast.
+    /// Returns how many clients wait because they are too fast.
     pub fn slowed(&self) -> usize {
         self.slowed.len()
     }
 
-    /// Whether what somebody is told waits here.
+    /// Says whether anything waits to be sent to a client.
     pub fn have_waiting(&self) -> bool {
         self.all.iter().any(|(id, client)| !client.outbox.is_empty() || self.questions.has(*id))
     }
 
-    /// So many may be connected.
+    /// Sets how many clients may be connected.
     pub fn set_max(&mut self, clients_max: usize) {
         self.crowds = Crowds::new(clients_max);
     }
 }
 
 const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
-/// Longest request of a client.
+/// The longest request of a client, in bytes.
 pub const REQUEST_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! How far has the stack come? It starts, it serves, and something ends it.
+//! The progress of a stack: it starts, it serves, and something ends it.
 
 use std::io;
 
@@ -12,19 +12,19 @@ use super::ending::Ending;
 use super::owner::Owner;
 use super::tokens::{OWNER, SIGNALS};
 
-/// The course of a stack.
+/// The progress of a stack.
 pub struct Course {
     signals: Option<Signals>,
     /// The `atoll run` for which this stack exists.
     owner: Owner,
     is_ready: bool,
     ending: Option<Ending>,
-    /// Whom the next supervisor tells that it has taken over, for which this one makes way.
+    /// The client that the next supervisor, for which this one makes way, notifies that it has taken over.
     exchange_for: Option<ClientId>,
 }
 
 impl Course {
-    /// Of a stack that starts. `signals`: those that end it.
+    /// Creates the state of a stack that starts. `signals` are those that end it.
     pub fn new(signals: Option<Signals>, epoll: &Epoll) -> io::Result<Course> {
         if let Some(signals) = &signals {
             epoll.add(signals, SIGNALS, EventFlags::IN)?;
@@ -39,27 +39,27 @@ impl Course {
         Ok(())
     }
 
-    /// Whether all servers have been ready once.
+    /// Says whether all servers have been ready once.
     pub fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// All servers are ready, for the first time. Returns whether that is news.
+    /// Notes that all servers are ready. Returns whether this is the first time.
     pub fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.is_ready, true)
     }
 
-    /// Why the stack ends, if it does.
+    /// Returns why the stack ends, if it does.
     pub fn ending(&self) -> Option<&Ending> {
         self.ending.as_ref()
     }
 
-    /// The stack ends for this reason, if it does not already.
+    /// Ends the stack for this reason, unless it ends already.
     pub fn end(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
     }
 
-    /// Looks which signals have come.
+    /// Reads the signals that have come.
     pub fn take_signals(&mut self) -> io::Result<()> {
         while let Some(caught) = self.signals.as_ref().map_or(Ok(None), Signals::next)? {
             self.end(Ending::Signal(caught.signal));
@@ -67,34 +67,36 @@ impl Course {
         Ok(())
     }
 
-    /// The `atoll run` says something, or is gone.
+    /// Handles a message of the `atoll run`, or its end.
     pub fn owner_spoke(&mut self, now: Instant, epoll: &Epoll) -> io::Result<()> {
         self.owner.spoke(now).map_or(Ok(()), |channel| epoll.delete(&channel))
     }
 
-    /// In how many milliseconds it is to be looked whether the stack ends; `None`: its program has not ended.
+    /// Returns in how many milliseconds to check whether the stack ends, or `None` while its program has not
+    /// ended.
     pub fn look_again_ms(&self) -> Option<u32> {
         self.owner.look_again_ms()
     }
 
-    /// Once the program is gone: ends the stack when nobody needs it any more.
+    /// Ends the stack once its program has ended and nothing needs the stack any more.
     pub fn look_at_owner(&mut self, activity: Activity, now: Instant) {
         if self.owner.wants_end(activity, now) {
             self.end(Ending::ProgramEnded);
         }
     }
 
-    /// The `atoll run`, if it still listens.
+    /// Returns the channel to the `atoll run`, if it still listens.
     pub fn owner(&self) -> Option<&Channel> {
         self.owner.channel()
     }
 
-    /// The client that waits for the next supervisor.
+    /// Returns the client that waits for the next supervisor.
     pub fn exchange_for(&self) -> Option<ClientId> {
         self.exchange_for
     }
 
-    /// This client is told when the next supervisor has taken over; `None`: there will be none.
+    /// Sets the client that is notified when the next supervisor has taken over; `None` if there will be
+    /// none.
     pub fn exchange(&mut self, client: Option<ClientId>) {
         self.exchange_for = client;
     }
@@ -102,12 +104,12 @@ impl Course {
 
 #[cfg(test)]
 impl Course {
-    /// It is not ready yet.
+    /// Notes that the stack is not ready yet.
     pub fn set_unready(&mut self) {
         self.is_ready = false;
     }
 
-    /// Nothing has ended it.
+    /// Removes the reason to end.
     pub fn goes_on(&mut self) {
         self.ending = None;
     }

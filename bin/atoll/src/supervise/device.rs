@@ -1,4 +1,4 @@
-//! How does the TAP device come into being, in the right namespace, with an address on the kernel's end?
+//! Makes the TAP device in the right namespace, with an address on the kernel's end.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +18,12 @@ use crate::failure::{Failure, OrFail};
 
 /// A device that is set up, and the supervisor's part of it.
 pub struct TapDevice {
-    /// Its name.
+    /// The name of the device.
     pub name: String,
-    /// A queue per replica. The supervisor keeps them, so that frames wait in them while a replica is away.
+    /// A queue per link server. The supervisor keeps them, so that frames wait in them while a server is
+    /// away.
     pub queues: Vec<OwnedFd>,
-    /// What the kernel agreed to.
+    /// The offloads that the kernel agreed to.
     pub offloads: Offloads,
     /// Whether a BPF program steers frames to the queues; otherwise the replicas do.
     pub is_steered: bool,
@@ -31,9 +32,10 @@ pub struct TapDevice {
 impl TapDevice {
     /// Makes the device that `link` describes, with `queues` queues steered by `table`.
     ///
-    /// A process of its own does this and ends (`atoll make-device`), so that the supervisor, which talks to
-    /// strangers, never needs the privilege to change links, and can give it up before it listens.
-    /// Fails with the reason of that process, or if it gives no answer within [`MAKING_TIME`].
+    /// A process of its own does this and ends (`atoll make-device`), so that the supervisor, which accepts
+    /// connections of untrusted programs, never needs the privilege to change links, and can give it up
+    /// before it listens. Fails with the reason of that process, or if it does not answer within
+    /// [`MAKING_TIME`].
     pub fn open(
         link: &Link,
         queues: usize,
@@ -68,7 +70,7 @@ impl TapDevice {
     }
 }
 
-/// What the process that makes the device is told, as JSON in one packet.
+/// The order to the process that makes the device, as JSON in one packet.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Order {
     netns: Option<String>,
@@ -78,7 +80,7 @@ struct Order {
     mtu: u16,
     /// The stack's own address, if it is known.
     address: Option<Ipv4Addr>,
-    /// Address and prefix of the kernel's end.
+    /// The address and prefix of the kernel's end.
     peer_address: Option<(Ipv4Addr, u8)>,
     peer_address6: Option<(std::net::Ipv6Addr, u8)>,
     /// The two halves of the flow hash's key.
@@ -88,7 +90,7 @@ struct Order {
     steering: Wanted,
 }
 
-/// What it answers, with the queues' descriptors.
+/// The answer of that process, which carries the queues' descriptors.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
@@ -115,7 +117,7 @@ impl Order {
     }
 }
 
-/// Makes the TAP device of a stack for its supervisor, and ends.
+/// The command that makes the TAP device of a stack for its supervisor, and ends.
 #[derive(clap::Args)]
 pub struct MakeDevice {}
 
@@ -179,7 +181,7 @@ fn explain(error: &OpenError, device: &str) -> Failure {
     }
 }
 
-/// Switches the kernel's end on, unless it was said to be somebody else's business.
+/// Sets up the kernel's end, unless the configuration leaves that to others.
 fn set_up(tap: &Tap, order: &Order) -> Result<(), Failure> {
     let what = |step: &str| format!("{step} of the device {}", tap.name());
     let mut netlink = Netlink::open().or_fail("talking to the kernel about links")?;
@@ -197,7 +199,7 @@ fn set_up(tap: &Tap, order: &Order) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has a BPF program steer frames to the queues, where that is wanted and possible. Returns whether it does.
+/// Lets a BPF program steer frames to the queues, where that is wanted and possible. Returns whether it does.
 fn attach_steering(queue: &Queue, order: &Order) -> Result<bool, Failure> {
     let wanted = order.steering;
     if wanted == Wanted::Software {
@@ -205,7 +207,7 @@ fn attach_steering(queue: &Queue, order: &Order) -> Result<bool, Failure> {
     }
     let table: &Table = order.table.as_slice().try_into().or_fail("steering")?;
     let key = FlowKey { k0: order.key.0, k1: order.key.1 };
-    // Locked memory counts against a limit on kernels before 5.11 only; if it cannot be raised, loading may
+    // Locked memory counts against a limit only on kernels before 5.11; if it cannot be raised, loading may
     // still work.
     let _ = process::raise_memlock_limit();
     match Steering::attach(queue, key, table) {
@@ -223,12 +225,12 @@ fn name(steering: Wanted) -> &'static str {
     }
 }
 
-/// How long the process that makes the device has for it.
+/// How long the process that makes the device may take.
 const MAKING_TIME: Duration = Duration::from_secs(10);
-/// Longest order or answer, in octets: a number of up to three digits for each flow group, and the rest.
+/// The longest order or answer in bytes: a number of up to three digits for each flow group, and the rest.
 const ORDER_MAX: usize = 4 * FLOW_GROUPS + (16 << 10);
-/// What making a device takes: links and addresses (NET_ADMIN), entering a named namespace (SYS_ADMIN),
-/// loading the steering program (BPF), and, before Linux 5.11, memory for that (SYS_RESOURCE).
+/// The capabilities for making a device: links and addresses (NET_ADMIN), entering a named namespace
+/// (SYS_ADMIN), loading the steering program (BPF), and, before Linux 5.11, memory for that (SYS_RESOURCE).
 const MAKERS: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::BPF)

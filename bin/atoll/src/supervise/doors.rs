@@ -1,4 +1,4 @@
-//! Which sockets does a stack listen at? One for applications and one for administration, which never share a
+//! The sockets that a stack listens at: one for applications and one for administration, which never share a
 //! connection.
 
 use std::fs::Permissions;
@@ -16,29 +16,29 @@ use crate::failure::{Failure, OrFail};
 /// The listening sockets of a stack.
 #[derive(Debug)]
 pub struct Doors {
-    /// `NAME.sock`.
+    /// `NAME.sock`, for applications.
     pub applications: Listener,
-    /// `NAME.admin`.
+    /// `NAME.admin`, for administration.
     pub administration: Listener,
 }
 
 impl Doors {
-    /// Both, at their paths. `rights`: whom the stack is for.
+    /// Opens both sockets at their paths. `rights` has the users that the stack serves.
     pub fn open(paths: &Paths, rights: &Rights) -> io::Result<Doors> {
-        // With more than one user the supervisor alone can tell who may connect.
+        // With more than one user, only the supervisor can tell who may connect.
         let mode = if rights.is_shared() { 0o666 } else { 0o600 };
         Ok(Doors { applications: open(&paths.socket, mode)?, administration: open(&paths.admin, 0o600)? })
     }
 
-    /// Those of a supervisor before this one. `administration`: `None` if it was of a build that had one
-    /// socket for everything.
+    /// Takes over the sockets of an earlier supervisor. `administration` is `None` if it was of a build that
+    /// had one socket for everything; the other socket is opened then.
     pub fn resume(applications: Listener, administration: Option<Listener>, paths: &Paths) -> io::Result<Doors> {
         Channel::ask_for_senders(&applications)?;
         let administration = administration.map_or_else(|| open(&paths.admin, 0o600), Ok)?;
         Ok(Doors { applications, administration })
     }
 
-    /// One of them.
+    /// Returns one of the sockets.
     pub fn listener(&self, door: Door) -> &Listener {
         match door {
             Door::Applications => &self.applications,
@@ -47,7 +47,7 @@ impl Doors {
     }
 }
 
-/// Looks up whom the stack is for.
+/// Looks up the users that the stack serves.
 pub fn rights(config: &Config) -> Result<Rights, Failure> {
     let mut rights = Rights::of(rustix::process::geteuid().as_raw());
     for name in &config.users.allow {
@@ -63,13 +63,14 @@ pub fn rights(config: &Config) -> Result<Rights, Failure> {
     Ok(rights)
 }
 
-/// Says why others cannot reach a stack that is for them, if they cannot. `directory`: where its sockets are.
+/// Returns an error if other users cannot reach a stack that is shared with them. `directory` is where its
+/// sockets are.
 pub fn check_reach(rights: &Rights, directory: &Path) -> Result<(), Failure> {
     if !rights.is_shared() {
         return Ok(());
     }
     if rustix::process::geteuid().as_raw() != 0 {
-        // Programs trust nobody but root and their own user.
+        // Programs trust only root and their own user.
         return Err(Failure::new(ROOT_ONLY));
     }
     let mode = std::fs::metadata(directory).or_fail(directory.display())?.permissions().mode();
@@ -82,7 +83,7 @@ pub fn check_reach(rights: &Rights, directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Listens at `path`. What is accepted says of each message who sent it, and takes no descriptors.
+/// Listens at `path`. Connections report the sender of each message, and refuse descriptors.
 fn open(path: &Path, mode: u32) -> io::Result<Listener> {
     let listener = Listener::bind(path, BACKLOG, Blocking::No)?;
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
@@ -91,19 +92,19 @@ fn open(path: &Path, mode: u32) -> io::Result<Listener> {
     Ok(listener)
 }
 
-/// Why a stack is for nobody else.
+/// The error for a stack of another user than root that is to be shared.
 pub const ROOT_ONLY: &str =
     "users.allow and users.groups (--allow-user, --allow-group): only a stack of root can be for other users";
 
-/// A process as far as rights depend on it.
+/// Returns the part of a process's credentials that rights depend on.
 pub fn asker(peer: Peer) -> Asker {
     Asker { uid: peer.uid, gid: peer.gid }
 }
 
-/// A process as far as it is counted whose connection and request something is.
+/// Returns the part of a process's credentials by which its connections and requests are counted.
 pub fn caller(peer: Peer) -> Caller {
     Caller { uid: peer.uid, pid: peer.pid }
 }
 
-/// Connections that wait for the supervisor.
+/// The number of connections that may wait for the supervisor.
 const BACKLOG: u32 = 1024;

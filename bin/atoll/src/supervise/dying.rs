@@ -1,16 +1,17 @@
-//! Which processes for replicas are about to end? Who ends does nothing more, but the kernel takes a
-//! millisecond and more to take its memory apart before it says that it has ended. Its replicas need not wait
-//! for that.
+//! Finds processes for replicas that are about to end. Such a process executes nothing more, but the kernel
+//! takes a millisecond or more to free its memory before it reports the end. The replicas need not wait for
+//! that.
 //!
 //! ```text
 //!   last instruction   the word on its page is marked: a thread that waits for that rings
-//!                      /proc/PID/stat: PF_EXITING, PF_SIGNALED      its replicas are given to another process
+//!                      /proc/PID/stat: PF_EXITING, PF_SIGNALED   its replicas are given to another process
 //!   ended              its pidfd is readable: it is reaped
 //! ```
-//! The word is nothing but a reason to look: the process itself can write it. What counts is what the kernel
-//! says, which is that no instruction of the process is carried out again: that is the fence behind which its
-//! successor may touch what it has left. Which signal it was the kernel says later, so a process says itself
-//! whether it is its own fault. Who ends by itself, or at fault, is noticed by its pidfd.
+//!
+//! The word is only a reason to check, because the process itself can write it. What counts is the kernel's
+//! statement that no instruction of the process is executed again: after that its successor may touch what it
+//! has left. The kernel reports the signal only later, so a process itself states whether its end is its own
+//! fault. A process that exits by itself, or by a fault, is noticed by its pidfd.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,29 +27,30 @@ use atoll_sys::{ending, eventfd};
 use super::spawn::{self, Stat};
 use crate::clock;
 
-/// Who is about to end, and who rings for that.
+/// The processes that are about to end, and the bell that reports them.
 pub struct Dying {
-    /// Rung by the threads that wait, one for each process.
+    /// The bell, which the waiting threads ring; there is one thread for each process.
     bell: Arc<OwnedFd>,
-    /// Whose replicas are somebody else's already. They are still to be reaped.
+    /// Processes whose replicas were taken over; they remain to be reaped.
     children: Vec<Rc<Child>>,
-    /// When it is looked whether they have ended.
+    /// When the next check for ended processes is due.
     reap_at: Instant,
 }
 
 impl Dying {
-    /// Of a stack that starts.
+    /// Creates the state of a stack that starts.
     pub fn new() -> io::Result<Dying> {
         Ok(Dying { bell: Arc::new(eventfd::create()?), children: Vec::new(), reap_at: clock::now() })
     }
 
-    /// Readable when somebody has to look; edge-triggered, as all bells.
+    /// Returns the bell, which is readable when there is a process to check; it is edge-triggered, as all
+    /// bells.
     pub fn bell(&self) -> &OwnedFd {
         &self.bell
     }
 
-    /// Rings when the process of this page is about to end. Without it everything takes as long as the
-    /// kernel.
+    /// Starts a thread that rings when the process of this page is about to end. If that fails, the end is
+    /// noticed only when the kernel reports it.
     pub fn watch(&self, page: &ReplicaPage<ShmMemory>) {
         let (memory, bell) = (page.0.clone(), self.bell.clone());
         let wait = move || {
@@ -63,18 +65,18 @@ impl Dying {
         }
     }
 
-    /// The replicas of this process are somebody else's already.
+    /// Adds a process whose replicas were taken over.
     pub fn add(&mut self, child: Rc<Child>, now: Instant) {
         self.children.push(child);
         self.reap_at = now + REAP_EVERY;
     }
 
-    /// When [`Dying::reap`] is due.
+    /// Returns when [`Dying::reap`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         (!self.children.is_empty()).then_some(self.reap_at)
     }
 
-    /// Lets go of those that have ended.
+    /// Reaps the processes that have ended.
     pub fn reap(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|due| due <= now) {
             self.children.retain(|child| matches!(child.try_wait(), Ok(None)));
@@ -83,31 +85,31 @@ impl Dying {
     }
 }
 
-/// Whether a process has been ended by a signal, and will not carry out another instruction.
-/// proc_pid_stat(5).
+/// Says whether a process has been ended by a signal, and will not execute another instruction
+/// (proc_pid_stat(5)).
 pub fn was_killed(pid: u32) -> bool {
     spawn::stat_line(pid).is_some_and(|line| is_dying_in(&line) == Some(true))
 }
 
 fn is_dying_in(line: &str) -> Option<bool> {
     let stat = Stat::parse(line)?;
-    // By which signal nobody says before it has ended.
+    // The signal's number is not known before the process has ended.
     Some(stat.number(9)? & DYING == DYING && stat.number(20)? <= 1)
 }
 
-/// linux/sched.h, PF_EXITING and PF_SIGNALED: the thread is shutting down, because of a signal, and does not
+/// PF_EXITING and PF_SIGNALED of linux/sched.h: the thread is shutting down because of a signal, and does not
 /// return to its program.
 const DYING: u64 = 0x4 | 0x400;
-/// The kernel is mostly done by then.
+/// The time between two checks; the kernel is mostly done by then.
 const REAP_EVERY: Duration = Duration::from_millis(20);
-/// A thread that waits needs next to nothing.
+/// The stack of a thread that only waits, in bytes.
 const STACK_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A line of proc_pid_stat(5) with these flags and so many threads.
+    /// Returns a line of proc_pid_stat(5) with these flags and this number of threads.
     fn stat(flags: u32, threads: u32) -> String {
         format!("77 (a ) b) R 1 0 0 0 0 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 0\n")
     }

@@ -1,4 +1,5 @@
-//! Why does a stack end, and how has a server ended? For people, and for who starts the next one.
+//! The reasons why a stack ends and how a server has ended, for people and for the code that starts the next
+//! one.
 
 use atoll_supervisor::{Component, Fault, Plan};
 use atoll_sys::process::Exit;
@@ -6,22 +7,22 @@ use atoll_sys::process::Exit;
 use crate::failure::EXIT_OF_SHORTAGE;
 use crate::privileges;
 
-/// Why the stack ends.
+/// The reason why the stack ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
-    /// By `atoll down`.
+    /// `atoll down` ended it.
     Asked,
     /// The program that it was made for has ended.
     ProgramEnded,
-    /// It does not: a supervisor of another build takes over.
+    /// The stack does not end: a supervisor of another build takes over.
     MadeWay,
-    /// A server is gone before the stack was ready.
+    /// A server ended before the stack was ready.
     ServerGone {
-        /// Which one.
+        /// The server.
         server: Role,
-        /// Its process.
+        /// The pid of its process.
         pid: Option<u32>,
         /// How it ended, if known.
         exit: Option<Exit>,
@@ -30,7 +31,7 @@ pub enum Ending {
     },
 }
 
-/// Which server.
+/// The kind and number of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The replica with this number.
@@ -44,7 +45,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// What the server with this number is.
+    /// Returns the role of the server with this number.
     pub fn of(plan: &Plan, index: usize) -> Role {
         if plan.servers_of(Component::Ts).any(|replica| replica == index) {
             return Role::Replica(index);
@@ -52,7 +53,7 @@ impl Role {
         match (plan.ip_of(index), plan.manager_of(index)) {
             (Some(number), _) => Role::IpServer(number),
             (None, Some(number)) => Role::Manager(number),
-            // Queues are numbered through, and some may be of replicas.
+            // Queues are numbered consecutively, and some may belong to replicas.
             (None, None) => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
         }
     }
@@ -83,12 +84,12 @@ impl std::fmt::Display for Ending {
     }
 }
 
-/// How a server has ended, for people.
+/// Describes for people how a server has ended.
 pub fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
     ending_of(&server.to_string(), pid, exit, forbidden)
 }
 
-/// The same of any process.
+/// Describes for people how a process has ended; `server` is its name.
 pub fn ending_of(server: &str, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
     let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     match exit {
@@ -102,7 +103,7 @@ pub fn ending_of(server: &str, pid: Option<u32>, exit: Option<Exit>, forbidden: 
     }
 }
 
-/// `SIGSEGV`, or the number of a signal without a usual name.
+/// Returns a signal's name, such as `SIGSEGV`, or its number if it has no usual name.
 pub fn signal_name(signal: i32) -> String {
     let name = match signal {
         libc::SIGHUP => "SIGHUP",
@@ -123,7 +124,7 @@ pub fn signal_name(signal: i32) -> String {
     name.into()
 }
 
-/// Whose doing the end of a process was, as far as one can see: its own, a person's, or that of a shortage.
+/// Returns the cause of a process's end, as far as the supervisor can see.
 pub fn fault_of(exit: Option<Exit>) -> Fault {
     match exit {
         None | Some(Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown) => Fault::Other,

@@ -1,5 +1,5 @@
-//! Who may come in, and what may he have? The sockets that a stack listens at, whom it is for, and which
-//! ports users may have.
+//! The access to a stack: the sockets that it listens at, the users that it serves, and the ports that they
+//! may have.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,16 +13,16 @@ use super::doors::{Doors, asker};
 use super::tokens::{ADMINISTRATION, LISTENER};
 use super::users::Users;
 
-/// The way into the stack.
+/// The access to the stack.
 pub struct Gate {
     doors: Doors,
-    /// Who may ask for what.
+    /// The users that may ask for what.
     rights: Rights,
     users: Users,
 }
 
 impl Gate {
-    /// One with these sockets, for whom `rights` says.
+    /// Creates the access through these sockets for the users of `rights`.
     pub fn new(doors: Doors, rights: Rights, users: Users) -> Gate {
         Gate { doors, rights, users }
     }
@@ -33,43 +33,43 @@ impl Gate {
         epoll.add(&self.doors.administration, ADMINISTRATION, EventFlags::IN)
     }
 
-    /// The next connection at a door.
+    /// Accepts the next connection at a door.
     pub fn accept(&self, door: Door) -> io::Result<Channel> {
         self.doors.listener(door).accept(Blocking::No)
     }
 
-    /// The sockets for applications and for administration, for the next supervisor.
+    /// Returns the sockets for applications and for administration, for the next supervisor.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.doors.applications.as_fd(), self.doors.administration.as_fd()]
     }
 
-    /// Who may ask for what.
+    /// Returns the rights of users.
     pub fn rights(&self) -> &Rights {
         &self.rights
     }
 
-    /// Whether who has these credentials may have sessions of its own.
+    /// Says whether a process with these credentials may have sessions of its own.
     pub fn may_attach(&self, peer: Peer) -> bool {
         self.rights.may_attach(asker(peer))
     }
 
-    /// Whether somebody may ask for what concerns the stack as a whole. `opened`: who has connected; `asks`:
-    /// who has sent the request.
+    /// Says whether a request may concern the stack as a whole. `opened` has connected; `asks` has sent the
+    /// request, if the kernel says who did.
     pub fn may_administer(&self, opened: Peer, asks: Option<Peer>) -> bool {
         self.rights.may_administer(asker(opened), asks.map(asker))
     }
 
-    /// Whether a process that has these credentials now may have `port`.
+    /// Says whether a process that has these credentials now may have `port`.
     pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
         self.users.may_bind(peer, port)
     }
 
-    /// What a session may have that `peer` opens.
+    /// Returns the rights of a session that `peer` opens.
     pub fn user_of(&self, peer: &Peer) -> User {
         self.users.anybody(peer)
     }
 
-    /// What a session may have of which it is known for whom it counts.
+    /// Returns the rights of a session that counts for the user `counts_for`.
     pub fn counting_for(&self, counts_for: Option<u32>) -> User {
         self.users.counting_for(counts_for)
     }

@@ -1,11 +1,11 @@
-//! How much memory is there for the stack, and how much is left of it? As much as `[memory] limit` says, as
-//! its memory cgroup and those above it have (cgroups(7), both versions), and the machine; whichever has
-//! least left.
+//! Measures how much memory there is for the stack, and how much is left. The bounds are `[memory] limit`,
+//! the memory cgroup and those above it (cgroups(7), both versions), and the machine; the tightest counts.
 //!
-//! What a page of shared memory costs is charged to the cgroup of whoever touches it first: receive buffers
-//! to the replicas', which is the supervisor's, send buffers to the application's. So the bound on receive
-//! buffers is taken from what is read here; send buffers of a program count where it is in the same cgroup,
-//! and in `[memory] limit` in any case (`usage.rs`). What is short, `atoll_supervisor::Shortness` says.
+//! A page of shared memory is charged to the cgroup of the process that touches it first: receive buffers to
+//! the replicas' cgroup, which is the supervisor's, and send buffers to the application's. The bound on
+//! receive buffers is therefore taken from what is read here. Send buffers count where the program is in the
+//! same cgroup, and always in `[memory] limit` (`usage.rs`). `atoll_supervisor::Shortness` judges what is
+//! short.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -17,17 +17,17 @@ use atoll_supervisor::{Room, RoomOf, Shortness, Stalls};
 
 use crate::clock;
 
-/// Looks at it now and then.
+/// Measures memory now and then.
 #[derive(Debug)]
 pub(super) struct Gauge {
     sources: Vec<Source>,
-    /// What all receive buffers may take.
+    /// The most bytes that all receive buffers may take.
     buffers_max: u64,
     shortness: Shortness,
 }
 
-/// Where it says how much there is, how much is used, and who waits for it. Open since the start: files are
-/// out of reach later.
+/// A bound and the files that tell its size, its use and the processes that wait for memory. The files are
+/// open from the start, because they cannot be opened later.
 #[derive(Debug)]
 struct Source {
     what: What,
@@ -36,7 +36,7 @@ struct Source {
 
 #[derive(Debug)]
 enum What {
-    /// What the stack itself may take.
+    /// The stack's own limit, in bytes.
     Limit(u64),
     Cgroup {
         limit: File,
@@ -47,7 +47,7 @@ enum What {
     Machine(File),
 }
 
-/// What says for how long processes have waited for memory.
+/// The file that tells how long processes have waited for memory.
 #[derive(Debug)]
 struct Waiting {
     file: File,
@@ -55,7 +55,7 @@ struct Waiting {
 }
 
 impl Gauge {
-    /// `limit`: what the stack may take.
+    /// Opens all files that there are. `limit` is the stack's own limit in bytes.
     pub fn open(now: Instant, limit: Option<u64>) -> Gauge {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let mut sources: Vec<Source> = folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
@@ -71,46 +71,47 @@ impl Gauge {
         Gauge { sources, buffers_max, shortness: Shortness::new(now) }
     }
 
-    /// What all receive buffers may take.
+    /// Returns the most bytes that all receive buffers may take.
     pub fn buffers_max(&self) -> u64 {
         self.buffers_max
     }
 
-    /// How short it is.
+    /// Returns the level of the last measurement.
     pub fn level(&self) -> MemoryLevel {
         self.shortness.level()
     }
 
-    /// When to look again.
+    /// Returns when the next measurement is due.
     pub fn next_timeout(&self) -> Instant {
         self.shortness.next_timeout()
     }
 
-    /// Looks. `used`: what the stack takes, if somebody wants to know. Returns whether the level has changed.
+    /// Measures memory, and returns whether the level has changed. `used` measures the stack's own use in
+    /// bytes; it is called only if that matters.
     pub fn look(&mut self, now: Instant, used: impl Fn() -> u64) -> bool {
         let started = clock::now();
         let has_limit = self.sources.iter().any(|source| matches!(source.what, What::Limit(_)));
         self.sources.iter_mut().filter_map(|source| source.waiting.as_mut()).for_each(|waiting| waiting.look(now));
-        // What the stack takes is asked only where it matters: it takes time.
+        // Measuring the stack's own use takes time, so it is done only where it matters.
         let known = if has_limit { used() } else { 0 };
         let rooms: Vec<Room> = self.sources.iter().filter_map(|source| source.room(known)).collect();
         let used = if !has_limit && self.shortness.wants_usage(&rooms) { used() } else { known };
         self.shortness.judge(now, &rooms, used, clock::now().since(started))
     }
 
-    /// Where least is left, and what that is. `used`: what the stack takes.
+    /// Returns the tightest room. `used` is the stack's own use in bytes.
     pub fn tightest(&self, used: u64) -> Option<Room> {
         self.sources.iter().filter_map(|source| source.room(used)).min_by_key(|room| room.tightness())
     }
 
-    /// Whether processes wait for memory, as far as the kernel says it.
+    /// Says whether processes wait for memory, as far as the kernel reports it.
     pub fn stalls(&self) -> bool {
         self.sources.iter().filter_map(|source| source.waiting.as_ref()).any(|waiting| waiting.stalls.are_many())
     }
 }
 
 impl Source {
-    /// One that has a limit, or may get one.
+    /// Opens the files of a cgroup that has a limit, or may get one.
     fn cgroup(folder: &Path, is_v2: bool, now: Instant) -> Option<Source> {
         let open = |name: &str| File::open(folder.join(name)).ok();
         let names = match is_v2 {
@@ -123,19 +124,20 @@ impl Source {
             Source { what, waiting: open("memory.pressure").map(|file| Waiting::new(file, now)) }
         } else {
             let what = What::Cgroup { limit, usage, stat, keys: ["total_inactive_file", "total_active_file"] };
-            // Version 1 has none of its own.
+            // Version 1 has no pressure file of its own.
             Source { what, waiting: Waiting::of_machine(now) }
         })
     }
 
-    /// `used`: what the stack takes. `None`: it has no limit, or does not say.
+    /// Returns the room, or `None` if there is no limit or the files do not tell. `used` is the stack's own
+    /// use in bytes.
     fn room(&self, used: u64) -> Option<Room> {
         let (of, all, left) = match &self.what {
             What::Limit(limit) => (RoomOf::Limit, *limit, limit.saturating_sub(used)),
             What::Cgroup { limit, usage, stat, keys } => {
                 let all: u64 = text_of(limit).trim().parse().ok().filter(|limit| *limit < UNLIMITED)?;
                 let used: u64 = text_of(usage).trim().parse().ok()?;
-                // The kernel takes these pages back before it kills anybody.
+                // The kernel reclaims these pages before it kills a process.
                 let stat = text_of(stat);
                 let files = keys.iter().filter_map(|key| value_of(&stat, key)).sum();
                 (RoomOf::Cgroup, all, all.saturating_sub(used.saturating_sub(files)))
@@ -157,12 +159,12 @@ impl Waiting {
         Waiting { file, stalls: Stalls::new(total, now) }
     }
 
-    /// Those of all processes. `None`: this kernel does not count them.
+    /// Opens the file for all processes; returns `None` if this kernel does not count waiting times.
     fn of_machine(now: Instant) -> Option<Waiting> {
         File::open("/proc/pressure/memory").ok().map(|file| Waiting::new(file, now))
     }
 
-    /// How long some process has waited, ever, in microseconds.
+    /// Returns how long some process has ever waited, in microseconds.
     fn total(file: &File) -> Option<u64> {
         let text = text_of(file);
         let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
@@ -176,8 +178,9 @@ impl Waiting {
     }
 }
 
-/// The folders of the memory cgroup of this process and of those above it, nearest first, and whether they
-/// are of version 2. `own`: /proc/self/cgroup, `mounts`: /proc/self/mountinfo.
+/// Returns the folders of this process's memory cgroup and of those above it, the nearest first, each with
+/// whether it is of version 2. `own` is the content of /proc/self/cgroup, `mounts` that of
+/// /proc/self/mountinfo.
 fn folders(own: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
     let mut folders = Vec::new();
     for line in own.lines() {
@@ -187,7 +190,8 @@ fn folders(own: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
         if !is_v2 && !controllers.split(',').any(|controller| controller == "memory") {
             continue;
         }
-        // cgroups(7), proc_pid_mountinfo(5): what of the hierarchy is mounted, and where.
+        // The line says which part of the hierarchy is mounted, and where (cgroups(7),
+        // proc_pid_mountinfo(5)).
         let mount = mounts.lines().find_map(|line| {
             let (front, back) = line.split_once(" - ")?;
             let (mut front, mut back) = (front.split(' ').skip(3), back.split(' '));
@@ -207,7 +211,7 @@ fn folders(own: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
     folders
 }
 
-/// The number behind a word at the beginning of a line.
+/// Returns the number after a word at the beginning of a line.
 fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.split_ascii_whitespace().next()?.parse().ok())
 }
@@ -219,11 +223,11 @@ fn text_of(file: &File) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Version 1 says it has no limit by a number near 2^63.
+/// Version 1 shows the absence of a limit as a number near 2^63.
 const UNLIMITED: u64 = 1 << 62;
-/// So many cgroups above are looked at.
+/// The largest number of cgroups that are read.
 const LEVELS_MAX: usize = 4;
-/// Longest text that is read.
+/// The longest text that is read, in bytes.
 const TEXT_MAX: usize = 8192;
 
 #[cfg(test)]
@@ -232,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// How often it is looked where there is plenty.
+    /// The time between two measurements where there is plenty of memory.
     const SELDOM: Duration = Duration::from_millis(250);
 
     #[test]
@@ -253,7 +257,7 @@ mod tests {
                 (unified, true)
             ]
         );
-        // A container sees its own part of the hierarchy only.
+        // A container sees only its own part of the hierarchy.
         let inside = "36 35 0:31 /docker/7 /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         assert_eq!(folders("0::/docker/7/x\n", inside)[0].0, Path::new("/sys/fs/cgroup/x"));
         assert!(folders("0::/elsewhere\n", inside).is_empty());
@@ -313,7 +317,7 @@ mod tests {
             assert_eq!(gauge.level(), level, "{used} MiB");
             let room = gauge.tightest(used << 20).unwrap();
             assert_eq!((room.all, room.left, room.name()), (limit, limit.saturating_sub(used << 20), "memory.limit"));
-            // More often before it is short than while there is plenty.
+            // Measurements become more frequent before memory is short.
             assert_eq!(gauge.next_timeout() < now + SELDOM, used > 32, "{used} MiB");
         }
     }

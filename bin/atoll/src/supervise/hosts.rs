@@ -1,11 +1,12 @@
-//! Which processes for replicas are there? A process starts without replicas, is given some, and ends when it
-//! has none any more.
+//! The processes for replicas. A process starts without replicas, is given some, and ends when it has none
+//! any more.
 //!
 //! ```text
 //!   number   what people see: replica r is to be in process `places[r]` (`atoll_supervisor::Placement`)
-//!   key      what the supervisor sees: while an upgrade is under way, two builds have processes of the same number
+//!   key      what the supervisor sees: during an upgrade, two builds have processes of the same number
 //! ```
-//! One may stand by: it has no number until one of them has died, whose replicas it is given
+//!
+//! One process may be a standby: it has no number until another process has died, whose replicas it is given
 //! (`atoll_supervisor::Standby`).
 
 use std::io;
@@ -41,58 +42,59 @@ pub struct Hosts {
 pub struct Host {
     duty: Duty,
     program: Rc<Program>,
-    /// `None` in tests.
+    /// The child process; `None` in tests.
     child: Option<Rc<Child>>,
-    /// Over which it is given replicas; `None`: it is to end.
+    /// The socket over which the process is given replicas; `None` if it is to end.
     control: Option<Channel>,
     page: HostPage,
-    /// It has said that it may be given replicas.
+    /// Whether the process has reported that it may be given replicas.
     is_up: bool,
-    /// Until when it has time to end.
+    /// The time after which the process is killed, if it is to end.
     until: Option<Instant>,
 }
 
-/// What a process for replicas says of itself: how it is confined, and what it has died of.
+/// The page on which a process for replicas reports how it is confined, and what it has died of.
 pub struct HostPage {
     page: ReplicaPage<ShmMemory>,
     write: OwnedFd,
 }
 
-/// What a process for replicas has said.
+/// A message of a process for replicas.
 pub enum Said {
-    /// That it may be given replicas.
+    /// The process may be given replicas.
     Up,
-    /// Nothing now.
+    /// There is no message now.
     Nothing,
-    /// It does not speak to us any more.
+    /// The connection to the process is broken.
     Broken,
 }
 
 impl HostPage {
-    /// A new one.
+    /// Creates a new page.
     pub fn create() -> io::Result<HostPage> {
         HostPage::resume(create_memfd("atoll-process", REPLICA_PAGE_BYTES)?)
     }
 
-    /// The one that another supervisor has made.
+    /// Maps the page that an earlier supervisor has made.
     pub fn resume(write: OwnedFd) -> io::Result<HostPage> {
         let read = open_for_reading(write.as_fd())?;
         Ok(HostPage { page: ReplicaPage(ShmMemory::map(&read, REPLICA_PAGE_BYTES, Access::ReadOnly)?), write })
     }
 
-    /// For the process.
+    /// Returns the descriptor for the process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.write.as_fd()
     }
 }
 
 impl Host {
-    /// One that was just started.
+    /// Creates the entry of a process that was just started.
     pub fn new(duty: Duty, program: Rc<Program>, child: Option<Rc<Child>>, control: Channel, page: HostPage) -> Host {
         Host { duty, program, child, control: Some(control), page, is_up: false, until: None }
     }
 
-    /// One that another supervisor has started. `control`: `None` if it is to end.
+    /// Creates the entry of a process that an earlier supervisor has started. `control` is `None` if it is to
+    /// end.
     pub fn resume(
         number: usize,
         program: Rc<Program>,
@@ -104,12 +106,12 @@ impl Host {
         Host { duty: Duty::Replicas(number), program, child, control, page, is_up, until: None }
     }
 
-    /// It is to end soon.
+    /// Notes that the process is to end soon.
     pub fn set_ending(&mut self) {
         self.until = Some(clock::now() + ENDING_TIME);
     }
 
-    /// Its number; `None`: it stands by.
+    /// Returns the number of the process, or `None` if it is a standby.
     pub fn number(&self) -> Option<usize> {
         match self.duty {
             Duty::Replicas(number) => Some(number),
@@ -117,7 +119,7 @@ impl Host {
         }
     }
 
-    /// How much memory of its own one that stands by has ready.
+    /// Returns how many bytes of memory of its own a standby has ready.
     pub fn memory(&self) -> Option<u64> {
         match self.duty {
             Duty::Standby { memory } => Some(memory),
@@ -125,37 +127,38 @@ impl Host {
         }
     }
 
-    /// What it is a process of.
+    /// Returns the build that the process runs.
     pub fn program(&self) -> &Rc<Program> {
         &self.program
     }
 
-    /// `None` in tests.
+    /// Returns the child process; `None` in tests.
     pub fn child(&self) -> Option<&Rc<Child>> {
         self.child.as_ref()
     }
 
-    /// The number of the process.
+    /// Returns the pid of the process.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(|child| child.pid())
     }
 
-    /// Over which it is given replicas; `None`: it is to end.
+    /// Returns the socket over which the process is given replicas, or `None` if it is to end.
     pub fn intake(&self) -> Option<&Channel> {
         self.control.as_ref()
     }
 
-    /// Whether it has said that it may be given replicas.
+    /// Says whether the process has reported that it may be given replicas.
     pub fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// The forbidden system call that has ended it, if one has.
+    /// Returns the forbidden system call that has ended the process, if one has.
     pub fn forbidden_call(&self) -> Option<u32> {
         self.page.page.forbidden_call()
     }
 
-    /// What the next supervisor needs: the page, the pidfd if there is one, the socket if it is not to end.
+    /// Returns what the next supervisor needs: the page, the pidfd if there is one, and the socket unless the
+    /// process is to end.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let child = self.child.as_ref().map(|child| child.pidfd());
         [self.page.write.as_fd()].into_iter().chain(child).chain(self.control.as_ref().map(AsFd::as_fd)).collect()
@@ -163,19 +166,20 @@ impl Host {
 }
 
 impl Hosts {
-    /// None yet.
+    /// Creates an empty list of processes.
     pub fn new(epoll: Rc<Epoll>) -> io::Result<Hosts> {
         let dying = Dying::new()?;
         epoll.add(dying.bell(), DYING, eventfd::WATCHED)?;
         Ok(Hosts { all: Vec::new(), dying, epoll })
     }
 
-    /// The key of the next one.
+    /// Returns the key for the next process.
     pub fn free_key(&self) -> usize {
         self.all.iter().position(Option::is_none).unwrap_or(self.all.len())
     }
 
-    /// Adds one, which is listened to.
+    /// Adds a process and watches its descriptors. Fails if there are too many processes, or the kernel is
+    /// short of something.
     pub fn install(&mut self, key: usize, host: Host) -> io::Result<()> {
         if key >= HOSTS_MAX {
             return Err(io::Error::other("too many processes for replicas"));
@@ -200,60 +204,60 @@ impl Hosts {
         Ok(())
     }
 
-    /// The process with this key.
+    /// Returns the process with this key.
     pub fn get(&self, key: usize) -> Option<&Host> {
         self.all.get(key)?.as_ref()
     }
 
-    /// Those that are there, by key.
+    /// Returns the keys of the existing processes.
     pub fn keys(&self) -> Vec<usize> {
         (0..self.all.len()).filter(|key| self.get(*key).is_some()).collect()
     }
 
-    /// The process of this build that has, or is to have, the replicas of this number.
+    /// Returns the key of the process of this build that has, or is to have, the replicas of this number.
     pub fn find(&self, number: usize, program: &Rc<Program>) -> Option<usize> {
         let is_it =
             |host: &Host| host.number() == Some(number) && host.control.is_some() && Rc::ptr_eq(&host.program, program);
         self.all.iter().position(|host| host.as_ref().is_some_and(is_it))
     }
 
-    /// The process that stands by.
+    /// Returns the key of the standby.
     pub fn standby(&self) -> Option<usize> {
         let is_it = |host: &Host| host.number().is_none() && host.control.is_some();
         self.all.iter().position(|host| host.as_ref().is_some_and(is_it))
     }
 
-    /// The process, which has stood by, is the one with this number from now on.
+    /// Gives a standby this number.
     pub fn appoint(&mut self, key: usize, number: usize) {
         if let Some(host) = self.all.get_mut(key).and_then(Option::as_mut) {
             host.duty = Duty::Replicas(number);
         }
     }
 
-    /// Pages that say how processes are confined.
+    /// Returns the pages that tell how processes are confined.
     pub fn pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
         self.all.iter().flatten().filter(|host| host.is_up).map(|host| &host.page.page)
     }
 
-    /// Those that have replicas, stand by, or are about to end.
+    /// Returns the processes that have replicas, stand by, or are about to end.
     pub fn children(&self) -> impl Iterator<Item = &Rc<Child>> {
         self.all.iter().flatten().filter_map(|host| host.child.as_ref())
     }
 
-    /// Ends a process that has had time enough. Its end is noticed as those of others are.
+    /// Kills a process that has had time enough. Its end is noticed as that of others is.
     pub fn kill(&self, key: usize) {
         if let Some(Host { child: Some(child), .. }) = self.get(key) {
             let _ = child.kill(Signal::KILL);
         }
     }
 
-    /// When one has had time enough to end, or is to be reaped.
+    /// Returns when the next process is to be killed or reaped.
     pub fn next_timeout(&self) -> Option<Instant> {
         let until = self.all.iter().flatten().filter_map(|host| host.until).min();
         until.into_iter().chain(self.dying.next_timeout()).min()
     }
 
-    /// Ends those that should have ended, and reaps those that have.
+    /// Kills processes that should have ended, and reaps those that have.
     pub fn look_after(&mut self, now: Instant) {
         for host in self.all.iter_mut().flatten() {
             if let (Some(child), Some(until)) = (&host.child, &mut host.until)
@@ -266,15 +270,15 @@ impl Hosts {
         self.dying.reap(now);
     }
 
-    /// Waits for all to end, at the end of the stack, for so long.
+    /// Waits for all processes to end, at the end of the stack, for at most `time`.
     pub fn end(&mut self, time: Duration) {
         let deadline = clock::now() + time;
-        // Those that were never given a replica end when their sockets close.
+        // Processes that were never given a replica end when their sockets close.
         let all: Vec<_> = std::mem::take(&mut self.all).into_iter().flatten().filter_map(|host| host.child).collect();
         all.iter().for_each(|child| await_end(child, deadline));
     }
 
-    /// Hears what a process says.
+    /// Receives a message of a process.
     pub fn hear(&mut self, key: usize) -> Said {
         let mut buffer = [0; 64];
         loop {
@@ -295,9 +299,9 @@ impl Hosts {
         }
     }
 
-    /// A process does not speak to us any more, or one of its replicas does not. Ended is ended: nothing is
-    /// left behind half alive. Returns how it ended, if it has; otherwise it is killed, and its end will be
-    /// reported with the reason.
+    /// Handles a broken connection to a process or to one of its replicas. Returns how the process ended, if
+    /// it has; otherwise it is killed, so that no part of it stays alive, and its end is reported later with
+    /// the reason.
     pub fn broke(&self, key: usize) -> Option<Option<Exit>> {
         let host = self.get(key)?;
         match host.child.as_ref().map(|child| (child, child.try_wait())) {
@@ -313,7 +317,7 @@ impl Hosts {
         }
     }
 
-    /// How a process has ended, if it has.
+    /// Returns how a process has ended, if it has.
     pub fn ended(&self, key: usize) -> Option<Option<Exit>> {
         let child = self.get(key)?.child.as_ref()?;
         match child.try_wait() {
@@ -322,10 +326,10 @@ impl Hosts {
         }
     }
 
-    /// Takes a process off the list, which has ended or is about to.
+    /// Removes a process that has ended or is about to.
     pub fn take(&mut self, key: usize) -> Option<Host> {
         let host = self.all.get_mut(key).and_then(Option::take)?;
-        // The guardian has its descriptors, too: only so are they out of the set.
+        // The guardian has the descriptors, too, so closing them would not remove them from the epoll set.
         let control = host.control.as_ref().map(AsFd::as_fd);
         for fd in control.into_iter().chain(host.child.as_ref().map(|child| (**child).as_fd())) {
             let _ = self.epoll.delete(fd);
@@ -333,10 +337,10 @@ impl Hosts {
         Some(host)
     }
 
-    /// Lets a process end that has no replicas. Returns whether that is news.
+    /// Lets a process without replicas end. Returns whether it was not told to before.
     pub fn close(&mut self, key: usize, now: Instant) -> bool {
         let Some(Some(host)) = self.all.get_mut(key) else { return false };
-        // With the socket closed it ends also if it was never given any.
+        // A process that was never given a replica also ends when the socket closes.
         let Some(control) = host.control.take() else { return false };
         host.until = Some(now + ENDING_TIME);
         let is_fake = host.child.is_none();
@@ -347,9 +351,9 @@ impl Hosts {
         true
     }
 
-    /// A process that is about to end, killed by somebody: it does nothing more, and is reaped later. To be
-    /// taken off the list ([`Hosts::take`]). Of whom it cannot be said whose fault that is, the exit status
-    /// tells a little later.
+    /// Returns the key of a process that is about to end because it was killed: it executes nothing more, and
+    /// is reaped later. Take it off the list with [`Hosts::take`]. A process that reports a fault of its own
+    /// is left to its pidfd, because its exit status is needed.
     pub fn take_dying(&mut self) -> Option<usize> {
         let is_dying = |host: &Host| host.is_up && host.pid().is_some_and(was_killed) && !host.page.page.is_at_fault();
         let key = self.all.iter().position(|host| host.as_ref().is_some_and(is_dying))?;

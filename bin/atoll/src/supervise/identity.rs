@@ -1,4 +1,4 @@
-//! What is a stack, besides its configuration?
+//! The properties of a stack besides its configuration.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use atoll_supervisor::{Mac, Steering};
 
 use crate::setup::ServerUser;
 
-/// What does not change while the stack is up, besides its configuration.
+/// The properties that do not change while the stack is up, besides its configuration.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The user whose processes may attach.
     pub uid: u32,
-    /// The supervisor's process.
+    /// The supervisor's pid.
     pub pid: u32,
-    /// The process that keeps what the next supervisor needs, if there is one.
+    /// The pid of the guardian, which keeps what the next supervisor needs, if there is one.
     pub guardian: Option<u32>,
     /// How many supervisors the stack has had before this one.
     pub takeovers: u32,
@@ -22,14 +22,14 @@ pub struct Identity {
     pub socket: PathBuf,
     /// When the stack started.
     pub started: Instant,
-    /// Own hardware address.
+    /// The stack's own hardware address.
     pub mac: Mac,
-    /// Name of the TAP device.
+    /// The name of the TAP device.
     pub device: Option<String>,
     /// Whether the link segments.
     pub offload: bool,
-    /// Who steers.
+    /// The component that steers incoming frames.
     pub steering: Steering,
-    /// The user that servers run as; `None`: the supervisor's.
+    /// The user that servers run as; `None` means the supervisor's.
     pub servers: Option<ServerUser>,
 }

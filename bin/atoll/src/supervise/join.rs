@@ -1,19 +1,18 @@
-//! How are two stacks joined by shared memory? The one that starts first makes the memory, the other one asks
-//! for it.
+//! Joins two stacks by shared memory. The one that starts first makes the memory, the other one asks for it.
 //!
 //! ```text
-//!   host (started first)                                    guest
+//!   host (started first)                                guest
 //!     makes: rings, the guest's stack page and bells
-//!     its replicas start with these                           connects to the host's socket for administration
+//!     its replicas start with these                       connects to the host's socket for administration
 //!                                     <-- {"cmd":"join_link"} --
 //!     -- rings, guest's stack page, host's stack page, -->
-//!        guest's bells, host's bells                          uses page and bells as its own, writes its facts
-//!     replicas see the facts: the link is up                  replicas start: the link is up
+//!        guest's bells, host's bells                      uses page and bells as its own, writes its facts
+//!     replicas see the facts: the link is up              replicas start: the link is up
 //!   guest's connection closes: the facts are erased,
 //!   the link is down, and another guest may come
 //! ```
-//! So nothing has to be passed to a replica that runs already. A host that ends takes the link with it: its
-//! guest must be started again, because the memory of the rings is the host's.
+//! Nothing has to be passed to a running replica. A host that ends takes the link with it: its guest must be
+//! started again, because the memory of the rings is the host's.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,13 +39,13 @@ pub struct HostedLink {
     guest_page_write: Rc<OwnedFd>,
     guest_page_read: Rc<OwnedFd>,
     guest_bells: Vec<Rc<OwnedFd>>,
-    /// Bells of this stack's replicas, for the guest; padded to the largest number there may be.
+    /// Bells of this stack's replicas, for the guest; padded to the largest number of replicas.
     own_bells: Vec<Rc<OwnedFd>>,
     own_page_read: Rc<OwnedFd>,
     has_guest: bool,
 }
 
-/// Which end of a shared-memory link this stack is, if it has one.
+/// The end of a shared-memory link that this stack has, if it has one.
 #[derive(Debug, Default)]
 pub struct Link {
     /// The link that this stack hosts.
@@ -56,24 +55,24 @@ pub struct Link {
 }
 
 impl Link {
-    /// One that this stack hosts, or has joined.
+    /// Creates the state of a link that this stack hosts or has joined.
     pub fn new(hosted: Option<HostedLink>, host: Option<Channel>) -> Link {
         Link { hosted, host }
     }
 
-    /// The link that this stack hosts, or why there is none.
+    /// Returns the link that this stack hosts, or a text for people why there is none.
     pub fn hosted(&mut self, config: &Config) -> Result<&mut HostedLink, String> {
         self.hosted.as_mut().ok_or_else(|| no_link(config, self.host.is_some()))
     }
 
-    /// The guest's connection closed.
+    /// Handles the end of the guest's connection.
     pub fn guest_left(&mut self) {
         if let Some(hosted) = &mut self.hosted {
             hosted.guest_left();
         }
     }
 
-    /// Whether the other stack is there; `None`: there is no link.
+    /// Says whether the other stack is present; returns `None` if there is no link.
     pub fn is_peer_present(&self) -> Option<bool> {
         match (&self.hosted, &self.host) {
             (Some(hosted), _) => Some(hosted.has_guest()),
@@ -83,18 +82,18 @@ impl Link {
     }
 }
 
-/// What a guest got.
+/// The guest's part of a link that it has joined.
 #[derive(Debug)]
 pub struct JoinedLink {
-    /// The connection that says "still there" in both directions.
+    /// The connection by which each end notices the end of the other.
     pub host: Channel,
-    /// Memory for the own stack page.
+    /// The memory for the guest's own stack page.
     pub stack_page: OwnedFd,
-    /// Bells for the own replicas, [`REPLICAS_MAX`] of them.
+    /// The bells for the guest's own replicas, [`REPLICAS_MAX`] of them.
     pub bells: Vec<Rc<OwnedFd>>,
     /// The host's stack page.
     pub host_page: StackPage<ShmMemory>,
-    /// What own replicas inherit, in the order of `setup.rs`.
+    /// The descriptors that the guest's own replicas inherit, in the order of `setup.rs`.
     pub for_replicas: Vec<Rc<OwnedFd>>,
 }
 
@@ -109,7 +108,7 @@ struct JoinedFacts {
 }
 
 impl HostedLink {
-    /// Makes a link for a guest to come. `own_bells`, `own_page_read`: of this stack.
+    /// Makes a link for a guest to come. `own_bells` and `own_page_read` are this stack's.
     pub fn create(own_bells: &[Rc<OwnedFd>], own_page_read: Rc<OwnedFd>) -> io::Result<HostedLink> {
         let page = create_memfd("atoll-guest-stack", STACK_PAGE_BYTES)?;
         let last = own_bells.last().cloned();
@@ -126,14 +125,15 @@ impl HostedLink {
         })
     }
 
-    /// What own replicas inherit, in the order of `setup.rs`.
+    /// Returns the descriptors that the host's own replicas inherit, in the order of `setup.rs`.
     pub fn for_replicas(&self) -> Vec<Rc<OwnedFd>> {
         let mut fds = vec![self.rings.clone(), self.guest_page_read.clone()];
         fds.extend(self.guest_bells.iter().cloned());
         fds
     }
 
-    /// Lets the stack `from` in; gives the answer with its descriptors, or why not.
+    /// Lets the stack `from` join. Returns the answer with its descriptors, or a text for people why it may
+    /// not join.
     pub fn join(
         &mut self,
         config: &Config,
@@ -160,20 +160,20 @@ impl HostedLink {
         Ok((serde_json::to_vec(&packet).map_err(|error| error.to_string())?, fds))
     }
 
-    /// The guest's connection closed.
+    /// Handles the end of the guest's connection.
     pub fn guest_left(&mut self) {
         self.has_guest = false;
-        // Erases the magic number at the start, so that the page has no facts.
+        // Without the magic number at its start the page has no facts.
         self.guest_page.0.store32_release(0, 0);
     }
 
-    /// Whether a guest is there.
+    /// Says whether there is a guest.
     pub fn has_guest(&self) -> bool {
         self.has_guest
     }
 }
 
-/// Why a stack without a hosted link lets nobody join.
+/// Returns why a stack without a hosted link lets no other stack join.
 pub fn no_link(config: &Config, is_guest: bool) -> String {
     let name = &config.name;
     if is_guest {
@@ -185,9 +185,10 @@ pub fn no_link(config: &Config, is_guest: bool) -> String {
     }
 }
 
-/// Asks the stack whose socket for administration is at `socket` for its link; `None` if no such stack is up.
+/// Asks the stack whose socket for administration is at `socket` for its link; returns `None` if no such
+/// stack is up.
 pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Failure> {
-    // It may be starting: until it is ready, the request waits in its socket.
+    // The other stack may be starting: until it is ready, the request waits in its socket.
     let host = match Channel::connect_to_own(socket, HOST_TIME) {
         Ok(host) => host,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -222,7 +223,7 @@ pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Fa
     Ok(Some(JoinedLink { host, stack_page, bells, host_page, for_replicas }))
 }
 
-/// Whether the other end of a connection on which nothing is said is still there.
+/// Says whether the other end of an idle connection still exists.
 pub fn is_connected(channel: &Channel) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut set = [PollFd::new(channel, PollFlags::RDHUP)];
@@ -230,7 +231,7 @@ pub fn is_connected(channel: &Channel) -> bool {
     poll(&mut set, Some(&now)).is_ok() && !set[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP)
 }
 
-/// The other stack is too busy, or hangs; that may pass.
+/// Returns the error for a stack that is too busy, or hangs; that may pass.
 fn silent(socket: &Path) -> Failure {
     Failure::of_shortage(format!("the stack at {} does not answer", socket.display()))
 }
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(fds.len(), 3 + 2 * REPLICAS_MAX);
         assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("in use"));
 
-        // What the guest writes on its page is what the host's replicas read, until the guest leaves.
+        // The host's replicas read what the guest writes on its page, until the guest leaves.
         let theirs = StackPage(ShmMemory::map(&*fds[1], STACK_PAGE_BYTES, Access::ReadWrite).unwrap());
         let for_replicas = link.for_replicas();
         let seen = StackPage(ShmMemory::map(&*for_replicas[1], STACK_PAGE_BYTES, Access::ReadOnly).unwrap());

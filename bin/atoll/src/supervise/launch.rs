@@ -1,4 +1,4 @@
-//! Who starts the processes of servers, for the first time and again?
+//! Starts the processes of servers, for the first time and again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use crate::setup::LinkSide;
 
 /// The stack that servers are started for.
 pub struct Stack<'a> {
-    /// Its configuration.
+    /// The configuration of the stack.
     pub config: &'a Config,
-    /// What it is besides.
+    /// The properties of the stack besides its configuration.
     pub identity: &'a Identity,
-    /// The memory that its processes share.
+    /// The memory that the stack's processes share.
     pub memory: &'a StackMemory,
 }
 
@@ -32,15 +32,15 @@ impl Stack<'_> {
     }
 }
 
-/// Starts servers. The supervisor's tests have one of their own.
+/// Starts servers. The supervisor's tests implement it without processes.
 pub trait Launch {
-    /// The queues of the device, if there is one.
+    /// Returns the queues of the device, if there is one.
     fn queues(&self) -> &[OwnedFd] {
         &[]
     }
 
-    /// Starts a process for replicas, of this build, which has none yet. `page`: where it says how it is
-    /// confined. Returns it, and the end of the socket over which it is given some.
+    /// Starts a process for replicas, of this build, which has no replica yet. It reports on `page` how it is
+    /// confined. Returns the process, and the end of the socket over which it is given replicas.
     fn start_host(
         &mut self,
         duty: Duty,
@@ -49,12 +49,13 @@ pub trait Launch {
         stack: &Stack<'_>,
     ) -> Result<(Option<Child>, Channel), Failure>;
 
-    /// Gives the replica with this number to the process at the other end of `host`, as the incarnation that
-    /// `epochs` say of it. Returns the control socket's end.
+    /// Gives the replica with this number to the process at the other end of `host`, as its incarnation in
+    /// `epochs`. Returns the supervisor's end of the control socket.
     fn place(&mut self, replica: usize, host: &Channel, epochs: &[u32], stack: &Stack<'_>) -> Result<Channel, Failure>;
 
-    /// Starts the server with this number, which is no replica, of this build, as the incarnation that
-    /// `epochs`, by number, say of it. Returns its process, and the control socket's end.
+    /// Starts the server with this number, which is no replica, of this build, as its incarnation in
+    /// `epochs`, which is indexed by server. Returns the process, and the supervisor's end of the control
+    /// socket.
     fn launch(
         &mut self,
         server: usize,
@@ -69,9 +70,9 @@ pub trait Launch {
 pub struct Launcher {
     /// The device, if there is one.
     pub device: Option<TapDevice>,
-    /// Descriptors of the shared-memory link, in the order of `setup.rs`; empty: none.
+    /// Descriptors of the shared-memory link, in the order of `setup.rs`; empty if there is none.
     pub link: Vec<Rc<OwnedFd>>,
-    /// Which end of it this stack is.
+    /// The end of the link that this stack has.
     pub link_side: Option<LinkSide>,
 }
 

@@ -1,4 +1,4 @@
-//! What does the supervisor own? The memory and the bells of the stack, and of each session.
+//! The memory and the bells that the supervisor owns: those of the stack, and those of each session.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -22,72 +22,71 @@ use crate::clock;
 /// The memory that all processes of the stack share.
 #[derive(Debug)]
 pub struct StackMemory {
-    /// The stack page; this mapping is the only one that can write it.
+    /// The stack page. Only the mapping of the supervisor that made it can write it.
     pub stack: StackPage<ShmMemory>,
-    /// The page on the link where the other stack reads the same, if that one has made the link.
+    /// The page on the link where the other stack reads the same facts, if that stack has made the link.
     pub on_link: Option<StackPage<ShmMemory>>,
-    /// The stack page, as it was made.
+    /// The descriptor with which the stack page was made.
     pub stack_write: OwnedFd,
     /// The stack page, opened for reading only.
     pub stack_read: Rc<OwnedFd>,
-    /// The rings between servers, and what only they may know.
+    /// The rings between servers, and their keys.
     pub pairs: Pairs,
-    /// What grants and passes are sealed with.
+    /// The key with which grants and passes are sealed.
     pub lease_key: [u8; 16],
-    /// Page and bell of each server, by number. No application sees those of servers that are no replicas.
+    /// Page and bell of each server, by number. Applications see only those of replicas.
     servers: Vec<ServerMemory>,
-    /// What each replica leaves to its successor. Nobody else maps it for writing.
+    /// The memory that each replica leaves to its successor; no other process maps it for writing.
     pub ledgers: Vec<OwnedFd>,
 }
 
 /// The memory of one server.
 #[derive(Debug)]
 pub struct ServerMemory {
-    /// Its page, mapped for reading.
+    /// The server's page, mapped for reading.
     pub page: ReplicaPage<ShmMemory>,
-    /// Its page, for the replica itself.
+    /// The server's page, for the server itself.
     pub page_write: OwnedFd,
-    /// Its page, for applications. Nobody can open it again for writing, if the kernel lets the supervisor
-    /// have [`Views`].
+    /// The server's page, for applications. They cannot open it again for writing, if the kernel lets the
+    /// supervisor have [`Views`].
     pub page_read: Rc<OwnedFd>,
-    /// Its bell, for the other servers and the supervisor.
+    /// The server's bell, for the other servers and the supervisor.
     pub bell: Rc<OwnedFd>,
 }
 
-/// How many bytes the kernel has allocated for this memory. It is counted in units of 512 (st_blocks,
+/// Returns how many bytes the kernel has allocated for this memory; it counts in units of 512 (st_blocks,
 /// inode(7)).
 fn allocated(memory: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(memory).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
 }
 
 impl StackMemory {
-    /// How many bytes the kernel has allocated for it: ledgers and rings. Pages of facts are some kilobytes,
-    /// and do not grow.
+    /// Returns how many bytes the kernel has allocated for ledgers and rings. Pages of facts are some
+    /// kilobytes, and do not grow.
     pub fn allocated(&self) -> u64 {
         self.ledgers.iter().map(AsFd::as_fd).chain(self.pairs.all()).map(allocated).sum()
     }
 
-    /// The version that the ledger of a replica says of itself; `None`: nothing is in it yet.
+    /// Returns the version that is in the ledger of a replica, or `None` if nothing was written yet.
     pub fn ledger_version(&self, index: usize) -> Option<u32> {
         let ledger = self.ledgers.get(index)?;
         written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?)
     }
 
-    /// The sessions that the ledger of a replica names, which has died; `None`: it cannot be read. Who has
-    /// written it may have been taken over: then it says what it likes, up to as many records as there may
-    /// be.
+    /// Returns the sessions that the ledger of a dead replica names, or `None` if it cannot be read. If the
+    /// replica was compromised, the result may be anything, up to the number of records.
     pub fn sessions_in_ledger(&self, index: usize) -> Option<BTreeSet<SessionId>> {
         let ledger = ShmMemory::map(self.ledgers.get(index)?, LEDGER_BYTES, Access::ReadOnly).ok()?;
         sessions_in(ledger, LedgerConfig::STACK).ok()
     }
 
-    /// Whether there were replicas before.
+    /// Says whether there were replicas before.
     pub fn has_past(&self) -> bool {
         (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
     }
 
-    /// Memory for a stack of one replica per bell. `on_link`: the page that the other end of a link has made
-    /// for this stack.
+    /// Makes memory for a stack of one replica per bell. `on_link` is the page that the other end of a link
+    /// has made for this stack.
     pub fn create(bells: Vec<Rc<OwnedFd>>, on_link: Option<OwnedFd>) -> io::Result<StackMemory> {
         let on_link = match on_link {
             Some(page) => Some(StackPage(ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?)),
@@ -113,8 +112,8 @@ impl StackMemory {
         })
     }
 
-    /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the
-    /// first `replicas`, its ledger and its page for reading.
+    /// Maps the memory of a stack that is up. `parts` has, for each server by number, its page and its bell
+    /// and, for the first `replicas`, its ledger and its page for reading.
     pub fn resume(stack: OwnedFd, pairs: Pairs, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
         let (mut servers, mut ledgers) = (Vec::new(), Vec::new());
         for part in parts {
@@ -123,7 +122,7 @@ impl StackMemory {
                 return Err(io::Error::other("a server without memory"));
             };
             ledgers.extend(part.next());
-            // An earlier build has no page for reading to leave.
+            // Builds of before leave no page for reading.
             let page_read = part.next().map_or_else(|| open_for_reading(page.as_fd()), Ok)?;
             servers.push(ServerMemory::resume(page, page_read, Rc::new(bell))?);
         }
@@ -131,11 +130,11 @@ impl StackMemory {
             return Err(io::Error::other("a replica without a ledger"));
         }
         Ok(StackMemory {
-            // Sealed: who made it was the last to map it for writing, and nothing on it changes.
+            // The page is sealed: its maker was the last to map it for writing, and nothing on it changes.
             stack: StackPage(ShmMemory::map(&stack, STACK_PAGE_BYTES, Access::ReadOnly)?),
             stack_read: Rc::new(open_for_reading(stack.as_fd())?),
             stack_write: stack,
-            // Such a stack is not left to anybody.
+            // A stack on a link has no guardian, so no supervisor takes it over.
             on_link: None,
             lease_key: pairs.lease_key()?,
             pairs,
@@ -144,8 +143,8 @@ impl StackMemory {
         })
     }
 
-    /// Adds what depends on which servers there are: memory for those that are no replicas, and between those
-    /// that talk.
+    /// Adds the memory that depends on the plan: that of servers other than replicas, and that between
+    /// servers that talk.
     pub fn add_plan(&mut self, plan: &Plan) -> io::Result<()> {
         self.pairs.add(plan)?;
         let count = plan.processes().len().saturating_sub(self.servers.len());
@@ -155,25 +154,25 @@ impl StackMemory {
         Ok(())
     }
 
-    /// Those of all servers, by number.
+    /// Returns the memory of all servers, by number.
     pub fn servers(&self) -> &[ServerMemory] {
         &self.servers
     }
 
-    /// Those of the replicas.
+    /// Returns the memory of the replicas.
     pub fn replicas(&self) -> &[ServerMemory] {
-        // Each has a ledger.
+        // Each replica has a ledger.
         &self.servers[..self.ledgers.len()]
     }
 
-    /// Those of the servers that are no replicas.
+    /// Returns the memory of the servers that are no replicas.
     pub fn others(&self) -> &[ServerMemory] {
         &self.servers[self.ledgers.len()..]
     }
 }
 
 impl ServerMemory {
-    /// `views`: where its page is, if others are to read it.
+    /// Makes the memory of a server. Its page is in `views`, if others are to read it.
     fn create(bell: Rc<OwnedFd>, views: Option<&Views>) -> io::Result<ServerMemory> {
         if let Some(views) = views {
             let View { write, read } = views.create("atoll-replica", REPLICA_PAGE_BYTES)?;
@@ -199,34 +198,34 @@ pub fn bells(count: usize) -> io::Result<Vec<Rc<OwnedFd>>> {
 /// is dropped.
 #[derive(Debug)]
 pub struct SessionMemory {
-    /// The process that opened it.
+    /// The pid of the process that opened the session.
     pub pid: u32,
-    /// Whose that is.
+    /// The rights of that process's user.
     pub user: User,
     app_page: Rc<OwnedFd>,
-    /// By which replicas wake its processes.
+    /// The bells by which replicas wake the session's processes.
     bells: Vec<Rc<OwnedFd>>,
     /// One arena per replica.
     arenas: Vec<Rc<OwnedFd>>,
-    /// By which its processes wake each replica. No other session has them: what hangs on them makes ringing
-    /// slow for itself only.
+    /// The bells by which the session's processes wake each replica. No other session has them, so whatever
+    /// watches them slows only its own session's wake-ups.
     doorbells: Vec<Rc<OwnedFd>>,
     config: ArenaConfig,
-    /// Since when there has been something to count.
+    /// When the library's counters started.
     since: Instant,
 }
 
-/// What the library counts in an arena; the numbers are the application's own and may be anything.
+/// The library's counters in an arena. The application writes them, so they may be anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LibraryCalls {
-    /// Socket calls.
+    /// The number of socket calls.
     pub calls: u64,
-    /// Those of them that needed a system call.
+    /// The number of those calls that needed a system call.
     pub with_system_call: u64,
 }
 
 impl LibraryCalls {
-    /// Both together.
+    /// Returns the sum of two counts.
     pub fn plus(self, other: LibraryCalls) -> LibraryCalls {
         LibraryCalls {
             calls: self.calls.saturating_add(other.calls),
@@ -236,7 +235,7 @@ impl LibraryCalls {
 }
 
 impl SessionMemory {
-    /// Memory for a session of `pid`, which is a process of `user`, on `replicas` replicas.
+    /// Makes memory for a session of `pid`, which is a process of `user`, on `replicas` replicas.
     pub fn create(pid: u32, user: User, replicas: usize, config: ArenaConfig) -> io::Result<SessionMemory> {
         let total = config.layout().total;
         Ok(SessionMemory {
@@ -253,13 +252,13 @@ impl SessionMemory {
         })
     }
 
-    /// How many bytes the kernel has allocated for it, whoever has touched them first: send and receive
-    /// buffers.
+    /// Returns how many bytes the kernel has allocated for send and receive buffers, whichever process has
+    /// touched them first.
     pub fn allocated(&self) -> u64 {
         self.arenas.iter().map(|arena| allocated(arena.as_fd())).sum()
     }
 
-    /// All its descriptors.
+    /// Returns all descriptors of the session.
     pub fn descriptors(&self) -> Vec<Rc<OwnedFd>> {
         [self.app_page.clone()]
             .into_iter()
@@ -269,8 +268,8 @@ impl SessionMemory {
             .collect()
     }
 
-    /// The memory that has these descriptors, of a session that was opened after `since`; `None`: it cannot
-    /// be.
+    /// Returns the memory with these descriptors, of a session that was opened after `since`, or `None` if
+    /// their number is wrong.
     pub fn resume(
         (pid, user): (u32, User),
         descriptors: Vec<OwnedFd>,
@@ -295,19 +294,19 @@ impl SessionMemory {
         })
     }
 
-    /// What a replica is told of it.
+    /// Returns the message that notifies a replica of the session.
     pub fn opened(&self, session: u32) -> Request {
         Request::SessionOpened { session, pid: self.pid, config: self.config, user: self.user }
     }
 
-    /// The descriptors of `Request::SessionOpened` for the replica at `index`.
+    /// Returns the descriptors of `Request::SessionOpened` for the replica at `index`.
     pub fn for_replica(&self, index: usize) -> Vec<Rc<OwnedFd>> {
         let mut fds = vec![self.arenas[index].clone(), self.app_page.clone(), self.doorbells[index].clone()];
         fds.extend(self.bells.iter().cloned());
         fds
     }
 
-    /// The descriptors of `Reply::Joined`.
+    /// Returns the descriptors of `Reply::Joined`.
     pub fn for_application(&self, stack: &StackMemory) -> Vec<Rc<OwnedFd>> {
         let mut fds = vec![stack.stack_read.clone(), self.app_page.clone()];
         fds.extend(self.bells.iter().cloned());
@@ -317,8 +316,8 @@ impl SessionMemory {
         fds
     }
 
-    /// What the library counted so far, if it can be true: whoever says more than a call each nanosecond has
-    /// counted none.
+    /// Returns what the library has counted so far. An arena that claims more than a call per nanosecond
+    /// counts as zero.
     pub fn library_calls(&self) -> LibraryCalls {
         let most = u64::try_from(clock::now().since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let layout = self.config.layout();
@@ -336,10 +335,10 @@ impl SessionMemory {
     }
 }
 
-/// Offset of the library's counters in its region.
+/// The offset of the library's counters in its region.
 const LIBRARY_COUNTERS: usize = 1024;
 
-/// The same memory through a descriptor that cannot write.
+/// Opens the same memory through a descriptor that cannot write.
 pub fn open_for_reading(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let file: File = OpenOptions::new().read(true).open(path)?;
@@ -364,7 +363,7 @@ mod tests {
     fn nobody_else_writes_the_page_of_a_replica_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
         let page = &memory.replicas()[0];
-        // For the next incarnation, though the last one has mapped it.
+        // This also holds for the next incarnation, though the last one has mapped the page.
         for _ in 0..2 {
             let own =
                 ReplicaPage(ShmMemory::map_page(&page.page_write, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap());
@@ -375,7 +374,7 @@ mod tests {
         for (read, write) in [(true, true), (false, true)] {
             assert!(OpenOptions::new().read(read).write(write).open(&path).is_err());
         }
-        // So it stays when another supervisor goes on with it.
+        // This also holds when another supervisor takes over the page.
         let fd = |fd: &OwnedFd| fd.try_clone().unwrap();
         let part = vec![fd(&page.page_write), fd(&page.bell), fd(&memory.ledgers[0]), fd(&page.page_read)];
         let next = StackMemory::resume(fd(&memory.stack_write), Pairs::create().unwrap(), vec![part], 1).unwrap();
@@ -384,7 +383,7 @@ mod tests {
         assert_eq!(next.replicas()[0].page.sleep_word(), 4711);
     }
 
-    /// The page on a link is for the other stack alone: that one has made it, and can write it.
+    /// The page on a link is for the other stack alone, which has made it and can write it.
     #[test]
     fn a_stack_on_a_link_of_another_has_a_stack_page_of_its_own() {
         let page = create_memfd("atoll-guest-stack", STACK_PAGE_BYTES).unwrap();
@@ -396,8 +395,8 @@ mod tests {
         assert_eq!(ours.load32(8), 0);
     }
 
-    /// Whoever has a descriptor of it may ask the kernel for another one with other rights, if it is his own
-    /// file.
+    /// A process with a descriptor of the page may ask the kernel for another one with other rights, if the
+    /// file is its user's.
     #[test]
     fn nobody_else_writes_the_stack_page_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
@@ -405,7 +404,7 @@ mod tests {
         let again: OwnedFd = OpenOptions::new().read(true).write(true).open(path).unwrap().into();
         assert!(ShmMemory::map(&again, STACK_PAGE_BYTES, Access::ReadWrite).is_err());
         assert!(rustix::io::write(&again, b"ATOL").is_err());
-        // The supervisor does.
+        // The supervisor can write it.
         memory.stack.0.store32(8, 4711);
         assert_eq!(ShmMemory::map(&again, STACK_PAGE_BYTES, Access::ReadOnly).unwrap().load32(8), 4711);
     }
@@ -422,7 +421,7 @@ mod tests {
             memory.store64(layout.library + LIBRARY_COUNTERS + 8, 3);
         }
         assert_eq!(session.library_calls(), LibraryCalls { calls: 200, with_system_call: 6 });
-        // They are the program's own. Sums that are full would stay so when it is gone.
+        // The counters are written by the program. A saturated sum would stay so after the program is gone.
         let hostile = ShmMemory::map(&*session.arenas[1], layout.total, Access::ReadWrite).unwrap();
         for lie in [u64::MAX, u64::MAX / 2, 1 << 60] {
             hostile.store64(layout.library + LIBRARY_COUNTERS, lie);

@@ -1,4 +1,4 @@
-//! How does a stack come up, and go down? The supervisor process from its first to its last step.
+//! The supervisor process of a stack, from its start to its end.
 
 mod awaiting;
 mod books;
@@ -78,16 +78,16 @@ pub struct Running {
 
 /// The guardian of a supervisor.
 pub struct Guardian {
-    /// Its process.
+    /// The pid of the guardian.
     pub pid: u32,
-    /// For notes.
+    /// The channel for notes.
     pub channel: Channel,
-    /// What it was told, for the next one.
+    /// The job that the guardian was given, for the next guardian.
     pub job: String,
 }
 
-/// Goes on with the stack of a supervisor that has died, as the guardian tells of it. `config`: as it was
-/// when that one started.
+/// Continues the stack of a supervisor that has died, from the notes that the guardian has kept. `config` is
+/// the configuration with which that supervisor started.
 pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let signals =
@@ -114,7 +114,7 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
     Ok(Running { server, name })
 }
 
-/// Everything that the last supervisor has noted.
+/// Receives everything that the last supervisor has noted.
 fn hear(channel: &Channel) -> std::io::Result<Notes> {
     let mut notes = Notes::new();
     loop {
@@ -134,8 +134,8 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
     }
 }
 
-/// Starts a stack and waits until it is ready. On failure nothing is left behind. `guardian`: who keeps what
-/// the next supervisor needs if this one dies.
+/// Starts a stack and waits until it is ready. On failure nothing is left behind. `guardian` keeps what the
+/// next supervisor needs if this one dies.
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let rights = doors::rights(&config)?;
@@ -193,16 +193,16 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
 struct SharedMemory {
     memory: StackMemory,
     link: Link,
-    /// What replicas inherit of the link.
+    /// The descriptors of the link that replicas inherit.
     for_replicas: Vec<Rc<OwnedFd>>,
-    /// Which end of it this stack is.
+    /// The end of the link that this stack has.
     side: Option<LinkSide>,
-    /// The page of the stack that hosts it.
+    /// The page of the stack that hosts the link.
     host_page: Option<StackPage<ShmMemory>>,
 }
 
 impl SharedMemory {
-    /// `joined`: the link that this stack has joined.
+    /// Makes the memory; `joined` is the link that this stack has joined, if it is a guest.
     fn make(config: &Config, plan: &Plan, joined: Option<JoinedLink>) -> std::io::Result<SharedMemory> {
         let replicas = usize::from(config.replicas());
         let Some(JoinedLink { host, stack_page, bells, host_page, for_replicas }) = joined else {
@@ -239,15 +239,15 @@ impl Running {
         self.server.set_owner(channel).or_fail("watching over the program")
     }
 
-    /// Serves until something ends the stack, and ends it. `report` is told why while the stack still has its
-    /// name, and with it its log.
+    /// Serves until something ends the stack, and ends it. `report` is called with the reason while the stack
+    /// still has its name, and thereby its log.
     pub fn serve<T>(mut self, report: impl FnOnce(Result<Ending, Failure>) -> T) -> T {
         let mut shortages = 0u64;
         let ended = loop {
             match self.server.turn(None) {
                 Ok(None) => {}
                 Ok(Some(ending)) => break Ok(ending),
-                // It passes, and what was to be done is looked at again.
+                // A shortage passes, and unfinished work is retried in the next turn.
                 Err(error) if is_shortage(&error) => {
                     if shortages.is_multiple_of(SHORTAGES_PER_LINE) {
                         say!("the supervisor: {error}; it goes on");
@@ -259,7 +259,7 @@ impl Running {
             }
         };
         if let Ok(Ending::MadeWay) = ended {
-            // Everything stays as it is, and is the next supervisor's.
+            // Everything stays as it is for the next supervisor.
             let reported = report(ended);
             std::mem::forget(self);
             return reported;
@@ -267,7 +267,7 @@ impl Running {
         self.server.stop();
         self.server.bye();
         let reported = report(ended);
-        // Connections close last: whoever waits for that finds device and name free.
+        // Connections close last: a client that waits for that finds device and name free.
         let Running { mut server, name } = self;
         server.drop_launcher();
         drop(name);
@@ -275,37 +275,38 @@ impl Running {
         reported
     }
 
-    /// Gives up the privileges that the supervisor of a stack that is up does not need. `visible`: as for
-    /// [`privileges::confine_supervisor`].
+    /// Gives up the privileges that the supervisor of a running stack does not need. `visible` has its
+    /// meaning from [`privileges::confine_supervisor`].
     pub fn confine(&self, visible: bool) -> Result<(), Failure> {
         let own_user = self.server.identity().servers.is_some();
         privileges::confine_supervisor(visible, own_user).or_fail("giving up privileges")
     }
 
-    /// A process that is in the stack's namespaces as long as it is up.
+    /// Returns the pid of a process that stays in the stack's namespaces as long as the stack is up.
     pub fn namespace_holder(&self) -> u32 {
         self.server.identity().guardian.unwrap_or_else(std::process::id)
     }
 
-    /// A few lines about where the stack is, for people.
+    /// Returns a few lines for people about where the stack is.
     pub fn describe(&self) -> String {
         self.server.describe()
     }
 }
 
-/// Opens the stack's sockets, and finds out which end of a shared-memory link this stack is.
+/// Opens the stack's sockets. Where the stack has a shared-memory link and the other stack is up, joins the
+/// link as its guest.
 fn open_doors(config: &Config, rights: &Rights, paths: &Paths) -> Result<(Doors, Option<JoinedLink>), Failure> {
     let what = format!("listening on {}", paths.socket.display());
     let Some(peer) = config.link.peer.as_ref().filter(|_| config.link.kind == LinkType::Shm) else {
         return Ok((Doors::open(paths, rights).or_fail(what)?, None));
     };
-    // Under the lock, so that of two stacks that start at once the second one finds the first one's socket.
+    // The lock orders two stacks that start at once: the second one finds the socket of the first.
     let _lock = runtime::lock_links(&runtime::directory())?;
     let joined = join::ask(&runtime::paths(peer).admin, &config.name)?;
     Ok((Doors::open(paths, rights).or_fail(what)?, joined))
 }
 
-/// The key of the flow hash and the hardware address.
+/// Returns the key of the flow hash and the hardware address.
 fn secrets(config: &Config) -> Result<(FlowKey, Mac), Failure> {
     let mut bytes = [0; 14];
     process::random(&mut bytes).or_fail("drawing random numbers")?;
@@ -314,7 +315,7 @@ fn secrets(config: &Config) -> Result<(FlowKey, Mac), Failure> {
     Ok((key, config.link.mac.unwrap_or(Mac::local(mac))))
 }
 
-/// The steering table at the start: flow groups go round the replicas.
+/// Returns the steering table of a new stack, which assigns flow groups to the replicas in turn.
 fn steering_table(replicas: u8) -> Box<[u8; FLOW_GROUPS]> {
     let mut table = Box::new([0; FLOW_GROUPS]);
     for (group, owner) in table.iter_mut().enumerate() {
@@ -323,7 +324,7 @@ fn steering_table(replicas: u8) -> Box<[u8; FLOW_GROUPS]> {
     table
 }
 
-/// The queue of each flow group: that of the link server that works for the group's owner.
+/// Returns the queue of each flow group: that of the link server that works for the group's owner.
 fn queue_table(plan: &Plan, owners: &[u8; FLOW_GROUPS]) -> Box<[u8; FLOW_GROUPS]> {
     let mut table = Box::new([0; FLOW_GROUPS]);
     for (group, (queue, owner)) in table.iter_mut().zip(owners).enumerate() {
@@ -332,7 +333,8 @@ fn queue_table(plan: &Plan, owners: &[u8; FLOW_GROUPS]) -> Box<[u8; FLOW_GROUPS]
     table
 }
 
-/// Who steers. With a single queue for several replicas there is nothing for the kernel to choose.
+/// Returns the component that steers. With a single queue for several replicas the kernel has nothing to
+/// choose.
 fn steering_of(config: &Config, plan: &Plan) -> Steering {
     match config.steering {
         Steering::Auto if plan.queues() == 1 && config.replicas() > 1 => Steering::Software,
@@ -340,7 +342,7 @@ fn steering_of(config: &Config, plan: &Plan) -> Steering {
     }
 }
 
-/// Two ends of a link need different addresses.
+/// Checks that the two ends of a link have different addresses.
 fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Result<(), Failure> {
     let Some(facts) = host.facts() else { return Err(Failure::new("the other stack ended while this one started")) };
     let Some(own) = config.link.address else { return Ok(()) };
@@ -362,8 +364,7 @@ fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Re
     Ok(())
 }
 
-/// What everybody needs to know of the stack, for its own programs and servers, and for those of the stack on
-/// the link.
+/// Writes the facts of the stack that its programs and servers need, and those of the stack on the link.
 fn write_stack_page(memory: &StackMemory, config: &Config, key: FlowKey, mac: Mac) {
     let Calibration { tsc0, ns0, mult } = Calibration::measure();
     let link = &config.link;
@@ -420,8 +421,8 @@ fn wait_until_ready(mut server: Supervisor) -> Result<Supervisor, Failure> {
     }
 }
 
-/// Gives a DHCP server some time, so that the programs that are started next have an address. Without one the
-/// stack is up all the same.
+/// Waits some time for a DHCP server, so that the programs that are started next have an address. The stack
+/// is up even without an address.
 fn wait_for_address(server: &mut Supervisor) -> Result<(), Failure> {
     let deadline = clock::now() + Duration::from_secs(server.dhcp_wait_s().into());
     while server.waits_for_address() && clock::now() < deadline {
@@ -430,7 +431,7 @@ fn wait_for_address(server: &mut Supervisor) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One turn of a stack that is not to end yet.
+/// Runs one turn of a stack that is starting; an end of the stack is an error.
 fn turn(server: &mut Supervisor, wait: Duration) -> Result<(), Failure> {
     match server.turn(Some(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX - 1) + 1)) {
         Ok(None) => Ok(()),
@@ -439,15 +440,16 @@ fn turn(server: &mut Supervisor, wait: Duration) -> Result<(), Failure> {
     }
 }
 
-/// The name under which `atoll run` makes a stack for process `pid` alone.
+/// Returns the name under which `atoll run` makes a stack for process `pid` alone.
 pub fn private_name(pid: u32) -> StackName {
     format!("run-{pid}").parse().expect("letters and digits are a name")
 }
 
-/// Sessions take 17 descriptors each and two more per replica.
+/// The limit on descriptors that is asked for: a session takes 17, and two more per replica.
 pub const DESCRIPTORS_WANTED: u64 = 1 << 20;
-/// What the supervisor waits for when the system is short of something, and how often it says so.
+/// How long the supervisor waits when the system is short of something, and in how many of these times it
+/// reports that once.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 const SHORTAGES_PER_LINE: u64 = 1000;
-/// How often it is looked whether there is an address.
+/// The time between two checks whether there is an address.
 const ADDRESS_LOOK: Duration = Duration::from_millis(20);

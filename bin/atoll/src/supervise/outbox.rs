@@ -1,4 +1,4 @@
-//! How does the supervisor send without ever waiting? What a socket does not take now waits here.
+//! Lets the supervisor send without ever waiting: what a socket does not take now is queued.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,12 +9,12 @@ use atoll_sys::unix::Channel;
 
 use crate::failure::is_shortage;
 
-/// Packets on their way to one process.
+/// Packets that are to be sent to one process.
 #[derive(Debug, Default)]
 pub struct Outbox {
     packets: VecDeque<Packet>,
     bytes: usize,
-    /// The system was short of something when the next one was to be sent.
+    /// Whether the system was short of something when the next packet was to be sent.
     is_starved: bool,
 }
 
@@ -31,7 +31,8 @@ impl Outbox {
         self.packets.push_back(Packet { bytes, descriptors });
     }
 
-    /// Sends what the socket takes. An error means that the other end is gone, or as good as gone.
+    /// Sends what the socket takes. An error means that the other end is gone, or does not read what it asked
+    /// for.
     pub fn flush(&mut self, channel: &Channel) -> io::Result<()> {
         self.is_starved = false;
         while let Some(packet) = self.packets.front() {
@@ -40,8 +41,8 @@ impl Outbox {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Too many descriptors are on their way (unix(7), ETOOMANYREFS), or there is no memory: the
-                // other end is as well as ever.
+                // Too many descriptors are in flight (unix(7), ETOOMANYREFS), or there is no memory: the
+                // other end is not to blame.
                 Err(error) if is_shortage(&error) => {
                     self.is_starved = true;
                     break;
@@ -57,21 +58,21 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether what waits does so because the system was short of something: the socket does not say when
+    /// Says whether packets wait because the system was short of something; the socket does not report when
     /// that has passed.
     pub fn is_starved(&self) -> bool {
         self.is_starved
     }
 
-    /// Whether nothing is waiting.
+    /// Says whether no packet is waiting.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 }
 
-/// What a waiting packet costs besides its bytes, so that many short ones count too.
+/// The cost of a waiting packet in bytes besides its content, so that many short ones count too.
 const PACKET_OVERHEAD: usize = 256;
-/// Most that waits for one process: the sockets of a large stack, listed.
+/// The most bytes that wait for one process: a listing of the sockets of a large stack.
 const BYTES_MAX: usize = 256 << 20;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! When does a stack end that was made for one program? After the program, the sessions of its children, and
-//! what they sent.
+//! Decides when a stack that was made for one program ends: after the program, the sessions of its children,
+//! and what they sent.
 
 use std::io;
 
@@ -7,26 +7,26 @@ use atoll_base::Instant;
 use atoll_supervisor::{Activity, Drain, DrainStep};
 use atoll_sys::unix::Channel;
 
-/// Who decides when the stack ends.
+/// What decides when the stack ends.
 pub enum Owner {
-    /// People, by signals and `atoll down`.
+    /// People decide, by signals and `atoll down`.
     Nobody,
-    /// The program of the `atoll run` at the other end, which is still there.
+    /// The program of the `atoll run` at the other end decides, and still runs.
     Present(Channel),
     /// The program has ended.
     Gone(Gone),
 }
 
-/// What is left after the program.
+/// What is left after the program has ended.
 pub struct Gone {
-    /// The `atoll run`, while it waits.
+    /// The channel to the `atoll run`, while that waits.
     channel: Option<Channel>,
     drain: Drain,
 }
 
 impl Owner {
-    /// Its channel is readable: the `atoll run` says that its program has ended, or has itself ended or lost
-    /// interest. Returns a channel that needs no watching any more.
+    /// Handles a readable channel: the `atoll run` reports that its program has ended, or has itself ended or
+    /// lost interest. Returns a channel that need not be watched any more.
     pub fn spoke(&mut self, now: Instant) -> Option<Channel> {
         let (owner, closed) = match std::mem::replace(self, Owner::Nobody) {
             Owner::Present(channel) => match channel.receive(&mut [0; 256], &mut Vec::new()) {
@@ -44,7 +44,7 @@ impl Owner {
         closed
     }
 
-    /// The `atoll run`, if it still listens.
+    /// Returns the channel to the `atoll run`, if it still listens.
     pub fn channel(&self) -> Option<&Channel> {
         match self {
             Owner::Nobody => None,
@@ -53,12 +53,12 @@ impl Owner {
         }
     }
 
-    /// How long to wait at most before [`Owner::wants_end`] is asked again.
+    /// Returns the longest time in milliseconds until the next call of [`Owner::wants_end`].
     pub fn look_again_ms(&self) -> Option<u32> {
         matches!(self, Owner::Gone(_)).then_some(LOOK_MS)
     }
 
-    /// Whether the stack should end now.
+    /// Says whether the stack should end now.
     pub fn wants_end(&mut self, activity: Activity, now: Instant) -> bool {
         match self {
             Owner::Nobody | Owner::Present(_) => false,
@@ -76,9 +76,9 @@ impl Owner {
     }
 }
 
-/// What the supervisor tells `atoll run` when it need not wait for the end.
+/// The message with which the supervisor tells `atoll run` that it need not wait for the end.
 pub const SESSIONS_REMAIN: &[u8] = br#"{"sessions_remain":true}"#;
-/// How often it is looked whether the stack is to end.
+/// The time between two checks whether the stack is to end, in milliseconds.
 const LOOK_MS: u32 = 20;
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than anything is waited for.
+    /// A time longer than any wait.
     const LONG: Duration = Duration::from_secs(1);
     const QUIET: Activity = Activity { sessions: 0, opened: 1, connections: 0, moved: 7 };
 

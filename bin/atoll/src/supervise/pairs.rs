@@ -1,4 +1,4 @@
-//! What does the supervisor own of what servers say to each other? A memory for every two that talk, and one
+//! The memory that the supervisor owns for messages between servers: one for every two that talk, and one
 //! with keys that none can write.
 
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use crate::mesh::{COOKIE_KEY, LEASE_KEY, PAIR_BYTES, SECRETS_BYTES};
 /// The memory between servers.
 #[derive(Debug)]
 pub struct Pairs {
-    /// What only servers may know. Sealed: it can be mapped for reading only.
+    /// The keys that only servers may know. The memory is sealed: it can be mapped for reading only.
     secrets: OwnedFd,
-    /// By the lower and the higher number.
+    /// The memory of each pair, by its lower and higher server number.
     all: BTreeMap<(usize, usize), OwnedFd>,
 }
 
 impl Pairs {
-    /// New keys, and no servers yet.
+    /// Draws new keys; there is no memory between servers yet.
     pub fn create() -> io::Result<Pairs> {
         let (secrets, mapped) = ShmMemory::create_own("atoll-keys", SECRETS_BYTES)?;
         for place in [COOKIE_KEY, LEASE_KEY] {
@@ -33,7 +33,7 @@ impl Pairs {
         Ok(Pairs::resume(secrets))
     }
 
-    /// These keys, and no servers yet.
+    /// Takes over these keys; there is no memory between servers yet.
     pub fn resume(secrets: OwnedFd) -> Pairs {
         Pairs { secrets, all: BTreeMap::new() }
     }
@@ -48,45 +48,46 @@ impl Pairs {
         Ok(())
     }
 
-    /// Adds what [`Pairs::from`] gave of `server`.
+    /// Adds the descriptors that [`Pairs::from`] returned for `server`.
     pub fn add_found(&mut self, plan: &Plan, server: usize, descriptors: Vec<OwnedFd>) {
         self.all.extend(higher(plan, server).map(|other| (server, other)).zip(descriptors));
     }
 
-    /// What replicas seal grants with, and the supervisor what it says of who asks for one.
+    /// Returns the key with which replicas seal grants, and the supervisor what it states about the process
+    /// that asks for one.
     pub fn lease_key(&self) -> io::Result<[u8; 16]> {
         let mut key = [0; 16];
         ShmMemory::map(&self.secrets, SECRETS_BYTES, Access::ReadOnly)?.read(LEASE_KEY, &mut key);
         Ok(key)
     }
 
-    /// The keys.
+    /// Returns the memory with the keys.
     pub fn secrets(&self) -> BorrowedFd<'_> {
         self.secrets.as_fd()
     }
 
-    /// The memory of two servers that talk.
+    /// Returns the memory of two servers that talk.
     pub fn between(&self, one: usize, other: usize) -> Option<BorrowedFd<'_>> {
         self.all.get(&(one.min(other), one.max(other))).map(AsFd::as_fd)
     }
 
-    /// The memory between `server` and those with higher numbers, in their order.
+    /// Returns the memory between `server` and each of its partners with a higher number, in their order.
     pub fn from(&self, server: usize) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.all.range((server, 0)..(server + 1, 0)).map(|(_, memory)| memory.as_fd())
     }
 
-    /// The memory of all servers that talk.
+    /// Returns the memory of all pairs.
     pub fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.all.values().map(AsFd::as_fd)
     }
 
-    /// How many there are.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 }
 
-/// Those with a higher number that a server talks to, in order.
+/// Returns the partners of a server with a higher number, in order.
 fn higher(plan: &Plan, server: usize) -> impl Iterator<Item = usize> {
     plan.partners_of(server).filter(move |other| *other > server)
 }

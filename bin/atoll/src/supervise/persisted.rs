@@ -1,8 +1,8 @@
-//! What does a supervisor leave behind? Everything that it alone knows, as notes of its guardian; how the
-//! next one goes on with it is in `supervisor/takeover.rs`.
+//! What a supervisor leaves behind: everything that it alone knows, as notes that its guardian keeps.
+//! `supervisor/takeover.rs` restores the stack from them.
 //!
 //! ```text
-//!   stack         identity; descriptors: stack page, keys of servers, socket for applications, lock of the name
+//!   stack         identity; descriptors: stack page, keys of servers, application socket, lock of the name
 //!   admin         descriptor: socket for administration
 //!   pairs.N       descriptors: memory between server N and each with a higher number that it talks to
 //!   memory.N      server N; descriptors: page, bell, and of a replica the ledger, and the page for reading
@@ -14,9 +14,9 @@
 //!   session.N     who is in it; descriptors: application page, bells, arenas, bells of replicas
 //!   ~client.N     what may be asked over it; descriptor: a connection to one of these sockets
 //! ```
-//! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of
-//! sessions that have ended, answers to the command line that were under way, but for `atoll scale` and
-//! `atoll move`, and an upgrade that was: its servers stay what they are.
+//! What is in shared memory - counters, addresses, the steering table - is found there. These are lost:
+//! counts of sessions that have ended; answers to the command line that were under way, except for `atoll
+//! scale` and `atoll move`; and an upgrade that was under way, whose servers stay what they are.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,30 +43,30 @@ use crate::clock;
 use crate::notes::{self, CLIENTS, NEXT, Note, STACK};
 use crate::setup::ServerUser;
 
-/// The way to the guardian.
+/// The connection to the guardian, which keeps the notes.
 #[derive(Debug, Default)]
 pub struct PersistedState {
     channel: Option<Channel>,
-    /// Builds that were noted, by number.
+    /// The builds that were noted, by number.
     programs: Vec<Rc<Program>>,
-    /// For the guardian after this one; `None`: there was none.
+    /// What another guardian is started with; `None` if there has never been one.
     fd_store: Option<FdStoreLink>,
 }
 
 /// What the next guardian is started with.
 #[derive(Debug)]
 pub struct FdStoreLink {
-    /// What it is told.
+    /// The job that it is given.
     job: String,
     /// The lock of the stack's name.
     lock: Rc<OwnedFd>,
-    /// The present one, if this supervisor has started it.
+    /// The present guardian, if this supervisor has started it.
     child: Option<Child>,
-    /// When the next one may be started, at the earliest.
+    /// The earliest time at which the next guardian may be started.
     due: Instant,
 }
 
-/// `stack`.
+/// The note `stack`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StackNote {
     pub mac: [u8; 6],
@@ -79,97 +79,99 @@ pub struct StackNote {
     /// The number of the process that each replica is to be in.
     #[serde(default)]
     pub places: Vec<u8>,
-    /// Whether that follows from how busy they are.
+    /// Whether the number of processes follows the load.
     #[serde(default)]
     pub scales: bool,
-    /// Clients that wait until all replicas are where they are to be.
+    /// Clients that wait until all replicas are in their places.
     #[serde(default)]
     pub asking: Vec<u64>,
     pub opened: u64,
-    /// The last session's number, which is not used again.
+    /// The number of the session that was opened last, which is not used again.
     pub last_session: u32,
     pub next_client: u64,
-    /// Somebody has asked for the end of the stack.
+    /// Whether the stack is ending because that was asked for.
     pub is_ending: bool,
     pub takeovers: u32,
-    /// The supervisor makes way for one of another build, and this client is to be told.
+    /// The client that is notified when a supervisor of another build has taken over, for which this one
+    /// makes way.
     #[serde(default)]
     pub exchange_for: Option<u64>,
-    /// Who may ask for what. Absent: the stack's user and root.
+    /// The users that may ask for what; if absent, only the stack's user and root.
     #[serde(default)]
     pub rights: Option<Rights>,
-    /// The user that servers run as; `None`: the supervisor's.
+    /// The user that servers run as; `None` means the supervisor's.
     #[serde(default)]
     pub servers: Option<ServerUser>,
 }
 
-/// `~client.N`. A build from before there were two sockets noted nothing: what it has accepted is an
-/// application's.
+/// The note `~client.N`. A build from before there were two sockets noted nothing: the connections that it
+/// accepted are those of applications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientNote {
     pub door: Door,
-    /// Process, user and group of who has made the connection.
+    /// The pid, user and group of the process that made the connection.
     #[serde(default)]
     pub peer: Option<[u32; 3]>,
 }
 
-/// `program.N`.
+/// The note `program.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProgramNote {
     pub build: Build,
 }
 
-/// `host.N`.
+/// The note `host.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostNote {
-    /// 0: none, in tests.
+    /// The pid; 0 in tests, where there is no process.
     pub pid: u32,
     pub number: usize,
     pub is_up: bool,
-    /// It has no replica any more, and is to end.
+    /// Whether the process has no replica any more, and is to end.
     pub is_ending: bool,
-    /// As in [`ServerNote`].
+    /// The number of its build; `None` means the supervisor's own.
     pub program: Option<usize>,
 }
 
-/// `server.N`.
+/// The note `server.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerNote {
-    /// 0: it has no process.
+    /// The pid, or 0 if the server has no process.
     pub pid: u32,
     /// The key of a replica's process.
     pub host: Option<usize>,
-    /// It was asked to leave.
+    /// Whether the server was asked to leave.
     pub is_leaving: bool,
     pub epoch: u32,
     pub crashes: u64,
     pub moves: u64,
     pub is_ready: bool,
-    /// The others know that it was started.
+    /// Whether the other servers were notified of its start.
     pub is_announced: bool,
-    /// Number of its build; `None`: the supervisor's own.
+    /// The number of its build; `None` means the supervisor's own.
     pub program: Option<usize>,
 }
 
-/// `session.N`.
+/// The note `session.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionNote {
     pub pid: u32,
-    /// [`atoll_ipc::control::User::counts_for`].
+    /// The value of [`atoll_ipc::control::User::counts_for`].
     #[serde(default)]
     pub counts_for: Option<u32>,
-    /// `None`: it has ended, and a replica may have something to send from its memory.
+    /// The members of the session; `None` if it has ended, and a replica may have something to send from its
+    /// memory.
     pub standing: Option<Standing>,
 }
 
 impl PersistedState {
-    /// Says that the stack ends now, so that nobody takes over.
+    /// Tells the guardian that the stack ends now, so that no supervisor takes over.
     pub fn bye(&mut self) {
         self.send(&Note::Bye, &[]);
         *self = PersistedState::default();
     }
 
-    /// Whether there is somebody who keeps it.
+    /// Says whether there is a guardian that keeps the notes.
     pub fn is_kept(&self) -> bool {
         self.channel.is_some()
     }
@@ -184,7 +186,8 @@ impl PersistedState {
         self.send(&Note::Amend(name, text), &[]);
     }
 
-    /// Waits while the guardian has too much to read: it does nothing else.
+    /// Sends a note. Waits while the guardian has too much to read, which it does promptly because it does
+    /// nothing else.
     fn send(&mut self, note: &Note, descriptors: &[BorrowedFd<'_>]) {
         let Some(channel) = &self.channel else { return };
         loop {
@@ -201,7 +204,7 @@ impl PersistedState {
         }
     }
 
-    /// The number of a build, which is noted if it was not.
+    /// Returns the number of a build, which is noted if it was not; `None` for the supervisor's own.
     fn program(&mut self, program: &Rc<Program>) -> Option<usize> {
         let file = program.file.as_ref()?;
         if let Some(number) = self.programs.iter().position(|noted| Rc::ptr_eq(noted, program)) {
@@ -213,7 +216,7 @@ impl PersistedState {
         Some(number)
     }
 
-    /// Takes back what is noted under a name, or notes it.
+    /// Notes something under a name, or removes the note of that name.
     fn put_or_drop(&mut self, name: String, note: Option<(&impl Serialize, &[BorrowedFd<'_>])>) {
         match note {
             Some((note, descriptors)) => self.put(name, note, descriptors),
@@ -221,23 +224,23 @@ impl PersistedState {
         }
     }
 
-    /// With a guardian.
+    /// Creates the connection to a guardian.
     pub fn new(guardian: Guardian, lock: OwnedFd) -> PersistedState {
         let fd_store = FdStoreLink { job: guardian.job, lock: Rc::new(lock), child: None, due: clock::now() };
         PersistedState { channel: Some(guardian.channel), programs: Vec::new(), fd_store: Some(fd_store) }
     }
 
-    /// The lock of the stack's name; `None`: there has never been a guardian.
+    /// Returns the lock of the stack's name, or `None` if there has never been a guardian.
     pub fn lock(&self) -> Option<Rc<OwnedFd>> {
         self.fd_store.as_ref().map(|fd_store| fd_store.lock.clone())
     }
 
-    /// Says when the guardian is gone.
+    /// Watches for the end of the guardian.
     pub fn watch(&self, epoll: &Epoll) -> io::Result<()> {
         self.channel.as_ref().map_or(Ok(()), |channel| epoll.add(channel, GUARDIAN, EventFlags::RDHUP))
     }
 
-    /// The guardian is gone: nothing is noted until there is another one.
+    /// Handles the end of the guardian: nothing is noted until there is another one.
     pub fn lose_guardian(&mut self, epoll: &Epoll) {
         if let Some(channel) = self.channel.take() {
             say!("the guardian is gone");
@@ -245,14 +248,14 @@ impl PersistedState {
         }
     }
 
-    /// In how many milliseconds another guardian is to be started, if the present one is gone.
+    /// Returns in how many milliseconds another guardian is to be started, if the present one is gone.
     pub fn look_again_ms(&self, now: Instant) -> Option<u32> {
         let fd_store = self.fd_store.as_ref().filter(|_| self.channel.is_none())?;
         Some(fd_store.due.since(now).as_millis() as u32)
     }
 
-    /// Whether another guardian is to be started now. There are never two of them: one that this supervisor
-    /// has started is gone then.
+    /// Says whether another guardian is to be started now. There are never two of them: one that this
+    /// supervisor has started has ended then.
     pub fn wants_guardian(&mut self, now: Instant) -> bool {
         if self.look_again_ms(now) != Some(0) {
             return false;
@@ -266,8 +269,8 @@ impl PersistedState {
         true
     }
 
-    /// Starts another guardian, which knows nothing yet. Returns its process, the way to it, and the socket
-    /// to the one before, if that may still be there. `None`: there has never been one.
+    /// Starts another guardian, which has no notes yet. Returns its pid, the connection to it, and the socket
+    /// to the one before, if that may still be there. Returns `None` if there has never been a guardian.
     pub fn start_guardian(&mut self, epoll: &Epoll) -> io::Result<Option<(u32, PersistedState, Option<Channel>)>> {
         let Some(fd_store) = &self.fd_store else { return Ok(None) };
         let (child, channel) = notes::start_another(&fd_store.job)?;
@@ -281,7 +284,7 @@ impl PersistedState {
         Ok(Some((pid, PersistedState { channel: Some(channel), programs: Vec::new(), fd_store }, last)))
     }
 
-    /// What is known of the stack as a whole. `descriptors`: `None` if it was noted before.
+    /// Notes the state of the stack as a whole. `descriptors` is `None` if they were noted before.
     pub fn note_stack(&mut self, note: &StackNote, descriptors: Option<&[BorrowedFd<'_>]>) {
         match descriptors {
             Some(descriptors) => self.put(STACK.into(), note, descriptors),
@@ -289,19 +292,19 @@ impl PersistedState {
         }
     }
 
-    /// The socket for administration.
+    /// Notes the socket for administration.
     pub fn note_administration(&mut self, socket: BorrowedFd<'_>) {
         self.put(ADMINISTRATION.into(), &(), &[socket]);
     }
 
-    /// Queues of the device.
+    /// Notes the queues of the device.
     pub fn note_queues(&mut self, queues: &[OwnedFd]) {
         for (number, queue) in queues.iter().enumerate() {
             self.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
         }
     }
 
-    /// The memory of the servers, and between them.
+    /// Notes the memory of the servers, and that between them.
     pub fn note_memory(&mut self, stack: &StackMemory) {
         for (number, memory) in stack.servers().iter().enumerate() {
             let mut descriptors = vec![memory.page_write.as_fd(), memory.bell.as_fd()];
@@ -314,14 +317,14 @@ impl PersistedState {
         }
     }
 
-    /// There is a process for replicas more, or one less, or something else is known of it.
+    /// Notes a process for replicas that is new or has changed, or that it is gone.
     pub fn note_host(&mut self, key: usize, host: Option<&Host>) {
         if !self.is_kept() {
             return;
         }
         let name = format!("host.{key}");
         let Some(host) = host else { return self.send(&Note::Drop(name), &[]) };
-        // One that stands by ends with this supervisor: it was not told yet to outlive it.
+        // A standby ends with this supervisor, because it was not told yet to outlive it.
         let Some(number) = host.number() else { return };
         let note = HostNote {
             pid: host.pid().unwrap_or(0),
@@ -333,7 +336,8 @@ impl PersistedState {
         self.put(name, &note, &host.descriptors());
     }
 
-    /// A server has another process, or something else is known of it. `is_announced`: to the others.
+    /// Notes the state of a server that has changed. `is_announced` says whether the other servers were
+    /// notified of its start.
     pub fn note_server(&mut self, index: usize, server: &ServerSlot, is_announced: bool) {
         if !self.is_kept() {
             return;
@@ -353,7 +357,7 @@ impl PersistedState {
         self.put(format!("server.{index}"), &note, &server.descriptors());
     }
 
-    /// Who is in a session has changed. `is_new`: nobody knows of it.
+    /// Notes the members of a session, which have changed. `is_new` says that the session was not noted yet.
     pub fn note_session(&mut self, session: u32, books: &Books, is_new: bool) {
         if !self.is_kept() {
             return;
@@ -371,7 +375,7 @@ impl PersistedState {
         }
     }
 
-    /// There is a client more, or one less.
+    /// Notes a new client, or that a client is gone.
     pub fn note_client(&mut self, id: ClientId, client: Option<&Client>) {
         let note = client.map(|client| {
             let Peer { pid, uid, gid } = client.peer();
@@ -381,19 +385,20 @@ impl PersistedState {
         self.put_or_drop(format!("{CLIENTS}{:020}", id.0), note);
     }
 
-    /// There is a process more in this slot that is listened to, or one less.
+    /// Notes the process in this slot whose output is read, or that there is none any more.
     pub fn note_words(&mut self, slot: usize, words: &Words) {
         let speaker = words.speaker(slot).map(|(pid, pipe)| (pid, [pipe]));
         let note = speaker.as_ref().map(|(pid, pipe)| (pid, &pipe[..]));
         self.put_or_drop(format!("{}{slot}", words::NOTES), note);
     }
 
-    /// This is all: from now on somebody can take over.
+    /// Tells the guardian that the notes are complete: from now on another supervisor can take over.
     pub fn is_complete(&mut self) {
         self.send(&Note::Ready, &[]);
     }
 
-    /// The next supervisor is to be of the build in this file. Returns whether there is somebody to start it.
+    /// Notes that the next supervisor is to be of the build in this file. Returns whether there is a guardian
+    /// to start it.
     pub fn note_next(&mut self, file: BorrowedFd<'_>) -> bool {
         self.put(NEXT.into(), &(), &[file]);
         self.is_kept()
@@ -401,7 +406,7 @@ impl PersistedState {
 }
 
 impl StackNote {
-    /// What the next supervisor says of itself.
+    /// Returns the identity of the next supervisor.
     pub fn identity(&self, pid: u32, guardian: u32, socket: std::path::PathBuf) -> Identity {
         let age = clock::now().as_nanos().saturating_sub(self.started_ns);
         let now = clock::now();
@@ -421,7 +426,7 @@ impl StackNote {
     }
 }
 
-/// The note of the socket for administration.
+/// The name of the note of the socket for administration.
 pub const ADMINISTRATION: &str = "admin";
 /// The shortest time between two guardians.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -430,8 +435,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    /// A supervisor of one build goes on where one of another build has been: these are the names and forms
-    /// that it finds.
+    /// A supervisor of one build takes over from one of another build: these are the names and forms that it
+    /// finds.
     #[test]
     fn notes_are_written_as_every_build_reads_them() {
         let server = ServerNote {
@@ -468,7 +473,7 @@ mod tests {
             (serde_json::to_string(&client).unwrap().as_str(), serde_json::from_str(text).ok()),
             (text, Some(client))
         );
-        // What an earlier build has left out is as it was then.
+        // What an earlier build has left out gets the value that it had then.
         let early = r#"{"mac":[2,0,0,0,0,1],"device":null,"offload":false,"steering":"software","started_ns":5,"balance":{},
             "opened":4,"last_session":4,"next_client":1030,"is_ending":false,"takeovers":0}"#;
         let stack: StackNote = serde_json::from_str(early).unwrap();

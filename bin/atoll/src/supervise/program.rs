@@ -1,4 +1,4 @@
-//! Which build are servers started of?
+//! The build that servers are started from.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,22 +8,22 @@ use atoll_sys::process::Spawn;
 
 use crate::self_check;
 
-/// A build that servers are started of.
+/// A build that servers are started from.
 #[derive(Debug)]
 pub struct Program {
-    /// Its file, open; `None`: that of this process.
+    /// The build's open file; `None` means the file of this process.
     pub file: Option<OwnedFd>,
-    /// What it says of itself.
+    /// The build's description of itself.
     pub build: Build,
 }
 
 impl Program {
-    /// The build that this process is of.
+    /// Returns the build of this process.
     pub fn own() -> Program {
         Program { file: None, build: self_check::own() }
     }
 
-    /// A process of it about to be started.
+    /// Prepares the start of a process of this build.
     pub fn spawn(&self) -> io::Result<Spawn<'_>> {
         match &self.file {
             Some(file) => Spawn::file(file.as_fd(), "atoll"),
@@ -31,7 +31,7 @@ impl Program {
         }
     }
 
-    /// What `atoll status` shows of it.
+    /// Returns what `atoll status` shows of the build.
     pub fn report(&self) -> BuildReport {
         BuildReport { version: self.build.version.clone(), id: self.build.id.clone() }
     }

@@ -1,4 +1,4 @@
-//! What is held back so that servers can be started when all other descriptors are taken? See
+//! Descriptors that are reserved so that servers can be started when all others are taken. See
 //! `atoll_supervisor::Budget`.
 
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use atoll_supervisor::Budget;
 use atoll_sys::eventfd;
 
-/// Descriptors that are held so that nobody else takes them.
+/// Descriptors that are held open so that nothing else takes them.
 #[derive(Debug, Default)]
 pub struct Reserve {
     held: Vec<OwnedFd>,
@@ -20,12 +20,12 @@ impl Reserve {
         reserve
     }
 
-    /// Gives them back: something is about to be started that needs them.
+    /// Closes the reserved descriptors, because something is about to be started that needs them.
     pub fn release(&mut self) {
         self.held.clear();
     }
 
-    /// Takes them again, as far as there are any; what is missing is taken the next time.
+    /// Opens the descriptors again, as far as there are any; the next call retries what is missing.
     pub fn refill(&mut self) {
         while self.held.len() < self.size {
             let Ok(descriptor) = eventfd::create() else { return };
@@ -33,7 +33,7 @@ impl Reserve {
         }
     }
 
-    /// Whether some are missing.
+    /// Says whether some descriptors are missing.
     #[cfg(test)]
     pub fn is_short(&self) -> bool {
         self.held.len() < self.size

@@ -1,5 +1,5 @@
-//! Which user do servers run as? One of their own where the stack is root's, so that a server that was taken
-//! over is nobody on the machine.
+//! The user that servers run as. In a stack of root it is one of their own, so that a compromised server has
+//! no rights on the machine.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use crate::failure::{Failure, OrFail};
 use crate::privileges;
 use crate::setup::ServerUser;
 
-/// Finds the user for the servers of a stack that starts. `wanted`: what the configuration says. `None`:
-/// servers stay what the supervisor is.
+/// Returns the user for the servers of a stack that starts, or `None` if servers keep the supervisor's.
+/// `wanted` is the user in the configuration.
 pub fn choose(wanted: Option<&str>) -> Result<Option<ServerUser>, Failure> {
     choose_from(wanted, privileges::may_change_user(), users::account)
 }
 
-/// Does so; `may_change`: whether processes of this one can become another user; `account` looks up user and
-/// group.
+/// Chooses the user. `may_change` says whether children of this process can become another user; `account`
+/// looks up user and group.
 fn choose_from(
     wanted: Option<&str>,
     may_change: bool,
@@ -25,7 +25,7 @@ fn choose_from(
     let name = wanted.unwrap_or(USUAL);
     let found = match account(name) {
         Ok(found) => found,
-        // Nobody has asked for it, and a directory service that is down is no reason not to start.
+        // The user was not asked for, and a directory service that is down is no reason not to start.
         Err(_) if wanted.is_none() => None,
         failed => failed.or_fail(format!("servers.user: {name:?}"))?,
     };
@@ -40,7 +40,7 @@ fn choose_from(
 
 /// The user that is taken if the configuration names none, and the system has it.
 const USUAL: &str = "atoll";
-/// Why servers cannot run as another user.
+/// The error if servers cannot run as another user.
 const ROOT_ONLY: &str = "servers.user (--servers-user): only servers of a stack of root, which may change users and is not --rootless, can \
                          run as another one";
 
@@ -63,10 +63,10 @@ mod tests {
         let own = |uid, gid| Ok(Some(ServerUser { uid, gid }));
         assert_eq!(choose(None, true), own(990, 991));
         assert_eq!(choose(Some("other"), true), own(5, 6));
-        // It is said to stay root, or cannot be anything else.
+        // The servers are to stay root, or cannot be anything else.
         assert_eq!((choose(Some("root"), true), choose(Some("toor"), true)), (Ok(None), Ok(None)));
         assert_eq!((choose(None, false), choose(Some("root"), false)), (Ok(None), Ok(None)));
-        // What is asked for is not passed over.
+        // A user that is asked for is not ignored.
         assert_eq!(choose(Some("other"), false), Err(ROOT_ONLY.into()));
         assert!(choose(Some("nobody else"), true).is_err_and(|why| why.contains("no user \"nobody else\"")));
         let no_such_user = |_: &str| Ok(None);

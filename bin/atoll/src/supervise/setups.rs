@@ -1,4 +1,4 @@
-//! What is each process told when it starts? What the configuration and the plan say of it.
+//! The setups that the processes of a stack get when they start, made from the configuration and the plan.
 
 use atoll_supervisor::{Component, Config, Plan, Steering};
 
@@ -8,12 +8,13 @@ use crate::setup::{
     SEGMENT_MAX, ServerSetup,
 };
 
-/// What a process for replicas is there for.
+/// The purpose of a process for replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// It is the one with this number, and has those replicas that are to be there, or is about to.
+    /// The process has this number, and the replicas that are to be in it.
     Replicas(usize),
-    /// It waits until another one dies, and has so many octets of its memory ready for what it is given then.
+    /// The process stands by until another one dies, and holds so many bytes of memory ready for the replicas
+    /// that it is given then.
     Standby { memory: u64 },
 }
 
@@ -21,15 +22,15 @@ pub enum Duty {
 pub struct Setups<'a> {
     /// The configuration of the stack.
     pub config: &'a Config,
-    /// What the stack is besides.
+    /// The properties of the stack besides its configuration.
     pub identity: &'a Identity,
-    /// Its servers.
+    /// The servers of the stack.
     pub plan: &'a Plan,
 }
 
 impl Setups<'_> {
-    /// What replica `index` is told. `epochs`: the incarnations of all servers; `has_device`: there is a TAP;
-    /// `link`: which end of a shared-memory link this stack is.
+    /// Returns the setup of replica `index`. `epochs` has the incarnations of all servers; `has_device` says
+    /// whether there is a TAP device; `link` is the end of a shared-memory link that this stack has.
     pub fn replica(&self, index: u8, epochs: &[u32], has_device: bool, link: Option<LinkSide>) -> ReplicaSetup {
         let (config, plan, identity) = (self.config, self.plan, self.identity);
         let server = usize::from(index);
@@ -59,12 +60,12 @@ impl Setups<'_> {
         }
     }
 
-    /// What a process for replicas is told.
+    /// Returns the setup of a process for replicas.
     pub fn host(&self, duty: Duty) -> HostSetup {
         let replicas = usize::from(self.config.replicas());
         let (number, standby) = match duty {
             Duty::Replicas(number) => (number, None),
-            // One that no other has.
+            // A standby has a number that no other process has.
             Duty::Standby { memory } => (replicas, Some(memory)),
         };
         let cpu = if standby.is_some() { None } else { cpu_of(self.config, number) };
@@ -76,7 +77,7 @@ impl Setups<'_> {
         }
     }
 
-    /// What a link server is told.
+    /// Returns the setup of a link server.
     pub fn link_server(&self, server: usize, epochs: &[u32]) -> LinkServerSetup {
         LinkServerSetup {
             common: self.server(server, self.plan.queue_of(server), epochs),
@@ -85,7 +86,7 @@ impl Setups<'_> {
         }
     }
 
-    /// What an IP server is told.
+    /// Returns the setup of an IP server.
     pub fn ip_server(&self, server: usize, epochs: &[u32]) -> IpServerSetup {
         IpServerSetup {
             common: self.server(server, self.plan.ip_of(server), epochs),
@@ -96,7 +97,7 @@ impl Setups<'_> {
         }
     }
 
-    /// What a connection manager is told.
+    /// Returns the setup of a connection manager.
     pub fn manager(&self, server: usize, epochs: &[u32]) -> ManagerSetup {
         ManagerSetup {
             common: self.server(server, self.plan.manager_of(server), epochs),
@@ -104,7 +105,8 @@ impl Setups<'_> {
         }
     }
 
-    /// What every server in a process of its own is told. `index`: its number among those of its kind.
+    /// Returns the part that is common to all servers in processes of their own. `index` is the server's
+    /// number among those of its kind.
     fn server(&self, server: usize, index: Option<usize>, epochs: &[u32]) -> ServerSetup {
         ServerSetup {
             process: self.process(index.unwrap_or(0) as u8, cpu_of(self.config, server)),
@@ -128,7 +130,7 @@ impl Setups<'_> {
         }
     }
 
-    /// The servers with which this one shares memory.
+    /// Returns the servers with which this one shares memory.
     fn partners(&self, server: usize) -> Vec<u8> {
         // Cannot truncate: there are few servers.
         self.plan.partners_of(server).map(|other| other as u8).collect()
@@ -139,7 +141,7 @@ fn epoch_of(epochs: &[u32], server: usize) -> u32 {
     epochs.get(server).copied().unwrap_or(1)
 }
 
-/// The processor that a server is to run on.
+/// Returns the processor that a server is to run on, or `None` if the kernel chooses.
 pub fn cpu_of(config: &Config, server: usize) -> Option<usize> {
     let cpus = &config.scheduling.cpus;
     (!cpus.is_empty()).then(|| cpus[server % cpus.len()])

@@ -1,4 +1,4 @@
-//! How does a server process start?
+//! Starts the processes of servers.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,20 +13,20 @@ use super::program::Program;
 use crate::failure::{Failure, OrFail};
 use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, OwnSetup, ReplicaSetup, Setup};
 
-/// What the servers share besides memory.
+/// What servers share besides their own memory.
 pub struct Shared<'a> {
-    /// Who they are.
+    /// The servers of the stack.
     pub plan: &'a Plan,
     /// The stack's memory.
     pub memory: &'a StackMemory,
-    /// Queues of the TAP, by link server; empty: none.
+    /// Queues of the TAP device, by link server; empty if there is none.
     pub queues: &'a [OwnedFd],
-    /// Descriptors of the shared-memory link, in the order of `setup.rs`; empty: none.
+    /// Descriptors of the shared-memory link, in the order of `setup.rs`; empty if there is none.
     pub link: &'a [Rc<OwnedFd>],
 }
 
-/// Starts a process of `program` for replicas, which has none yet; `descriptors` of `setup` are filled in
-/// here. Returns it with the end of the socket over which it is given some.
+/// Starts a process of `program` for replicas, which has none yet. The `descriptors` of `setup` are filled in
+/// here. Returns the process, and the end of the socket over which it is given replicas.
 pub fn start_host(
     mut setup: HostSetup,
     program: &Program,
@@ -36,7 +36,7 @@ pub fn start_host(
     let (control, theirs) = control_socket()?;
     let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
     setup.process.descriptors = descriptors.len();
-    // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB
+    // A successor or standby makes memory for all its connections at once: 2 MiB at a time, not 4 KiB
     // (mallopt(3), hugetlb).
     let variable =
         (memory.has_past() || setup.standby.is_some()).then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
@@ -44,7 +44,8 @@ pub fn start_host(
     Ok((child, control))
 }
 
-/// Gives the replica of `setup` to the process at the other end of `host`. Returns the control socket's end.
+/// Gives the replica of `setup` to the process at the other end of `host`. Returns the supervisor's end of
+/// the control socket.
 pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) -> Result<Channel, Failure> {
     let index = setup.index;
     let ledger =
@@ -64,8 +65,8 @@ pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) 
     Ok(control)
 }
 
-/// Starts the link server of `setup`, whose `descriptors` are filled in here. Returns it with the control
-/// socket's end.
+/// Starts the link server of `setup`, whose `descriptors` are filled in here. Returns the process, and the
+/// supervisor's end of the control socket.
 pub fn start_link_server(
     setup: LinkServerSetup,
     program: &Program,
@@ -77,7 +78,8 @@ pub fn start_link_server(
     start(setup, &more, program, shared)
 }
 
-/// The same for an IP server.
+/// Starts the IP server of `setup`, whose `descriptors` are filled in here. Returns the process, and the
+/// supervisor's end of the control socket.
 pub fn start_ip_server(
     setup: IpServerSetup,
     program: &Program,
@@ -91,7 +93,8 @@ pub fn start_ip_server(
     start(setup, &more, program, shared)
 }
 
-/// The same for a connection manager.
+/// Starts the connection manager of `setup`, whose `descriptors` are filled in here. Returns the process, and
+/// the supervisor's end of the control socket.
 pub fn start_manager(setup: ManagerSetup, program: &Program, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
     let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().get(server));
     let more: Vec<_> = managers.chain(shared.memory.replicas()).map(|server| server.bell.as_fd()).collect();
@@ -103,7 +106,8 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
-/// Starts a server in a process of its own. `more`: what it inherits behind what all servers do.
+/// Starts a server in a process of its own. It inherits `more` after the descriptors that all servers
+/// inherit.
 fn start<S: OwnSetup>(
     mut setup: S,
     more: &[BorrowedFd<'_>],
@@ -117,14 +121,14 @@ fn start<S: OwnSetup>(
     Ok((child, control))
 }
 
-/// A control socket: the supervisor's end, over which no descriptors come, and the other one.
+/// Makes a control socket. Returns the supervisor's end, which refuses descriptors, and the other one.
 fn control_socket() -> Result<(Channel, Channel), Failure> {
     let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
     Channel::refuse_descriptors(&control).or_fail("making a control socket")?;
     Ok((control, theirs))
 }
 
-/// What every server is given: the own end of its control socket, and its memory.
+/// Returns the descriptors that every server gets: its end of the control socket, and its memory.
 fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result<Vec<BorrowedFd<'a>>, Failure> {
     let own = shared.memory.servers().get(server).ok_or_else(|| Failure::new("a server without memory"))?;
     let mut all = vec![
@@ -154,7 +158,7 @@ fn start_process<'a>(
     let mut spawn = program.spawn().or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
-        // What helps to find faults; everything else is none of a server's business.
+        // Servers get only the variables that help to find faults.
         if let Some(key) = key.to_str().filter(|key| key.starts_with("RUST_") || key.starts_with("ATOLL_DEBUG")) {
             spawn.env(key, value).or_fail(starting())?;
         }
@@ -169,17 +173,19 @@ fn start_process<'a>(
         spawn.inherit(fd);
     }
     let child = spawn.capture_errors().start().or_fail(starting())?;
-    // It has inherited the supervisor's, which is to stay when memory runs out: a server is started again.
+    // It has inherited the supervisor's score, which protects the supervisor when memory runs out; a server
+    // can be started again.
     crate::privileges::set_oom_score(child.pid());
     Ok(child)
 }
 
-/// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`.
+/// Returns the processor that a process was last seen on, and the milliseconds of processor time that it has
+/// used.
 pub fn processor_use(pid: u32) -> Option<(u32, u64)> {
     look(pid).map(|(processor, running)| (processor, running.used_ms))
 }
 
-/// Where a process was last seen, and what it does. proc_pid_stat(5).
+/// Returns the processor that a process was last seen on, and its state (proc_pid_stat(5)).
 pub fn look(pid: u32) -> Option<(u32, Running)> {
     let line = stat_line(pid)?;
     let stat = Stat::parse(&line)?;
@@ -189,28 +195,28 @@ pub fn look(pid: u32) -> Option<(u32, Running)> {
     Some((u32::try_from(stat.number(39)?).ok()?, Running { state, used_ms }))
 }
 
-/// What the kernel says of a process, in a line; `None`: it is gone. proc_pid_stat(5).
+/// Returns the kernel's status line of a process, or `None` if the process is gone (proc_pid_stat(5)).
 pub fn stat_line(pid: u32) -> Option<String> {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()
 }
 
-/// The fields of such a line, from the third on.
+/// The fields of a line of proc_pid_stat(5), from the third on.
 pub struct Stat<'a>(Vec<&'a str>);
 
 impl Stat<'_> {
     pub fn parse(line: &str) -> Option<Stat<'_>> {
-        // The name in parentheses may hold blanks and parentheses.
+        // The name in parentheses may contain blanks and parentheses.
         Some(Stat(line.rsplit_once(')')?.1.split_ascii_whitespace().collect()))
     }
 
-    /// The field of this number, as the manual counts, which is a number itself.
+    /// Returns a numeric field by its number in the manual.
     pub fn number(&self, field: usize) -> Option<u64> {
         self.0.get(field - 3)?.parse().ok()
     }
 }
 
-/// What a process is called; empty if it is gone. Processes choose their names: what is no character to be
-/// printed becomes `?`.
+/// Returns the name of a process, or an empty text if the process is gone. Processes choose their names, so
+/// control characters are replaced by `?`.
 pub fn comm(pid: u32) -> String {
     let mut name = String::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/comm")) {
@@ -231,7 +237,7 @@ mod tests {
     use crate::mesh::{LEASE_KEY, Mesh, SECRETS_BYTES};
     use crate::supervise::memory;
 
-    /// The memory of a stack of these servers.
+    /// Returns the memory of a stack of these servers.
     fn memory_of(plan: &Plan) -> StackMemory {
         let replicas = plan.servers_of(Component::Ts).count();
         let mut memory = StackMemory::create(memory::bells(replicas).unwrap(), None).unwrap();
@@ -239,8 +245,8 @@ mod tests {
         memory
     }
 
-    /// Writes all over what a process can write that has these descriptors. Returns how many memories that
-    /// were.
+    /// Overwrites everything that a process with these descriptors can write. Returns the number of memories
+    /// that were written.
     fn scribble(descriptors: &[BorrowedFd<'_>]) -> usize {
         let mut count = 0;
         for fd in descriptors {
@@ -254,7 +260,7 @@ mod tests {
         count
     }
 
-    /// The rings of `server` to and from `other`, as that process maps them.
+    /// Returns the rings of `server` to and from `other`, as that process maps them.
     fn rings(plan: &Plan, memory: &StackMemory, server: usize, other: usize) -> Rings {
         let peers: Vec<u8> = plan.partners_of(server).map(|peer| peer as u8).collect();
         let own = |peer: &u8| memory.pairs.between(server, (*peer).into()).unwrap().try_clone_to_owned().unwrap();
@@ -262,8 +268,7 @@ mod tests {
         Rings::resume(mesh.ways([other]), vec![eventfd::create().unwrap()])
     }
 
-    /// A server that was taken over has in its hands what it says and hears itself, and nothing of what two
-    /// others say.
+    /// A compromised server controls its own messages, but none between two others.
     #[test]
     fn who_scribbles_over_all_that_it_has_harms_no_message_between_two_others() {
         for configuration in ["TS3LS3CM3", "TS2CM2+LS1", "TS2+IP2+LS1+CM1", "TS2LS2+CM1"] {
@@ -298,7 +303,7 @@ mod tests {
                     assert_eq!(buffer[..3], [one as u8, other as u8, 42], "{what}");
                 }
                 assert_eq!(key(), as_made, "{configuration}: server {attacker} has changed the keys");
-                // What it has broken is its own; the next one finds it clean.
+                // It has only broken its own memory; the next server finds that clean.
                 for other in plan.partners_of(attacker) {
                     let pair = memory.pairs.between(attacker, other).unwrap();
                     let whole = ShmMemory::map(pair, crate::mesh::PAIR_BYTES, Access::ReadWrite).unwrap();
@@ -312,7 +317,7 @@ mod tests {
     fn a_name_does_nothing_to_a_terminal() {
         let name = std::thread::spawn(|| {
             atoll_sys::sched::set_name("a\x1b[2J\nb").unwrap();
-            // Of this thread, whose number is like a process's there.
+            // The name is of this thread, whose id works like a pid there.
             comm(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
         });
         assert_eq!(name.join().unwrap(), "a?[2J?b");

@@ -1,5 +1,5 @@
-//! How far is an upgrade? First the new build is asked what it is, then the servers are exchanged, in the
-//! order that `atoll_supervisor::Upgrade` says.
+//! The state of an upgrade. First the new build describes itself, then the servers are exchanged in the order
+//! that `atoll_supervisor::Upgrade` decides.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,33 +19,33 @@ use crate::self_check::SelfCheck;
 
 /// An upgrade under way.
 pub struct Succession {
-    /// Who wants to hear of it.
+    /// The client that is notified of the progress.
     client: ClientId,
-    /// What each server was of before, by number.
+    /// The build of each server before the upgrade, by number.
     old: Vec<Rc<Program>>,
     stage: Stage,
 }
 
 enum Stage {
-    /// The new build is asked what it is.
+    /// The new build was asked to describe itself.
     Check { file: OwnedFd, child: Child, channel: Channel, deadline: Instant },
-    /// Servers are replaced.
+    /// Servers are being replaced.
     Exchange { new: Rc<Program>, upgrade: Upgrade },
 }
 
 /// What becomes of a server whose process has ended.
 pub struct Succeeded {
-    /// What its next process is of.
+    /// The build of its next process.
     pub program: Option<Rc<Program>>,
-    /// Its end was asked for.
+    /// Whether its end was asked for.
     pub is_asked: bool,
-    /// It was of the new build, and ended by itself.
+    /// Whether it was of the new build, and ended by itself.
     pub has_failed: bool,
 }
 
 impl Succession {
-    /// Asks the build in `file` what it is. `old`: what each server is of. The answer can be read when
-    /// [`SELF_CHECK`] says so.
+    /// Asks the build in `file` to describe itself. `old` has the build of each server. An event with the
+    /// token [`SELF_CHECK`] says that the answer can be read.
     pub fn ask(client: ClientId, old: Vec<Rc<Program>>, file: OwnedFd, epoll: &Epoll) -> Result<Succession, Failure> {
         let what = "asking it what it is";
         let (channel, theirs) = Channel::pair(Blocking::No).or_fail(what)?;
@@ -61,19 +61,19 @@ impl Succession {
         Ok(Succession { client, old, stage: Stage::Check { file, child, channel, deadline } })
     }
 
-    /// The servers are exchanged from now on.
+    /// Creates the state of an upgrade that exchanges servers from now on.
     pub fn exchange(client: ClientId, old: Vec<Rc<Program>>, new: Program, now: Instant) -> Succession {
         let upgrade = Upgrade::new(old.len(), now);
         Succession { client, old, stage: Stage::Exchange { new: Rc::new(new), upgrade } }
     }
 
-    /// Who wants to hear of it.
+    /// Returns the client that is notified of the progress.
     pub fn client(&self) -> ClientId {
         self.client
     }
 
-    /// The answer of the new build; `None`: it has not said anything yet, or was not asked. Within: `None`:
-    /// it says nothing of use.
+    /// Returns the answer of the new build. The outer `None` means that it has not answered yet, or was not
+    /// asked; the inner one that its answer is of no use.
     pub fn answer(&self) -> Option<Option<SelfCheck>> {
         let Stage::Check { channel, .. } = &self.stage else { return None };
         let mut packet = vec![0; CHECK_MAX];
@@ -84,17 +84,17 @@ impl Succession {
         }
     }
 
-    /// Whether the new build has not answered in time.
+    /// Says whether the new build has not answered in time.
     pub fn is_silent(&self, now: Instant) -> bool {
         matches!(&self.stage, Stage::Check { deadline, .. } if now >= *deadline)
     }
 
-    /// The new build has answered, or will not. `silence`: the reason if there is no answer. Returns the
-    /// build, or why it cannot take over.
+    /// Ends the check of the new build, with its answer if there is one; `silence` is the reason if there is
+    /// none. Returns the build, or why it cannot take over.
     pub fn judge(self, answer: Option<SelfCheck>, silence: &str, epoll: &Epoll) -> io::Result<Result<Program, String>> {
         let Stage::Check { file, child, channel, .. } = self.stage else { return Ok(Err(silence.to_owned())) };
         epoll.delete(&channel)?;
-        // It has nothing else to do.
+        // The process has nothing else to do.
         let _ = child.kill(Signal::KILL);
         let _ = child.wait();
         let refusal = match &answer {
@@ -108,13 +108,14 @@ impl Succession {
         })
     }
 
-    /// What is to be done now, with the new build. `is_serving`: whether the process of a server is ready.
+    /// Returns what is to be done now, and the new build. `is_serving` says whether the process of a server
+    /// is ready.
     pub fn next(&mut self, now: Instant, is_serving: impl Fn(usize) -> bool) -> Option<(UpgradeStep, Rc<Program>)> {
         let Stage::Exchange { new, upgrade } = &mut self.stage else { return None };
         Some((upgrade.next(now, is_serving)?, new.clone()))
     }
 
-    /// When to ask again, if nothing happens.
+    /// Returns when to ask again if nothing happens.
     pub fn due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Check { deadline, .. } => Some(*deadline),
@@ -122,8 +123,8 @@ impl Succession {
         }
     }
 
-    /// The process of a server has ended; `how`, for people; `ledger`: the version of what it has left.
-    /// `None`: servers are not exchanged.
+    /// Notes that the process of a server has ended. `how` describes that for people; `ledger` is the version
+    /// of the ledger that it left. Returns `None` if servers are not being exchanged.
     pub fn ended(&mut self, index: usize, how: &str, ledger: Option<u32>) -> Option<Succeeded> {
         let Stage::Exchange { new, upgrade } = &mut self.stage else { return None };
         let was = upgrade.side(index);
@@ -136,7 +137,7 @@ impl Succession {
         Some(Succeeded { program, is_asked, has_failed: was == Side::New && !is_asked })
     }
 
-    /// A server is ready. Returns whether that matters.
+    /// Notes that a server is ready. Returns whether that matters to the upgrade.
     pub fn ready(&mut self, now: Instant) -> bool {
         if let Stage::Exchange { upgrade, .. } = &mut self.stage {
             upgrade.ready(now);
@@ -144,12 +145,12 @@ impl Succession {
         matches!(self.stage, Stage::Exchange { .. })
     }
 
-    /// Whether a server is of a build that has to prove itself.
+    /// Says whether a server is of a build that has to prove itself.
     pub fn is_on_trial(&self, index: usize) -> bool {
         matches!(&self.stage, Stage::Exchange { upgrade, .. } if upgrade.side(index) == Side::New)
     }
 
-    /// What a server is of that is of this side.
+    /// Returns the build of a server on this side of the upgrade.
     pub fn program(&self, index: usize, side: Side) -> Option<&Rc<Program>> {
         match (&self.stage, side) {
             (Stage::Exchange { new, .. }, Side::New) => Some(new),
@@ -158,7 +159,7 @@ impl Succession {
     }
 }
 
-/// How long a build may take to say what it is.
+/// How long a build may take to describe itself.
 const CHECK_TIME: Duration = Duration::from_secs(5);
-/// The longest answer.
+/// The longest answer in bytes.
 const CHECK_MAX: usize = 64 << 10;

@@ -1,17 +1,17 @@
-//! What does the supervisor do while the stack is up? One loop over epoll that never waits for anybody in
-//! particular.
+//! The supervisor of a running stack: one loop over epoll that never waits for any one process.
 //!
 //! Its parts each have a file of their own, and private fields: servers, processes for replicas, clients,
-//! books of sessions, notes for the next supervisor ... What they decide is in `atoll_supervisor`. The files
-//! below this one carry it out, each for one subject:
+//! sessions, notes for the next supervisor. `atoll_supervisor` has their decisions. The files below this one
+//! carry them out, each for one subject:
 //!
 //! ```text
-//!   serving     what clients ask            lives       servers start, die, hang           takeover   what another supervisor has left
-//!   questions   what people ask             placing     processes for replicas             guarded    the guardian, and who comes next
-//!   telling     what replicas hear          scaling     replicas move                      report     how the stack is
-//!                                           standby     a process stands by                usage      how much memory it takes
-//!                                           stopped     processes that are stopped
-//!                                           upgrading   servers of another build
+//!   serving     requests of clients           lives       servers start, die, hang
+//!   questions   requests of people            placing     processes for replicas
+//!   telling     notifications of replicas     scaling     replicas move
+//!   takeover    what a supervisor has left    standby     a process stands by
+//!   guarded     the guardian, the successor   stopped     processes that are stopped
+//!   report      the state of the stack        upgrading   servers of another build
+//!   usage       the memory that it uses
 //! ```
 
 mod guarded;
@@ -79,33 +79,33 @@ pub struct Supervisor {
     config: Config,
     identity: Identity,
     memory: StackMemory,
-    /// The servers, what they are told, and how they live.
+    /// The servers, the messages to them, and their lives.
     servers: Servers,
     /// The processes that replicas are in.
     hosts: Hosts,
-    /// Which process each replica is to be in.
+    /// The process that each replica is to be in.
     placement: Placement,
-    /// When a process is to stand by.
+    /// When a standby is to be started.
     standby: Standby,
     /// The upgrade under way.
     succession: Option<Succession>,
-    /// The watch over servers that hang, and processes that are stopped.
+    /// The checks for servers that hang, and processes that are stopped.
     health: Health,
-    /// What servers say.
+    /// The output of servers.
     words: Words,
     /// The sessions.
     books: Books,
     clients: Clients,
-    /// The way in.
+    /// The sockets, and the rights of users.
     gate: Gate,
     /// The link to another stack.
     link: Link,
-    /// What servers are started with.
+    /// The means to start servers.
     starts: Starts,
-    /// How much memory there is; `None`: nobody looks, in tests.
+    /// How much memory there is; `None` in tests that do not measure it.
     gauge: Option<Gauge>,
     course: Course,
-    /// What the next supervisor finds.
+    /// The notes for the next supervisor.
     persisted: PersistedState,
     epoll: Rc<Epoll>,
 }
@@ -114,24 +114,25 @@ pub struct Supervisor {
 pub struct Foundation {
     /// The configuration of the stack.
     pub config: Config,
-    /// What it is besides.
+    /// The properties of the stack besides its configuration.
     pub identity: Identity,
-    /// The memory that its processes share.
+    /// The memory that the stack's processes share.
     pub memory: StackMemory,
-    /// What starts its servers.
+    /// The launcher that starts the stack's servers.
     pub launcher: Box<dyn Launch>,
-    /// The sockets that it listens at.
+    /// The sockets that the stack listens at.
     pub doors: Doors,
-    /// Whom it is for.
+    /// The users that the stack serves.
     pub rights: Rights,
-    /// Its link to another stack.
+    /// The link to another stack.
     pub link: Link,
-    /// The signals that end it.
+    /// The signals that end the stack.
     pub signals: Option<Signals>,
 }
 
 impl Supervisor {
-    /// A supervisor that starts the servers. Applications are not served before [`Supervisor::all_ready`].
+    /// Creates a supervisor, and starts the servers. Applications are not served before
+    /// [`Supervisor::all_ready`].
     pub fn new(foundation: Foundation) -> Result<Supervisor, Failure> {
         let what = "starting the supervisor";
         let mut server = Supervisor::bare(foundation).or_fail(what)?;
@@ -150,7 +151,7 @@ impl Supervisor {
         Ok(server)
     }
 
-    /// A supervisor without servers.
+    /// Creates a supervisor without servers.
     fn bare(foundation: Foundation) -> io::Result<Supervisor> {
         let Foundation { config, identity, memory, launcher, doors, rights, link, signals } = foundation;
         let (epoll, now) = (Rc::new(Epoll::new()?), clock::now());
@@ -180,7 +181,7 @@ impl Supervisor {
         })
     }
 
-    /// What the stack is, besides its configuration.
+    /// Returns the properties of the stack besides its configuration.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -190,18 +191,18 @@ impl Supervisor {
         self.course.set_owner(channel, &self.epoll)
     }
 
-    /// Whether every server has said that it is ready.
+    /// Says whether every server has reported that it is ready.
     pub fn all_ready(&self) -> bool {
         self.servers.are_ready()
     }
 
-    /// Waits for at most `timeout_ms` and handles what happened. Returns why the stack must end, once it
-    /// must.
+    /// Waits for at most `timeout_ms`, which is without limit if `None`, and handles what happened. Returns
+    /// why the stack must end, once it must.
     pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
         let mut events = [epoll::EMPTY; 64];
         let for_servers = self.servers_timeout_ms(clock::now());
-        // One that takes over in the middle of the end goes on with that; so does one that was interrupted by
-        // a shortage.
+        // A supervisor that takes over a stack that is ending does not wait; nor does one that a shortage has
+        // interrupted.
         let at_once = (self.course.ending().is_some() || self.clients.has_broken()).then_some(0);
         let timeout = timeout_ms.into_iter().chain(at_once).chain(self.course.look_again_ms()).chain(for_servers);
         let timeout = timeout.chain(self.persisted.look_again_ms(clock::now())).min();
@@ -237,7 +238,7 @@ impl Supervisor {
         Ok(self.course.ending().cloned())
     }
 
-    /// Once the program is gone: ends the stack when nobody needs it any more.
+    /// Ends the stack once its program has ended and nothing needs the stack any more.
     fn look_at_owner(&mut self) {
         if self.course.look_again_ms().is_none() {
             return;
@@ -254,7 +255,7 @@ impl Supervisor {
         self.course.look_at_owner(activity, clock::now());
     }
 
-    /// Listens to the process with this number through this pipe.
+    /// Reads the output of a process, given by its pid, through this pipe.
     fn hear_of(&mut self, speaker: Option<(u32, OwnedFd)>) {
         if let Some((pid, pipe)) = speaker
             && let Some(slot) = self.words.add(pid, pipe)
@@ -263,34 +264,35 @@ impl Supervisor {
         }
     }
 
-    /// The process in this slot says something, or nothing any more.
+    /// Reads the output of the process in this slot, which may have ended.
     fn words_spoken(&mut self, slot: usize) {
         if self.words.listen(slot, clock::now()) {
             self.persisted.note_words(slot, &self.words);
         }
     }
 
-    /// Listens to those again that were interrupted.
+    /// Continues to read the output of processes that were interrupted.
     fn go_on_listening(&mut self, now: atoll_base::Instant) {
         self.words.due(now).into_iter().for_each(|slot| self.words_spoken(slot));
     }
 
-    /// What processes have said last, before others say that they are gone.
+    /// Reads the last output of processes for which `is_gone` returns true, so that it is logged before their
+    /// ends.
     fn hear_last_words(&mut self, is_gone: impl Fn(u32) -> bool) {
         self.words.of(is_gone).into_iter().for_each(|slot| self.words_spoken(slot));
     }
 
-    /// Nobody takes over from here on.
+    /// Ends the guardian: no supervisor takes over from here on.
     pub fn bye(&mut self) {
         self.persisted.bye();
     }
 
-    /// Lets go of the device. There are no servers any more.
+    /// Drops the launcher, and thereby the device. There are no servers any more.
     pub fn drop_launcher(&mut self) {
         self.starts.end();
     }
 
-    /// A few lines about where the stack is, for people.
+    /// Returns a few lines for people about where the stack is.
     pub fn describe(&self) -> String {
         let (config, identity) = (&self.config, &self.identity);
         let link = &config.link;
@@ -325,24 +327,24 @@ impl Supervisor {
         format!("stack {} is up: {} {address}, {way}", config.name, config.notation)
     }
 
-    /// Whether a DHCP server has yet to give the stack its address.
+    /// Says whether a DHCP server has yet to assign the stack's address.
     pub fn waits_for_address(&self) -> bool {
         let is_there = self.memory.replicas().first().is_some_and(|replica| replica.page.v4().is_some());
         self.config.link.address.is_none() && !is_there
     }
 
-    /// For how many seconds `atoll up` waits for that.
+    /// Returns for how many seconds `atoll up` waits for an address from DHCP.
     pub fn dhcp_wait_s(&self) -> u32 {
         self.config.link.dhcp_wait_s
     }
 
-    /// Ends the servers: asks them first, so that peers hear of it, and kills those that do not end in time.
-    /// Those that carry frames of others end after these.
+    /// Ends the servers: asks them first, so that peers are notified, and kills those that do not end in
+    /// time. Servers that carry frames of others end after these.
     pub fn stop(&mut self) {
         let plan = self.config.notation.plan();
         let (carriers, others): (Vec<_>, Vec<_>) =
             (0..plan.processes().len()).partition(|&server| plan.queue_of(server).is_some());
-        // IP servers carry frames as well, to others.
+        // IP servers carry frames as well, to other servers.
         let is_ip_server = |server: &usize| plan.is_ip_apart() && plan.ip_of(*server).is_some();
         let (ip_servers, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_ip_server);
         for servers in [others, ip_servers, carriers] {
@@ -362,7 +364,7 @@ impl Supervisor {
         }
         let deadline = clock::now() + STOP_TIME;
         for &index in servers {
-            // Where several replicas are in one process, it is the socket that says of each that it is over.
+            // Where several replicas are in one process, the control socket of each tells that it has ended.
             if let Some((child, control)) = self.servers.get(index).and_then(ServerSlot::employment) {
                 await_closed(control, child, deadline);
             }
@@ -376,7 +378,7 @@ impl Supervisor {
     }
 }
 
-/// How long servers may take to end, those that carry frames of others after these.
+/// How long servers may take to end; those that carry frames of others get this time after the others.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

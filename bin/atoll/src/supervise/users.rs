@@ -1,9 +1,9 @@
-//! Which ports may the user of a session have, and is what all of his sessions have together bounded?
+//! Decides which ports the user of a session may bind, and whether the user's sessions have a common limit.
 //!
-//! As on Linux, a port below `ports.unprivileged_start` is for who has CAP_NET_BIND_SERVICE, and besides for
-//! whom the configuration names. Who runs the stack may have all: it is his. It is judged when a port is
-//! asked for, of whoever asks then: a session knows no user, because its process may give up its own at any
-//! time.
+//! As on Linux, a port below `ports.unprivileged_start` needs CAP_NET_BIND_SERVICE; the configuration may
+//! also give such ports to users. The user that runs the stack may bind every port. The decision is made when
+//! a port is asked for, by the credentials that the asking process has then: a session has no user, because
+//! its process may give up its own at any time.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -15,20 +15,20 @@ use atoll_sys::users;
 
 use crate::failure::{Failure, OrFail};
 
-/// What is known of users.
+/// The users of a stack and their ports.
 #[derive(Debug)]
 pub struct Users {
-    /// Who runs the stack.
+    /// The user that runs the stack.
     own: u32,
     unprivileged_start: u16,
-    /// Ports of users, by number.
+    /// The ports of users, by user id.
     ports: BTreeMap<u32, [(u16, u16); USER_PORTS_MAX]>,
 }
 
 impl Users {
-    /// Those of a stack that `own` runs. Whom the configuration names by a name that nobody has is passed
-    /// over, with a word on standard error: a stack that is up does not end because a user was taken away
-    /// ([`check`]).
+    /// Creates the users of a stack that `own` runs. A configured name that no user has is skipped, with a
+    /// line on standard error: a running stack does not end because a user was removed. [`check`] rejects
+    /// such names at the start.
     pub fn new(own: u32, config: &Ports) -> Users {
         let mut ports = BTreeMap::new();
         for (name, ranges) in &config.users {
@@ -41,19 +41,19 @@ impl Users {
         Users { own, unprivileged_start: config.unprivileged_start, ports }
     }
 
-    /// What a session may have of which nobody has said whose it is. It counts for the user who opens it
-    /// (`peer`), unless he is not bounded: as with resource limits, which are not for who could raise them
-    /// (CAP_SYS_RESOURCE).
+    /// Returns the rights of a session that `peer` opens, where nothing else says whose it is. It counts for
+    /// the user of `peer`, unless that user has no limit: as with resource limits, users that could raise it
+    /// have none (CAP_SYS_RESOURCE).
     pub fn anybody(&self, peer: &Peer) -> User {
         self.counting_for((peer.uid != self.own && peer.uid != 0).then_some(peer.uid))
     }
 
-    /// The same of a session of which it is known for whom it counts.
+    /// Returns the rights of a session that counts for the user `counts_for`, or for none.
     pub fn counting_for(&self, counts_for: Option<u32>) -> User {
         User { counts_for, ..User::anybody(self.unprivileged_start) }
     }
 
-    /// Whether a process that has `peer`'s credentials now may have `port`.
+    /// Says whether a process that has `peer`'s credentials now may bind `port`.
     pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
         let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
         let user = User { uid: peer.uid, ports, ..User::anybody(self.unprivileged_start) };
@@ -61,8 +61,8 @@ impl Users {
     }
 }
 
-/// Whether the users whom the configuration gives ports exist: a stack that starts without one of them would
-/// refuse it later, with no reason.
+/// Checks that the users to which the configuration gives ports exist. A stack that started without one of
+/// them would refuse its ports later without a reason.
 pub fn check(config: &Ports) -> Result<(), Failure> {
     for (name, _) in &config.users {
         let found = users::user(name).or_fail(format!("ports.users: {name:?}"))?;
@@ -71,7 +71,7 @@ pub fn check(config: &Ports) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A name that nobody has. `kind`: of what.
+/// Returns the error for a name that does not exist. `kind` says of what, such as `user`.
 pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
     Failure::new(format!(
         "{setting}: there is no {kind} {name:?}: make it, take it out of the configuration, or give a number instead of the name"
@@ -81,18 +81,20 @@ pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
 /// CAP_NET_BIND_SERVICE: see capabilities(7).
 const BIND_SERVICE: u32 = 10;
 
-/// Whether the process has the capability now, in the user namespace of this one. One that cannot be seen (in
-/// another pid namespace it has no number here) has none.
+/// Says whether the process has the capability now, in the user namespace of this process. A process in
+/// another pid namespace has no number here, and counts as having none.
 fn may_bind_low(peer: &Peer) -> bool {
     let of = |name| read_to_string(format!("/proc/{}/{name}", peer.pid)).ok();
-    // In a namespace of its own everybody has all capabilities, and another map: user_namespaces(7).
+    // In a user namespace of its own a process may have all capabilities, but then it has another map:
+    // user_namespaces(7).
     let is_inside =
         || of("uid_map").is_some_and(|map| read_to_string("/proc/self/uid_map").is_ok_and(|own| own == map));
     peer.pid != 0 && of("status").is_some_and(|status| has_capability(&status, peer.uid, BIND_SERVICE)) && is_inside()
 }
 
-/// Whether `status` (proc_pid_status(5)) is of a process of effective user `uid` that has the capability. The
-/// number may have become that of another process meanwhile, which counts only if it is the same user's.
+/// Says whether `status` (proc_pid_status(5)) is that of a process of effective user `uid` that has the
+/// capability. The pid may have become that of another process meanwhile, which counts only if it is of the
+/// same user.
 fn has_capability(status: &str, uid: u32, capability: u32) -> bool {
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
     let effective = value("Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok());

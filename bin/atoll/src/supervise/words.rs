@@ -1,10 +1,10 @@
-//! What do servers have to say? The standard error of each is a pipe, which only the supervisor reads.
+//! Reads what servers print. The standard error of each is a pipe, which only the supervisor reads.
 //!
-//! What comes out of it is somebody else's bytes: it gets into the log as lines of bounded length, without
-//! control characters, with the number of the process in front, at a bounded rate (`log.rs`). One that says
-//! more than that is not listened to for a while; its pipe fills, and what it says then is lost to it, not to
-//! others. It never waits: its end of the pipe does not block. Pipes are noted for the next supervisor, so
-//! that what is said meanwhile is still in them.
+//! The bytes are not trusted: they get into the log as lines of bounded length, without control characters,
+//! with the pid in front, at a bounded rate (`log.rs`). A process that prints more is not read for a while;
+//! its pipe fills, and it loses what it prints then, at no cost to others. It never waits: its end of the
+//! pipe does not block. Pipes are noted for the next supervisor, so that what is printed meanwhile stays in
+//! them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,34 +19,34 @@ use super::tokens::{WORDS, WORDS_MAX};
 use crate::clock;
 use crate::log::{Budget, LINE_MAX, Line, Rate};
 
-/// The processes that are listened to, by slot.
+/// The processes whose output is read, by slot.
 pub struct Words {
     speakers: Vec<Option<Speaker>>,
     epoll: Rc<Epoll>,
 }
 
-/// A process that may say something.
+/// A process whose output is read.
 #[derive(Debug)]
 struct Speaker {
     pid: u32,
     pipe: File,
     /// The beginning of a line.
     text: Vec<u8>,
-    /// It is the rest of one that was too long.
+    /// Whether `text` is the rest of a line that was too long.
     is_rest: bool,
     budget: Budget,
-    /// It has said too much, and is not watched before this.
+    /// The time before which the pipe is not watched, because the process has printed too much.
     until: Option<Instant>,
 }
 
-/// How it stands after somebody was listened to.
+/// The state after a process's output was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     /// There is nothing more for now.
     All,
-    /// There is more, at a later time.
+    /// There is more, which is to be read later.
     Enough,
-    /// There never will be any more.
+    /// The process's end of the pipe is closed.
     Ended,
 }
 
@@ -56,7 +56,7 @@ impl Speaker {
         Speaker { pid, pipe: pipe.into(), text, is_rest: false, budget, until: None }
     }
 
-    /// Takes down what it has said, as far as it may.
+    /// Reads what the process has printed, as far as its budget allows.
     fn listen(&mut self, now: Instant, said: &mut Vec<Line>) -> Heard {
         let mut is_paid = true;
         loop {
@@ -79,7 +79,7 @@ impl Speaker {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Being woken costs something, for a part of a line as well.
+                    // A wake-up costs something even for a part of a line.
                     return if is_paid || self.budget.take(now) { Heard::All } else { Heard::Enough };
                 }
                 Ok(_) | Err(_) => {
@@ -90,7 +90,7 @@ impl Speaker {
         }
     }
 
-    /// Stops in the middle. Nobody waits for the rest of what a process has said that is gone.
+    /// Stops reading in the middle. What a process has printed that is gone is not read later.
     fn interrupt(&mut self, said: &mut Vec<Line>) -> Heard {
         let mut set = [PollFd::new(&self.pipe, PollFlags::empty())];
         let _ = poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -103,37 +103,37 @@ impl Speaker {
         Heard::Ended
     }
 
-    /// The first `len` bytes as a line, if there is something in it.
+    /// Returns the first `len` bytes as a line, unless there is nothing to print.
     fn line(&self, len: usize) -> Option<Line> {
         let text = self.text.get(..len).filter(|text| !text.is_empty() && !self.is_rest)?;
         let mut line = Line::new(&self.tag());
-        // As those say it that know the log: once is enough.
+        // Processes that print in the form of the log have its prefix already.
         line.push_bytes(text.strip_prefix(b"atoll: ").unwrap_or(text));
         Some(line)
     }
 
-    /// What its lines begin with.
+    /// Returns the prefix of the process's lines.
     fn tag(&self) -> String {
         format!("atoll[{}]: ", self.pid)
     }
 }
 
 impl Words {
-    /// Nobody is listened to yet.
+    /// Creates an empty list of processes.
     pub fn new(epoll: Rc<Epoll>) -> Words {
         Words { speakers: Vec::new(), epoll }
     }
 
-    /// Listens to a process from now on. Returns its slot; `None`: there are too many, or the kernel is short
-    /// of something.
+    /// Starts to read a process's output. Returns its slot, or `None` if there are too many processes or the
+    /// kernel is short of something.
     pub fn add(&mut self, pid: u32, pipe: OwnedFd) -> Option<usize> {
         let slot = self.speakers.iter().position(Option::is_none).unwrap_or(self.speakers.len());
         self.put(slot, pid, pipe).then_some(slot)
     }
 
-    /// Goes on listening to a process that the last supervisor has noted under this name.
+    /// Continues to read the output of a process that the last supervisor has noted under this name.
     pub fn resume(&mut self, name: &str, pid: u32, pipe: OwnedFd) {
-        // Under the same name: the guardian still has it.
+        // The slot follows from the name, under which the guardian still has the note.
         let slot = name.strip_prefix(NOTES).and_then(|slot| slot.parse().ok());
         let _ = slot.is_some_and(|slot| self.put(slot, pid, pipe));
     }
@@ -147,7 +147,7 @@ impl Words {
         true
     }
 
-    /// Listens to one. Returns whether it has ended.
+    /// Reads the output of one process. Returns whether its end of the pipe is closed.
     pub fn listen(&mut self, slot: usize, now: Instant) -> bool {
         let Some(Some(speaker)) = self.speakers.get_mut(slot) else { return false };
         let mut said = Vec::new();
@@ -167,17 +167,17 @@ impl Words {
         heard == Heard::Ended
     }
 
-    /// When one that has said too much is listened to again.
+    /// Returns when the next process that has printed too much is to be read again.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.speakers.iter().flatten().filter_map(|speaker| speaker.until).min()
     }
 
-    /// Slots of those that are to be listened to again, because they were interrupted.
+    /// Returns the slots of interrupted processes that are to be read again.
     pub fn due(&self, now: Instant) -> Vec<usize> {
         self.slots(|speaker| speaker.until.is_some_and(|until| until <= now))
     }
 
-    /// Slots of the processes for whose numbers `is_wanted` says so.
+    /// Returns the slots of the processes for whose pids `is_wanted` returns true.
     pub fn of(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<usize> {
         self.slots(|speaker| is_wanted(speaker.pid))
     }
@@ -187,18 +187,18 @@ impl Words {
         (0..self.speakers.len()).filter(is_wanted).collect()
     }
 
-    /// What the next supervisor needs of the process in this slot: its number, and the pipe.
+    /// Returns what the next supervisor needs for the process in this slot: its pid, and the pipe.
     pub fn speaker(&self, slot: usize) -> Option<(u32, BorrowedFd<'_>)> {
         let speaker = self.speakers.get(slot)?.as_ref()?;
         Some((speaker.pid, speaker.pipe.as_fd()))
     }
 }
 
-/// Names of notes about them begin so.
+/// The prefix of the names of notes about these processes.
 pub const NOTES: &str = "words.";
-/// How much a process may say. Servers say little: what was before them, and why they end.
+/// The rate at which a process may print. Servers print little: what was before them, and why they end.
 const RATE: Rate = Rate { burst: 100, every: Duration::from_millis(500) };
-/// How much is read at once: as much as may be written at once.
+/// The number of bytes that are read at once: as many as may be written at once.
 const CHUNK: usize = 4096;
 
 #[cfg(test)]

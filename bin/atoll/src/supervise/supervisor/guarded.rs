@@ -1,5 +1,5 @@
-//! Who goes on if this supervisor ends? It looks after its guardian, as that does after it, and makes way for
-//! a supervisor of another build.
+//! Keeps a guardian, which starts the next supervisor if this one ends, and makes way for a supervisor of
+//! another build.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a guardian, and tells it everything. Returns the socket to the one before, if that may still be
+    /// Starts a guardian, and gives it all notes. Returns the socket to the one before, if that may still be
     /// there.
     fn start_guardian(&mut self) -> io::Result<Option<Channel>> {
         let Some((pid, persisted, last)) = self.persisted.start_guardian(&self.epoll)? else { return Ok(None) };
@@ -34,8 +34,8 @@ impl Supervisor {
         Ok(last)
     }
 
-    /// Makes way for a supervisor of another build. Returns whether this one ends: it does not if nobody
-    /// could start the next one. `client` is told then, when it has taken over.
+    /// Makes way for a supervisor of another build, which notifies `client` when it has taken over. Returns
+    /// whether this supervisor ends: it does not if there is no guardian to start the next one.
     pub(super) fn make_way(&mut self, client: ClientId, new: &Program) -> bool {
         let (None, true, Some(file)) = (self.course.ending(), self.persisted.is_kept(), &new.file) else {
             return false;
@@ -50,8 +50,9 @@ impl Supervisor {
         true
     }
 
-    /// The last supervisor has made way for one of another build, and this one has taken over; `stayed`: for
-    /// what reason it is not of that build. A new one's guardian is of the new build, too.
+    /// Reports to `client` that this supervisor has taken over from one that made way for another build.
+    /// `stayed` is the reason if this one is not of that build. Otherwise the guardian is replaced by one of
+    /// the new build, too.
     pub(super) fn exchanged(&mut self, client: ClientId, stayed: Option<String>) -> io::Result<()> {
         if let Some(reason) = stayed {
             let reason = format!("all servers are of the new build, but the supervisor is of the old one: {reason}");
@@ -63,7 +64,7 @@ impl Supervisor {
                 let _ = last.map(|last| notes::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
                 format!("supervisor and guardian are of {build}")
             }
-            // The old one goes on.
+            // The old guardian goes on.
             Err(error) => format!("the supervisor is of {build}; no guardian of that build could be started: {error}"),
         };
         say!("upgrade: {line}");

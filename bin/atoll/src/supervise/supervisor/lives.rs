@@ -1,7 +1,7 @@
-//! What does the supervisor do when a server has died? It starts the next one on the same memory, tells it
-//! all that there is, and tells the others.
+//! Replaces servers that have died: starts the successor on the same memory, gives it everything it needs,
+//! and notifies the others.
 //!
-//! The process is certainly gone before: that is the fence behind which the successor may touch what it has
+//! The dead process has certainly stopped executing before: only then may the successor touch what it has
 //! left.
 
 use std::collections::BTreeSet;
@@ -26,8 +26,8 @@ use crate::supervise::spawn;
 use crate::{rows, setup};
 
 impl Supervisor {
-    /// Tells a new process what it has to know before it serves, and that this is all. It says that it is
-    /// ready then.
+    /// Sends a new process everything that it needs before it serves, and then [`Request::Adopt`]. The
+    /// process reports later that it is ready.
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         let is_replica = self.servers.is_replica(index);
         let sessions = if is_replica { self.told_at(index) } else { BTreeSet::new() };
@@ -37,7 +37,7 @@ impl Supervisor {
             self.servers.send(index, &Request::Balance { rules }, Vec::new())?;
         }
         if is_replica {
-            // Before it adopts: what predecessors hold counts.
+            // It comes before the adoption, because what predecessors hold counts.
             self.tell_memory(index)?;
         }
         let blamed = self.servers.get(index).is_some_and(|server| server.record().is_blamed());
@@ -48,7 +48,7 @@ impl Supervisor {
         sessions.into_iter().try_for_each(|session| self.tell_departed(index, session))
     }
 
-    /// A server says that it serves.
+    /// Handles a server's report that it serves.
     pub(super) fn server_ready(&mut self, index: usize) -> io::Result<()> {
         let role = Role::of(&self.config.notation.plan(), index);
         let now = clock::now();
@@ -77,7 +77,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A server says something, or takes what waits for it.
+    /// Handles messages of a server, and sends it what its socket takes now.
     pub(super) fn server_spoke(&mut self, index: usize, flags: EventFlags) -> io::Result<()> {
         if flags.contains(EventFlags::OUT) {
             self.servers.flush(index);
@@ -99,7 +99,7 @@ impl Supervisor {
             if packet == setup::READY {
                 self.server_ready(index)?;
             } else if packet == setup::LEFT {
-                // That of another server is followed by the end of its process.
+                // When another server leaves, the end of its process follows.
                 self.replica_left(index)?;
             } else if let Some(session) = setup::is_over(packet) {
                 if self.books.over(index, session) {
@@ -117,7 +117,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The process of a server has ended, or does not speak to us any more.
+    /// Handles the end of a server's process, or of the connection to it.
     pub(super) fn server_broke(&mut self, index: usize) -> io::Result<()> {
         let Some(server) = self.servers.get(index).filter(|server| !server.is_down()) else { return Ok(()) };
         if let Some(key) = server.host() {
@@ -129,7 +129,7 @@ impl Supervisor {
         self.server_ended(index, pid, exit, forbidden)
     }
 
-    /// A server is gone. `forbidden`: the system call that has ended it, if one has.
+    /// Handles the death of a server. `forbidden` is the system call that has ended it, if one has.
     pub(super) fn server_ended(
         &mut self,
         index: usize,
@@ -153,7 +153,7 @@ impl Supervisor {
         self.forget_process(index)
     }
 
-    /// A server has no process any more. Who waits for it is told.
+    /// Removes the process of a server, and notifies those that wait for it.
     pub(super) fn forget_process(&mut self, index: usize) -> io::Result<()> {
         let role = Role::of(&self.config.notation.plan(), index);
         let lists = self.servers.dismiss(index);
@@ -165,7 +165,7 @@ impl Supervisor {
         self.servers.tell_others(index, &Request::ServerGone { server: index as u8 })
     }
 
-    /// How long to wait before [`Supervisor::look_after_servers`] is due, in milliseconds.
+    /// Returns how many milliseconds to wait before [`Supervisor::look_after_servers`] is due.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.servers.all().iter().filter_map(|server| server.record().next_timeout());
         let others = [
@@ -181,16 +181,16 @@ impl Supervisor {
             self.gauge.as_ref().map(|gauge| gauge.next_timeout()),
             self.words.next_timeout(),
         ];
-        // Before the stack is ready nobody looks at these.
+        // These are not looked after before the stack is ready.
         let others = others.into_iter().flatten().filter(|_| self.course.is_ready());
         let due = lives.chain(others).chain(self.upgrade_due()).min()?;
-        // Rounded up: too early is for nothing.
+        // The time is rounded up, because to come too early is useless.
         let left = due.since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Starts servers that are due, and looks whether others hang. Does nothing before the stack is ready, or
-    /// when it ends.
+    /// Starts servers that are due, and checks whether others hang. Does nothing before the stack is ready,
+    /// or when it ends.
     pub(super) fn look_after_servers(&mut self) -> io::Result<()> {
         if !self.course.is_ready() || self.course.ending().is_some() {
             return Ok(());
@@ -210,7 +210,7 @@ impl Supervisor {
         self.look_after_scaling(now)?;
         self.look_after_standby(now)?;
         self.look_for_stopped(now);
-        // What a start has left of it is kept back for the next one.
+        // What a start has left of the reserved descriptors is reserved for the next one.
         self.starts.refill();
         self.servers.retry(now)?;
         self.clients.retry(now)?;
@@ -221,20 +221,20 @@ impl Supervisor {
         self.keep_vigil(now)
     }
 
-    /// Looks from now on how much memory there is, and tells the replicas.
+    /// Starts to measure memory, and notifies the replicas of the result.
     pub fn watch_memory(&mut self) -> io::Result<()> {
         self.gauge = Some(Gauge::open(clock::now(), self.config.memory_limit));
         self.servers.replica_numbers().try_for_each(|index| self.tell_memory(index))
     }
 
-    /// How it stands with memory, and the replica's part of it.
+    /// Notifies a replica of the level of memory, and of its share of the receive buffers.
     pub(super) fn tell_memory(&mut self, index: usize) -> io::Result<()> {
         let Some(gauge) = &self.gauge else { return Ok(()) };
         let buffers_max = gauge.buffers_max() / self.servers.replica_count().max(1) as u64;
         self.servers.send(index, &Request::Memory { level: gauge.level(), buffers_max }, Vec::new())
     }
 
-    /// Looks whether that has changed.
+    /// Measures memory if it is due, and notifies the replicas if the level has changed.
     pub(super) fn look_at_memory(&mut self, now: Instant) -> io::Result<()> {
         let Some(mut gauge) = self.gauge.take_if(|gauge| now >= gauge.next_timeout()) else { return Ok(()) };
         let has_changed = gauge.look(now, || self.memory_used());
@@ -275,8 +275,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts a server as its next incarnation: a process of its own, or a replica in the process that it is
-    /// to be in.
+    /// Starts a server as its next incarnation: in a process of its own or, for a replica, in the process
+    /// that it is to be in.
     pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
         self.starts.release();
         if self.servers.is_replica(index) {
@@ -293,7 +293,7 @@ impl Supervisor {
         if employed.is_err()
             && let Some(child) = &child
         {
-            // Nobody would see its end.
+            // Its end would not be noticed.
             let _ = child.kill(Signal::KILL);
             let _ = child.wait();
         }
@@ -328,7 +328,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The others hear that a server was started.
+    /// Notifies the other servers that a server was started.
     pub(super) fn announce_restart(&mut self, index: usize) -> io::Result<()> {
         let Some(epoch) = self.servers.get(index).map(|server| server.record().epoch()) else { return Ok(()) };
         self.servers.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
@@ -339,7 +339,7 @@ fn when(delay: Duration) -> String {
     if delay.is_zero() { "at once".into() } else { format!("in {} ms", delay.as_millis()) }
 }
 
-/// Requests taken from one server before the others get their turn.
+/// The number of requests that are taken from one server before the others get their turn.
 const REQUESTS_PER_TURN: usize = 16;
-/// Longest packet of a replica.
+/// The longest packet of a replica, in bytes.
 const REPLICA_PACKET_MAX: usize = 256 << 10;

@@ -1,5 +1,4 @@
-//! Which process is given a replica, and what follows when a process for replicas ends? `hosts.rs` has the
-//! processes.
+//! Gives replicas to processes, and handles the ends of processes for replicas, which `hosts.rs` lists.
 
 use std::io;
 use std::rc::Rc;
@@ -20,7 +19,7 @@ use crate::supervise::servers::Employment;
 use crate::supervise::setups::Duty;
 
 impl Supervisor {
-    /// Starts a process for replicas. Returns its key.
+    /// Starts a process for replicas, and returns its key.
     pub(super) fn open_host(&mut self, duty: Duty, program: &Rc<Program>) -> Result<usize, Failure> {
         self.starts.release();
         let page = HostPage::create().or_fail("making memory for a process")?;
@@ -35,7 +34,7 @@ impl Supervisor {
         if installed.is_err()
             && let Some(child) = child
         {
-            // Nobody would see its end.
+            // Its end would not be noticed.
             let _ = child.kill(Signal::KILL);
             let _ = child.wait();
         }
@@ -46,7 +45,7 @@ impl Supervisor {
     }
 
     /// Gives a replica, as its next incarnation, to the process that it is to be in, which is started if it
-    /// is not there.
+    /// does not exist.
     pub(super) fn place(&mut self, index: usize) -> Result<(), Failure> {
         let Some(replica) = self.servers.replica(index) else { return Ok(()) };
         let (number, program) = (self.placement.place(index), replica.program().clone());
@@ -58,7 +57,7 @@ impl Supervisor {
             },
         };
         let (epoch, epochs) = self.servers.next_epoch(index);
-        // Before the next one opens the ledger.
+        // This comes before the next incarnation opens the ledger.
         let untold = self.can_wait(index);
         let launcher = self.starts.launcher()?;
         let stack = Stack { config: &self.config, identity: &self.identity, memory: &self.memory };
@@ -67,7 +66,8 @@ impl Supervisor {
         let control = match launcher.place(index, intake, &epochs, &stack) {
             Ok(control) => control,
             Err(failure) => {
-                // It is gone, or has taken nothing for long; others of it are told by its end.
+                // The process is gone, or has read nothing for long; its end is handled for its other
+                // replicas, too.
                 self.hosts.kill(key);
                 return Err(failure);
             }
@@ -75,7 +75,7 @@ impl Supervisor {
         let employment = Employment { host: Some(key), child: host.child().cloned(), control };
         let employed = self.servers.employ(index, employment);
         if employed.is_err() {
-            // It has the replica, and nobody would hear of it.
+            // The process has the replica, but nothing would be received from it.
             self.hosts.kill(key);
         }
         employed.or_fail("watching a replica")?;
@@ -86,7 +86,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A process for replicas says that it is up, or nothing any more.
+    /// Handles a report of a process for replicas that it is up, or the end of the connection.
     pub(super) fn host_spoke(&mut self, key: usize) -> io::Result<()> {
         loop {
             match self.hosts.hear(key) {
@@ -102,17 +102,17 @@ impl Supervisor {
         }
     }
 
-    /// A process for replicas does not speak to us any more, or one of its replicas does not.
+    /// Handles a broken connection to a process for replicas, or to one of its replicas.
     pub(super) fn host_broke(&mut self, key: usize) -> io::Result<()> {
         self.hosts.broke(key).map_or(Ok(()), |exit| self.host_gone(key, exit))
     }
 
-    /// A process for replicas has ended.
+    /// Handles the end of a process for replicas.
     pub(super) fn host_ended(&mut self, key: usize) -> io::Result<()> {
         self.hosts.ended(key).map_or(Ok(()), |exit| self.host_gone(key, exit))
     }
 
-    /// Some process for replicas may be about to end.
+    /// Handles processes for replicas that are about to end.
     pub(super) fn look_for_dying(&mut self) -> io::Result<()> {
         while let Some(key) = self.hosts.take_dying() {
             self.host_gone(key, Some(Exit::Killed))?;
@@ -120,13 +120,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// All replicas of the process have died with it, but for those that have left.
+    /// Handles the death of a process, with which all of its replicas have died except those that have left.
     fn host_gone(&mut self, key: usize, exit: Option<Exit>) -> io::Result<()> {
         let Some(host) = self.hosts.take(key) else { return Ok(()) };
         self.note_host(key);
         let replicas = self.replicas_in(key);
         for &index in &replicas {
-            // What it has said last.
+            // This handles the last messages of the replica.
             self.server_spoke(index, EventFlags::IN)?;
         }
         let (pid, forbidden) = (host.pid(), host.forbidden_call());
@@ -148,24 +148,25 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The replicas of a process.
+    /// Returns the replicas in a process.
     fn replicas_in(&self, key: usize) -> Vec<usize> {
         let is_in = |index: &usize| self.servers.replica(*index).is_some_and(|replica| replica.host() == Some(key));
         self.servers.replica_numbers().filter(is_in).collect()
     }
 
-    /// Asks a replica to leave its process, or another server to end; another process goes on with it.
-    /// `ledger`: the version in which it writes that. Who has not left in time is killed, which comes to the
-    /// same.
+    /// Asks a replica to leave its process, or another server to end; another process continues it. The
+    /// server writes its ledger in the version `ledger`. One that has not left in time is killed, which has
+    /// the same effect.
     pub(super) fn ask_to_leave(&mut self, index: usize, ledger: u32, now: Instant) -> io::Result<()> {
         let Some(server) = self.servers.get_mut(index) else { return Ok(()) };
         server.record_mut().asked_to_leave(now);
-        // The next supervisor knows what its last word means.
+        // The next supervisor must know what its last message means.
         self.note_server(index, true);
         self.servers.send(index, &Request::HandOver { ledger }, Vec::new())
     }
 
-    /// A replica has left its process: whatever it was given, it does not touch it any more.
+    /// Handles the report of a replica that it has left its process, and touches nothing any more that it was
+    /// given.
     pub(super) fn replica_left(&mut self, index: usize) -> io::Result<()> {
         let Some(replica) = self.servers.replica(index) else { return Ok(()) };
         if !replica.record().is_leaving() {
@@ -183,7 +184,7 @@ impl Supervisor {
         })
     }
 
-    /// Lets a process end that has no replicas.
+    /// Lets a process end if it has no replicas.
     pub(super) fn close_host_if_idle(&mut self, key: usize, now: Instant) {
         if self.replicas_in(key).is_empty() && self.hosts.close(key, now) {
             self.note_host(key);

@@ -1,5 +1,5 @@
-//! How are questions of the command line answered? When, `atoll_supervisor::Questions` says; this asks the
-//! replicas, and passes on what they say.
+//! Answers requests of the command line. `atoll_supervisor::Questions` decides when; this asks the replicas,
+//! and passes on their answers.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::supervise::ending::Role;
 use crate::supervise::servers::ServerSlot;
 
 impl Supervisor {
-    /// Somebody wants to know which sockets there are.
+    /// Handles a client's request for a listing of the sockets.
     pub(super) fn ask_for_listing(&mut self, id: ClientId) -> io::Result<()> {
         let Some(client) = self.clients.get(id) else { return Ok(()) };
         let caller = caller(client.peer());
@@ -22,7 +22,7 @@ impl Supervisor {
         self.answer_questions(clock::now())
     }
 
-    /// Or how the stack is.
+    /// Handles a client's request for a report of the stack's status.
     pub(super) fn ask_for_report(&mut self, id: ClientId) -> io::Result<()> {
         let Some(client) = self.clients.get(id) else { return Ok(()) };
         let caller = caller(client.peer());
@@ -31,7 +31,7 @@ impl Supervisor {
         self.answer_questions(clock::now())
     }
 
-    /// Answers those whose time has come.
+    /// Gives the answers that are due.
     pub(super) fn answer_questions(&mut self, now: Instant) -> io::Result<()> {
         while let Some(answer) = self.clients.questions_mut().poll(now) {
             match answer {
@@ -58,7 +58,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Asks the replicas which sockets they have.
+    /// Asks the replicas for their sockets.
     fn begin_listing(&mut self) -> io::Result<()> {
         for index in self.servers.replica_numbers() {
             if !self.servers.ask_for_listing(index)? {
@@ -69,7 +69,7 @@ impl Supervisor {
         self.listing_goes_on()
     }
 
-    /// A replica has listed some sockets.
+    /// Passes on a packet with some sockets of a replica.
     pub(super) fn pass_rows(&mut self, packet: &[u8]) -> io::Result<()> {
         for id in self.clients.questions().hearers() {
             self.clients.send(id, packet.to_vec(), Vec::new())?;
@@ -81,12 +81,13 @@ impl Supervisor {
         self.pass_rows(&serde_json::to_vec(part).map_err(io::Error::from)?)
     }
 
-    /// A replica has listed all, or will not: the listing ends with the last of them.
+    /// Ends the listing if no replica is still to list its sockets. Call it when a replica has listed all of
+    /// them, or will not.
     pub(super) fn listing_goes_on(&mut self) -> io::Result<()> {
         if !self.clients.questions().is_listing() || self.servers.replicas().iter().any(ServerSlot::lists) {
             return Ok(());
         }
-        // They may ask again.
+        // These clients may ask again.
         for id in self.clients.questions_mut().listed(clock::now()) {
             self.clients.answer(id, &ReportPart::Done(true))?;
         }

@@ -1,4 +1,4 @@
-//! What does the supervisor say about its stack? See `docs/cli.md`, "JSON".
+//! Reports the state of the stack: see `docs/cli.md`, "JSON".
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ use super::Supervisor;
 use crate::clock;
 use crate::supervise::spawn;
 
-/// What a link server counts.
+/// The counters of a link server.
 const LINK_SERVER_STATS: &[Stat] = &[
     Stat::FramesIn,
     Stat::BytesIn,
@@ -32,7 +32,7 @@ const LINK_SERVER_STATS: &[Stat] = &[
     Stat::BusyNanos,
 ];
 
-/// What an IP server counts.
+/// The counters of an IP server.
 const IP_SERVER_STATS: &[Stat] = &[
     Stat::FramesIn,
     Stat::BytesIn,
@@ -64,7 +64,7 @@ const IP_SERVER_STATS: &[Stat] = &[
     Stat::BusyNanos,
 ];
 
-/// What a connection manager counts.
+/// The counters of a connection manager.
 const MANAGER_STATS: &[Stat] = &[
     Stat::PeerOffersOut,
     Stat::PeerOffersIn,
@@ -82,7 +82,7 @@ const MANAGER_STATS: &[Stat] = &[
 ];
 
 impl Supervisor {
-    /// The answer to `atoll status`, in parts.
+    /// Returns the answer to `atoll status`, in parts.
     pub(super) fn report(&self) -> Vec<ReportPart> {
         let mut parts = vec![ReportPart::Stack(Box::new(self.stack_report()))];
         parts.extend(
@@ -103,7 +103,7 @@ impl Supervisor {
         parts
     }
 
-    /// The whole report, for `atoll run --stats`.
+    /// Returns the whole report, for `atoll run --stats`.
     pub(super) fn final_report(&self) -> Option<StatusReport> {
         StatusReport::assemble(self.report())
     }
@@ -154,12 +154,12 @@ impl Supervisor {
         }
     }
 
-    /// The page of each process that says how it is confined.
+    /// Returns the page of each process that tells how it is confined.
     fn confined_pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
         self.hosts.pages().chain(self.memory.others().iter().map(|server| &server.page))
     }
 
-    /// What the first replica says of its IPv4 address, and of where that comes from.
+    /// Returns the IPv4 address that the first replica reports, and where it comes from.
     fn v4(&self) -> (Option<V4Facts>, Option<DhcpReport>) {
         let Some(replica) = self.memory.replicas().first() else { return (None, None) };
         let Network { v4, dhcp, .. } = replica.page.network();
@@ -175,7 +175,7 @@ impl Supervisor {
         (v4, dhcp.map(report))
     }
 
-    /// What the first replica says of its IPv6 addresses; all have the same.
+    /// Returns the IPv6 addresses that the first replica reports; all replicas have the same.
     fn addresses6(&self) -> Vec<AddressReport> {
         let Some(replica) = self.memory.replicas().first() else { return Vec::new() };
         let now = Clock::kernel().now().as_nanos();
@@ -241,8 +241,8 @@ impl Supervisor {
         self.server_report(server, plan.manager_of(server)?, plan.managed_by(server), MANAGER_STATS)
     }
 
-    /// `server`: its number among all; `index`: among those of its kind; `serves`: the replicas that it works
-    /// for. `None` if it is a replica.
+    /// Returns the report of a server, or `None` if it is a replica. `server` is its number among all,
+    /// `index` that among those of its kind; `serves` has the replicas that it works for.
     fn server_report(
         &self,
         server: usize,

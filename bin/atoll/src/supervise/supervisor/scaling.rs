@@ -1,5 +1,5 @@
-//! How does a stack come to have more or fewer processes while its connections are open? Which replica moves,
-//! `atoll_supervisor::Placement` says; this starts processes, and asks replicas to leave.
+//! Changes the number of processes for replicas while connections are open. `atoll_supervisor::Placement`
+//! decides which replica moves; this starts processes, and asks replicas to leave.
 
 use std::io;
 
@@ -16,12 +16,12 @@ use crate::supervise::servers::Servers;
 use crate::supervise::setups::Duty;
 
 impl Supervisor {
-    /// The number of the process that a replica is in, or is to be in if it is in none.
+    /// Returns the number of the process that a replica is in, or is to be in if it is in none.
     pub(super) fn process_of(&self, index: usize) -> usize {
         process_in(&self.servers, &self.hosts, index).unwrap_or(self.placement.place(index))
     }
 
-    /// In how many processes the replicas are.
+    /// Returns the report of the number of processes for replicas.
     pub(super) fn scaling_report(&self) -> ScalingReport {
         let (min, max) = self.placement.limits();
         let processes: Vec<u8> = self.servers.replica_numbers().map(|index| self.process_of(index) as u8).collect();
@@ -29,12 +29,12 @@ impl Supervisor {
         ScalingReport { processes: count_processes(&processes), wanted, auto, min, max }
     }
 
-    /// Whether every replica is where it is to be, or will be when it has recovered.
+    /// Says whether every replica is in its place, or will be when it has recovered.
     pub(super) fn are_in_place(&self) -> bool {
         self.placement.is_reached(|replica| stand(&self.servers, &self.hosts, replica, self.placement.place(replica)))
     }
 
-    /// `atoll scale`. It is answered when there are so many.
+    /// Handles `atoll scale`, which is answered when that many processes are in use.
     pub(super) fn scale(&mut self, id: ClientId, processes: Option<u8>) -> io::Result<()> {
         let Some(wanted) = processes else {
             let others = self.placement.leave_to_itself(clock::now());
@@ -49,7 +49,7 @@ impl Supervisor {
         }
     }
 
-    /// `atoll move`. It is answered when they are there.
+    /// Handles `atoll move`, which is answered when the replicas are in the process.
     pub(super) fn relocate(&mut self, id: ClientId, replicas: &[u8], to: u8) -> io::Result<()> {
         match self.placement.relocated(replicas, to) {
             Ok(places) => self.want_by(id, places, "replicas were asked to be elsewhere meanwhile"),
@@ -57,8 +57,7 @@ impl Supervisor {
         }
     }
 
-    /// Somebody wants replicas in other processes. `instead`: what those are told who have wanted something
-    /// else.
+    /// Sets the places that a client wants. Clients that waited for other places get the error `instead`.
     fn want_by(&mut self, id: ClientId, places: Vec<u8>, instead: &str) -> io::Result<()> {
         if self.succession.is_some() {
             let reason = "an upgrade is under way: try again when it is over";
@@ -74,7 +73,7 @@ impl Supervisor {
         clients.into_iter().try_for_each(|id| self.clients.answer(id, last))
     }
 
-    /// Does what is to be done next.
+    /// Takes the next steps of the placement.
     pub(super) fn look_after_scaling(&mut self, now: Instant) -> io::Result<()> {
         self.look_at_load(now);
         loop {
@@ -111,7 +110,8 @@ impl Supervisor {
         }
     }
 
-    /// All are where they are to be: lets processes end that have none, and tells who has waited.
+    /// Lets processes without replicas end, now that all replicas are in their places, and answers the
+    /// clients that have waited if all serve.
     fn settle_placement(&mut self, now: Instant) -> io::Result<()> {
         let standby = self.hosts.standby();
         for key in self.hosts.keys().into_iter().filter(|key| Some(*key) != standby) {
@@ -132,7 +132,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The replica stays where it is, for now or for good.
+    /// Handles a failed move: the replica stays where it is until the next attempt, or for good.
     fn move_failed(&mut self, now: Instant, why: &str) -> io::Result<()> {
         let Some(GivenUp { wanted, stays, asking }) = self.placement.failed(now) else { return Ok(()) };
         say!("{wanted} processes for replicas were not to be had: {why}");
@@ -140,7 +140,7 @@ impl Supervisor {
         self.answer_all(asking, &ReportPart::Error(format!("it stays with {stays} processes: {why}")))
     }
 
-    /// Looks how busy replicas are, if that counts.
+    /// Measures the load of the replicas, if the number of processes follows it.
     fn look_at_load(&mut self, now: Instant) {
         if !self.placement.is_look_due(now) {
             return;
@@ -161,12 +161,12 @@ impl Supervisor {
     }
 }
 
-/// The number of the process that a replica is in.
+/// Returns the number of the process that a replica is in.
 fn process_in(servers: &Servers, hosts: &Hosts, index: usize) -> Option<usize> {
     servers.replica(index).and_then(|replica| hosts.get(replica.host()?)).and_then(Host::number)
 }
 
-/// How it stands with a replica that is to be in process `to`.
+/// Returns the state of a replica that is to be in process `to`.
 fn stand(servers: &Servers, hosts: &Hosts, index: usize, to: usize) -> Stand {
     let replica = servers.replica(index);
     let target = replica.and_then(|replica| hosts.get(hosts.find(to, replica.program())?));

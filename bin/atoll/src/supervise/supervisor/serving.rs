@@ -1,5 +1,5 @@
-//! What do clients ask of the supervisor? Applications attach to sessions and leave them, the command line
-//! asks for what concerns the stack as a whole.
+//! Handles the requests of clients. Applications attach to sessions and leave them; requests of the command
+//! line concern the stack as a whole.
 //!
 //! ```text
 //!   clients (applications, command line, other stacks) --requests--> books of sessions --packets--> replicas
@@ -26,14 +26,14 @@ use crate::supervise::ending::{Ending, Role};
 use crate::supervise::memory::SessionMemory;
 
 impl Supervisor {
-    /// Takes connections at a door.
+    /// Accepts connections at a door.
     pub(super) fn accept(&mut self, door: Door) -> io::Result<()> {
         for _ in 0..ACCEPTS_PER_TURN {
             let channel = match self.gate.accept(door) {
                 Ok(channel) => channel,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    // Somebody who wants nothing makes room, or else the client sees the connection close,
+                    // An idle client makes room. Without one, the new client sees its connection close,
                     // instead of waiting for an answer that cannot come.
                     match self.clients.oldest_stranger(|id| self.is_awaited(id)) {
                         Some(stranger) => self.close_client(stranger)?,
@@ -72,7 +72,7 @@ impl Supervisor {
         of_upgrade || self.course.exchange_for() == Some(id) || self.placement.asking().contains(&id)
     }
 
-    /// Listens to a client from now on. Gives the connection back if that is impossible.
+    /// Adds a client and watches its connection. Returns the connection if that is impossible.
     fn admit(&mut self, channel: Channel, door: Door, peer: Peer) -> Result<(), Channel> {
         let id = self.clients.admit(channel, door, peer)?;
         self.note_standing(id);
@@ -80,12 +80,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether a session has just begun, or ended, for this connection.
+    /// Notes whether this client is in a session now.
     fn note_standing(&mut self, id: ClientId) {
         self.clients.note_standing(id, self.books.has(id));
     }
 
-    /// A client says something, takes what waits for it, or is gone.
+    /// Handles a client's requests, sends what waits for it, or handles its end.
     pub(super) fn client_spoke(&mut self, id: ClientId, flags: EventFlags) -> io::Result<()> {
         if flags.contains(EventFlags::OUT) {
             self.clients.flush(id)?;
@@ -113,7 +113,7 @@ impl Supervisor {
     fn handle_packet(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8], descriptors: usize) -> io::Result<()> {
         let Some((door, peer)) = self.clients.begin_request(id, asks, packet) else { return Ok(()) };
         match classify(door, packet, descriptors) {
-            // Who asks now counts, not who has made the connection: that may be inherited.
+            // The process that asks now counts, not the one that connected: the connection may be inherited.
             Ok(Incoming::Application(Request::Attach { .. } | Request::Connect))
                 if !asks.is_some_and(|asks| self.gate.may_attach(asks)) =>
             {
@@ -121,7 +121,8 @@ impl Supervisor {
             }
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
             Ok(Incoming::Application(Request::Connect)) => self.connect(id, asks.unwrap_or(peer)),
-            // The key is the right: whoever has inherited sockets goes on using them, as with the kernel's.
+            // The key is the right: a process that has inherited sockets goes on using them, as with the
+            // kernel's.
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Vouch { lease, protocol, port })) => {
                 let Some(asks) = asks else { return self.clients.refuse(id, Refusal::Permission) };
@@ -145,7 +146,7 @@ impl Supervisor {
         }
     }
 
-    /// Another connection for whoever cannot connect by a path.
+    /// Makes another connection for a process that cannot connect by a path.
     fn connect(&mut self, id: ClientId, peer: Peer) -> io::Result<()> {
         let made = Channel::pair(Blocking::Yes).and_then(|(ours, theirs)| {
             ours.set_nonblocking()?;
@@ -176,20 +177,20 @@ impl Supervisor {
             Ok(joined) => joined,
             Err(reason) => return self.clients.refuse(id, reason),
         };
-        // Whoever asks now, which need not be whoever connected.
+        // The process that asks now need not be the one that connected.
         let Some(peer) = self.clients.get(id).map(Client::asks) else { return Ok(()) };
         let (user, config) = (self.gate.user_of(&peer), self.config.sessions.arena);
         let memory = match SessionMemory::create(peer.pid, user, self.servers.replica_count(), config) {
             Ok(memory) => memory,
             Err(_) => {
-                // No replica has heard of the session, so none has to hear of its end.
+                // No replica was notified of the session, so none has to be notified of its end.
                 let _ = self.books.leave(id, joined.session);
                 return self.clients.refuse(id, Refusal::Resources);
             }
         };
         let opened = memory.opened(joined.session);
         for index in self.servers.replica_numbers() {
-            // Nobody waits for the replica: it reads this before it can see a command in the arena's ring.
+            // The replica need not be awaited: it reads this before it can see a command in the arena's ring.
             self.servers.send(index, &opened, memory.for_replica(index))?;
         }
         self.books.opened(joined.session, memory);
@@ -199,8 +200,8 @@ impl Supervisor {
         self.welcome(id, joined)
     }
 
-    /// Whether there are descriptors for one more session. Those that have ended give theirs up first, the
-    /// oldest before others.
+    /// Says whether there are descriptors for one more session. If not, ended sessions are given up first,
+    /// the oldest before others.
     fn has_room(&mut self) -> bool {
         let shared = self.placement.most_in_one();
         while !self.starts.has_room(self.books.with_memory(), self.clients.len(), shared) {
@@ -275,7 +276,7 @@ impl Supervisor {
         self.clients.answer(id, &ReportPart::Done(true))
     }
 
-    /// Tells every connection manager the rules of balancing.
+    /// Sends the rules of balancing to every connection manager.
     pub(super) fn spread_balance(&mut self) -> io::Result<()> {
         let rules = self.config.accept.rules();
         let plan = self.config.notation.plan();
@@ -285,7 +286,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells every replica who is gone, and lets go of the memory of closed sessions.
+    /// Notifies every replica of members and sessions that are gone, and drops the memory of closed sessions.
     pub(super) fn announce(&mut self, departures: impl IntoIterator<Item = Departure>) -> io::Result<()> {
         for departure in departures {
             let request = match departure {
@@ -306,8 +307,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Servers have died of a session: no replica listens to it any more, and it ends. Its programs live on,
-    /// with sockets that fail.
+    /// Cuts off a session that servers have died of: no replica reads its rings any more, and it ends. Its
+    /// programs live on, with sockets that fail.
     pub(super) fn cut_off(&mut self, index: usize, session: u32) -> io::Result<()> {
         let Some(pid) = self.books.open(session).map(|memory| memory.pid) else { return Ok(()) };
         let role = Role::of(&self.config.notation.plan(), index);
@@ -331,7 +332,7 @@ impl Supervisor {
         }
     }
 
-    /// Does what follows when the connections of clients broke while they were told something.
+    /// Handles the ends of clients whose connections broke while packets were sent to them.
     pub(super) fn close_broken(&mut self) -> io::Result<()> {
         while let Some((id, client)) = self.clients.take_broken() {
             self.client_closed(id, client)?;
@@ -351,8 +352,8 @@ impl Supervisor {
     }
 }
 
-/// Connections taken at one door before everything else gets its turn: who connects and closes can be faster
-/// than they are taken.
+/// The number of connections accepted at one door before other work gets its turn: clients that connect and
+/// close can be faster than the supervisor accepts.
 pub(super) const ACCEPTS_PER_TURN: usize = 16;
-/// Requests taken from one client before the others get their turn.
+/// The number of requests that are taken from one client before the others get their turn.
 const REQUESTS_PER_TURN: usize = 16;

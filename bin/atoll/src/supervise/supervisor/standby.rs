@@ -1,5 +1,5 @@
-//! How does a process stand by? When one is started, and whether it is of use, `atoll_supervisor::Standby`
-//! says.
+//! Keeps a standby process. `atoll_supervisor::Standby` decides when one is started, and whether it is of
+//! use.
 
 use std::io;
 use std::rc::Rc;
@@ -20,12 +20,12 @@ use crate::supervise::setups::cpu_of;
 use crate::supervise::spawn;
 
 impl Supervisor {
-    /// The process that stands by, once it could be called.
+    /// Returns the pid of the standby, once it is ready.
     pub(super) fn standby_pid(&self) -> Option<u32> {
         self.hosts.get(self.hosts.standby()?).filter(|host| host.is_up())?.pid()
     }
 
-    /// The build that all replicas are of, if they serve and nobody is about to change that.
+    /// Returns the build that all replicas are of, if they serve and nothing is about to change that.
     fn settled_build(&self) -> Option<Rc<Program>> {
         let first = self.servers.replicas().first()?.program();
         let is_settled = self.config.recovery.standby
@@ -38,13 +38,13 @@ impl Supervisor {
         is_settled.then(|| first.clone())
     }
 
-    /// When [`Supervisor::look_after_standby`] is due, if nothing happens.
+    /// Returns when [`Supervisor::look_after_standby`] is due if nothing happens.
     pub(super) fn standby_due(&self) -> Option<Instant> {
         self.settled_build()?;
         self.standby.next_timeout(self.hosts.standby().is_some())
     }
 
-    /// Sees to it that there is one, which is of use.
+    /// Ensures that there is a standby which is of use.
     pub(super) fn look_after_standby(&mut self, now: Instant) -> io::Result<()> {
         let (program, key) = (self.settled_build(), self.hosts.standby());
         let there = key.and_then(|key| self.hosts.get(key)).map(|host| There {
@@ -75,19 +75,19 @@ impl Supervisor {
         }
     }
 
-    /// Whether the process that stands by does so, and has as much memory as it would need now.
+    /// Says whether the standby waits as it should, and has as much memory as it would need now.
     fn is_fit(&self, host: &Host) -> bool {
         let Some(memory) = host.memory() else { return false };
         is_awaiting(host) && is_enough(memory, self.memory_for_next())
     }
 
-    /// How much memory of its own a process needs that goes on with the replicas of another one, whichever it
-    /// is.
+    /// Returns how many bytes of memory of its own a process needs that takes over the replicas of any other
+    /// one.
     fn memory_for_next(&self) -> u64 {
         let mut connections = vec![0u64; self.servers.replica_count()];
         for (index, memory) in self.memory.replicas().iter().enumerate() {
             if let Some(sum) = connections.get_mut(self.process_of(index)) {
-                // What a replica says of itself it may say wrongly.
+                // The replica reports the number itself, so it may be wrong.
                 *sum = sum.saturating_add(memory.page.stat(Stat::Connections));
             }
         }
@@ -95,8 +95,7 @@ impl Supervisor {
         memory_for(most.unwrap_or(0))
     }
 
-    /// The process that stands by becomes the one with this number, if it is of this build and well. Returns
-    /// its key.
+    /// Makes the standby the process with this number, if it is of this build and well. Returns its key.
     pub(super) fn call_standby(&mut self, number: usize, program: &Rc<Program>) -> Option<usize> {
         let key = self.hosts.standby()?;
         let host = self.hosts.get(key).filter(|host| host.is_up() && Rc::ptr_eq(host.program(), program))?;
@@ -107,12 +106,13 @@ impl Supervisor {
         }
         self.hosts.appoint(key, number);
         self.standby.absent(clock::now());
-        // The next supervisor knows of it before it is told to outlive this one.
+        // The next supervisor must know of it before it is told to outlive this one.
         self.note_host(key);
         Some(key)
     }
 
-    /// It started where any of them may run.
+    /// Moves the standby, which may run on any processor, to that of process `number`. Returns whether that
+    /// was possible.
     fn goes_where_it_is_to_be(&self, host: &Host, number: usize) -> bool {
         match (host.pid(), cpu_of(&self.config, number)) {
             (Some(pid), Some(cpu)) => sched::set_affinity_of(pid, &[cpu]).is_ok(),
@@ -120,7 +120,7 @@ impl Supervisor {
         }
     }
 
-    /// The process that stood by has ended.
+    /// Handles the end of the standby.
     pub(super) fn standby_ended(&mut self, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) {
         self.hear_last_words(|speaker| Some(speaker) == pid);
         let delay = self.standby.died(clock::now());
@@ -129,7 +129,7 @@ impl Supervisor {
     }
 }
 
-/// Whether it does what it is to do: wait. Who was stopped, or is on its way out, would keep its replicas
+/// Says whether a process waits as it should. One that is stopped, or about to end, would keep its replicas
 /// waiting.
 fn is_awaiting(host: &Host) -> bool {
     let Some(pid) = host.pid() else { return true };

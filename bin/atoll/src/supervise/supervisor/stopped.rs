@@ -1,5 +1,5 @@
-//! Which processes of the stack are stopped? They are killed, and replaced at once. When it is looked, and
-//! who is to go, `atoll_supervisor::Stops` says.
+//! Kills processes of the stack that are stopped, so that they are replaced soon. `atoll_supervisor::Stops`
+//! decides when to check, and which processes are to be killed.
 
 use std::rc::Rc;
 
@@ -12,8 +12,8 @@ use crate::supervise::servers::ServerSlot;
 use crate::supervise::spawn;
 
 impl Supervisor {
-    /// Kills processes that are stopped, which SIGKILL ends as they are. Their ends are noticed as those of
-    /// others are.
+    /// Kills processes that are stopped; SIGKILL also ends a stopped process. Their ends are noticed as those
+    /// of other processes are.
     pub(super) fn look_for_stopped(&mut self, now: Instant) {
         let Some(stops) = self.health.stops() else { return };
         let of_others = self.servers.others().iter().filter_map(ServerSlot::own_child);
@@ -28,7 +28,7 @@ impl Supervisor {
         }
     }
 
-    /// Which servers a process has, for people.
+    /// Names the servers that a process has, for people.
     fn servers_in(&self, pid: u32) -> String {
         let plan = self.config.notation.plan();
         let in_it = self.servers.all().iter().enumerate().filter(|(_, server)| server.pid() == Some(pid));

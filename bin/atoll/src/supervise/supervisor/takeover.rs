@@ -1,5 +1,5 @@
-//! How does a supervisor go on where another one has died? It reads what that has left (`persisted.rs`),
-//! takes it up kind by kind, and tells servers what they may not have heard.
+//! Continues a stack whose supervisor has died. The new one reads the notes that the old one has left
+//! (`persisted.rs`), restores each kind of them, and sends servers the messages that they may have missed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -35,11 +35,11 @@ use crate::supervise::words;
 
 /// The stack as the last supervisor has left it.
 pub struct Found {
-    /// What is known of it as a whole.
+    /// The state of the stack as a whole.
     pub stack: StackNote,
     /// The device's queues.
     pub queues: Vec<OwnedFd>,
-    /// The lock of its name.
+    /// The lock of the stack's name.
     pub lock: OwnedFd,
     memory: StackMemory,
     doors: Doors,
@@ -61,20 +61,20 @@ impl Programs {
         Programs { noted, own: Rc::new(Program::own()) }
     }
 
-    /// `None`: the supervisor's own.
+    /// Returns the build with this number; `None` means the supervisor's own.
     fn get(&self, number: Option<usize>) -> Rc<Program> {
         number.and_then(|number| self.noted.get(number)).unwrap_or(&self.own).clone()
     }
 }
 
 impl Found {
-    /// Reads the notes, as far as they concern the stack as a whole. `config`: as it was at the start.
+    /// Reads the notes that concern the stack as a whole. `config` is the configuration at the start.
     pub fn read(notes: Notes, config: &mut Config) -> Result<Found, Failure> {
         let paths = runtime::paths(&config.name);
         Found::read_at(notes, config, &paths)
     }
 
-    /// The same of a stack with these files.
+    /// Reads the notes of a stack with these files; otherwise as [`Found::read`].
     pub(super) fn read_at(mut notes: Notes, config: &mut Config, paths: &Paths) -> Result<Found, Failure> {
         let missing = || Failure::new("the last supervisor has left no stack");
         let (stack, descriptors) = take::<StackNote>(&mut notes, STACK).ok_or_else(missing)?;
@@ -102,7 +102,8 @@ impl Found {
         Ok(Found { stack, queues, lock, memory, doors, notes })
     }
 
-    /// Goes on with it. Each kind of note is taken up once, in the order in which they need each other.
+    /// Continues the stack. Each kind of note is restored once, in the order in which they depend on each
+    /// other.
     pub fn resume(
         self,
         config: Config,
@@ -116,7 +117,7 @@ impl Found {
         let stayed = notes.remove(STAYED).map(|known| known.text);
         let programs = Programs::take(&mut notes);
         let rights = stack.rights.clone().unwrap_or_else(|| Rights::of(identity.uid));
-        // Such a stack has no link to another one: it is not left to anybody.
+        // A stack with a link to another one has no guardian, so it is never found.
         let link = Link::default();
         let foundation = Foundation { config, identity, memory, launcher, doors, rights, link, signals };
         let mut server = Supervisor::bare(foundation).or_fail(what)?;
@@ -165,7 +166,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the servers of which the others may not know that they were started.
+    /// Restores the servers. Returns those of whose start the others may not have been notified.
     fn resume_servers(&mut self, notes: &mut Notes, programs: &Programs) -> Result<Vec<usize>, Failure> {
         let mut unannounced = Vec::new();
         for index in 0..self.config.notation.plan().processes().len() {
@@ -180,7 +181,7 @@ impl Supervisor {
         Ok(unannounced)
     }
 
-    /// A server as it was found. One without a process is to be started.
+    /// Restores a server. One without a process is to be started.
     fn found(
         &self,
         note: &ServerNote,
@@ -188,7 +189,7 @@ impl Supervisor {
         program: Rc<Program>,
     ) -> (ServerSlot, Option<Employment>) {
         let mut descriptors = descriptors.into_iter();
-        // A process that is gone has taken the replica along.
+        // A process that is gone has taken its replica along.
         let host = note.host.filter(|key| self.hosts.get(*key).is_some());
         let control = descriptors.next().map(Channel::from).filter(|_| host.is_some() == note.host.is_some());
         let child = match host.and_then(|key| self.hosts.get(key)) {
@@ -220,13 +221,14 @@ impl Supervisor {
             let arena = self.config.sessions.arena;
             let memory = SessionMemory::resume((note.pid, user), descriptors, replicas, arena, started);
             if let Some(memory) = memory {
-                // One that there is no room for has no note yet.
+                // A session that is given up for this one has no note yet.
                 let _ = self.books.restore(number, note.standing, memory, replicas);
             }
         }
     }
 
-    /// Returns what follows for the members of sessions that are gone: there is no note of their connections.
+    /// Restores the clients. Returns what follows for the members of sessions that are gone, of whose
+    /// connections there is no note.
     fn resume_clients(&mut self, notes: Notes, next: u64) -> Vec<Departure> {
         self.clients.skip_to(next);
         for (name, known) in notes {
@@ -246,9 +248,9 @@ impl Supervisor {
         gone.collect::<Vec<_>>().into_iter().flat_map(|client| self.books.closed(client)).collect()
     }
 
-    /// Tells servers what the last supervisor may have had to tell them: all of it does no harm twice.
-    /// `unannounced`: servers of which the others may not know; `gone`: who has gone while there was no
-    /// supervisor.
+    /// Sends servers the messages that the last supervisor may not have sent; to get them twice does no harm.
+    /// `unannounced` has the servers of whose start the others may not have been notified, `gone` the members
+    /// that have gone while there was no supervisor.
     fn remind(&mut self, unannounced: &[usize], gone: Vec<Departure>) -> io::Result<()> {
         for index in self.servers.numbers() {
             if self.servers.get(index).is_none_or(ServerSlot::is_down) {
@@ -270,7 +272,7 @@ impl Supervisor {
         self.tell_some(clock::now())
     }
 
-    /// Leaves everything to a guardian, from now on.
+    /// Notes everything with a guardian, from now on.
     pub fn leave_to(&mut self, persisted: PersistedState) {
         self.persisted = persisted;
         let Some(lock) = self.persisted.lock() else { return };
@@ -326,7 +328,7 @@ impl Supervisor {
         }
     }
 
-    /// What is known of the stack as a whole has changed.
+    /// Notes the state of the stack as a whole, which has changed.
     pub(super) fn note_stack(&mut self) {
         if self.persisted.is_kept() {
             let note = self.stack_note();
@@ -334,30 +336,31 @@ impl Supervisor {
         }
     }
 
-    /// There is a process for replicas more, or one less, or something else is known of it.
+    /// Notes a process for replicas that is new or has changed, or that it is gone.
     pub(super) fn note_host(&mut self, key: usize) {
         self.persisted.note_host(key, self.hosts.get(key));
     }
 
-    /// A server has another process, or something else is known of it. `is_announced`: to the others.
+    /// Notes the state of a server that has changed. `is_announced` says whether the other servers were
+    /// notified of its start.
     pub(super) fn note_server(&mut self, index: usize, is_announced: bool) {
         if let Some(server) = self.servers.get(index) {
             self.persisted.note_server(index, server, is_announced);
         }
     }
 
-    /// Who is in a session has changed.
+    /// Notes the members of a session, which have changed.
     pub(super) fn note_session(&mut self, session: u32) {
         self.persisted.note_session(session, &self.books, false);
     }
 
-    /// There is a client more, or one less.
+    /// Notes a new client, or that a client is gone.
     pub(super) fn note_client(&mut self, id: ClientId) {
         self.persisted.note_client(id, self.clients.get(id));
     }
 }
 
-/// A process for replicas as it was found.
+/// Restores a process for replicas.
 fn found_host(note: &HostNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Host> {
     let mut descriptors = descriptors.into_iter();
     let page = descriptors.next().ok_or_else(|| io::Error::other("a process without a page"))?;
@@ -371,7 +374,7 @@ fn found_host(note: &HostNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) 
     Ok(host)
 }
 
-/// Takes what is noted under a name.
+/// Takes the note with this name.
 fn take<T: DeserializeOwned>(notes: &mut Notes, name: &str) -> Option<(T, Vec<OwnedFd>)> {
     let Known { text, descriptors } = notes.remove(name)?;
     Some((serde_json::from_str(&text).ok()?, descriptors))

@@ -1,14 +1,16 @@
-//! When does a replica hear of the sessions that there are? Before it serves of those that its ledger names,
-//! afterwards of the others.
+//! Decides when a replica is notified of the open sessions: of those that its ledger names before it serves,
+//! of the others afterwards.
 //!
 //! ```text
-//!   a replica is started   sessions that the ledger names -> Adopt -> it is ready -> the others, some in each millisecond, newest first
-//!   a supervisor is                                                                  all of them in the same way
+//!   a replica is started   sessions that the ledger names -> Adopt -> it is ready
+//!                          -> the others, some in each millisecond, newest first
+//!   a supervisor is        all of them, in this way
 //! ```
-//! So what a successor is told before it serves does not grow with the programs that hold sessions and do
-//! nothing with them. What becomes of a session that a replica has not heard of is told when its turn comes;
-//! only that it is cut off does not wait. Commands of such a session lie in its ring until it is opened. A
-//! replica passes over what it knows.
+//!
+//! So the notifications before a successor serves do not grow with the number of programs that hold idle
+//! sessions. Changes of a session of which a replica was not notified are sent when its turn comes; only a
+//! cut-off is sent at once. Commands of such a session stay in its ring until it is opened. A replica ignores
+//! what it already knows.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,19 +22,19 @@ use super::Supervisor;
 use crate::supervise::servers::ServerSlot;
 
 impl Supervisor {
-    /// The sessions of which the next incarnation of a replica can hear when it serves. To be asked when the
-    /// last one is gone, and before the next one opens its ledger.
+    /// Returns the sessions of which the next incarnation of a replica can be notified after it serves. Call
+    /// it when the last incarnation is gone, and before the next one opens its ledger.
     pub(super) fn can_wait(&self, index: usize) -> BTreeSet<u32> {
         let mut sessions = self.books.at(index);
-        // Telling of few costs less than looking for connections among many.
+        // To notify of a few sessions costs less than to search the ledger for them.
         let named = if sessions.len() > TOLD_AT_ONCE { self.memory.sessions_in_ledger(index) } else { None };
-        // A ledger that cannot be read may name any.
+        // A ledger that cannot be read may name any session.
         let Some(named) = named else { return BTreeSet::new() };
         sessions.retain(|session| !named.contains(&SessionId(*session)));
         sessions
     }
 
-    /// Those of them of which it was told, or is to be told before it serves.
+    /// Returns the sessions of which the replica was notified, or is to be notified before it serves.
     pub(super) fn told_at(&self, index: usize) -> BTreeSet<u32> {
         let mut sessions = self.books.at(index);
         sessions.retain(|session| !self.is_untold(index, *session));
@@ -43,7 +45,8 @@ impl Supervisor {
         self.servers.replica(index).is_some_and(|replica| replica.untold().contains(&session))
     }
 
-    /// Tells a replica what becomes of a session. One that has not heard of the session hears it then.
+    /// Notifies a replica of a change of a session. A replica that was not notified of the session gets the
+    /// change with it later.
     pub(super) fn tell_of(&mut self, index: usize, session: u32, request: &Request) -> io::Result<()> {
         if self.is_untold(index, session) {
             return Ok(());
@@ -51,7 +54,7 @@ impl Supervisor {
         self.servers.send(index, request, Vec::new())
     }
 
-    /// Tells a replica of a session, if it has not heard of it.
+    /// Notifies a replica of a session, unless that was done.
     pub(super) fn tell_now(&mut self, index: usize, session: u32) -> io::Result<()> {
         if self.servers.get_mut(index).is_some_and(|replica| replica.hear_of(session)) {
             self.tell_opened(index, session)?;
@@ -67,7 +70,8 @@ impl Supervisor {
         self.servers.post(index, &opened, descriptors)
     }
 
-    /// Tells who is in a session no more, or that nobody is. A predecessor may have heard of it, or not.
+    /// Notifies a replica of members that have left a session, or of the session's end. An earlier
+    /// incarnation may have been notified, or not.
     pub(super) fn tell_departed(&mut self, index: usize, session: u32) -> io::Result<()> {
         if self.books.open(session).is_none() {
             let is_known = self.books.memory(session).is_some();
@@ -84,7 +88,7 @@ impl Supervisor {
         })
     }
 
-    /// Tells replicas of some of the sessions of which they have not heard, when it is time.
+    /// Notifies replicas of some sessions of which they were not notified yet, when it is time.
     pub(super) fn tell_some(&mut self, now: Instant) -> io::Result<()> {
         if self.servers.telling_due().is_none_or(|due| now < due) {
             return Ok(());
@@ -105,5 +109,6 @@ impl Supervisor {
     }
 }
 
-/// Sessions of which a replica is told at once: it opens as many in less than a millisecond.
+/// The number of sessions of which a replica is notified at once: it opens as many in less than a
+/// millisecond.
 pub(super) const TOLD_AT_ONCE: usize = 16;

@@ -1,7 +1,7 @@
-//! How are the servers of a stack replaced by those of another build? The supervisor's part in an upgrade.
+//! The supervisor's part in an upgrade, which replaces the servers of a stack by those of another build.
 //!
 //! A server is asked to hand over: it puts everything in its ledger and ends. Its successor is started on the
-//! same memory, as after a death. Who does not end in time is killed, which comes to the same.
+//! same memory, as after a death. A server that does not end in time is killed, which has the same effect.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::supervise::program::Program;
 use crate::supervise::succession::{Succeeded, Succession};
 
 impl Supervisor {
-    /// `atoll upgrade`: begins with the question what the new build is.
+    /// Handles `atoll upgrade`: first asks the new build to describe itself.
     pub(super) fn begin_upgrade(&mut self, client: ClientId, path: &str) -> io::Result<()> {
         if self.succession.is_some() {
             return self.clients.answer(client, &ReportPart::Error("an upgrade is under way".into()));
@@ -27,7 +27,8 @@ impl Supervisor {
             let reason = "replicas are on their way to other processes: try again when they are there";
             return self.clients.answer(client, &ReportPart::Error(reason.into()));
         }
-        // By its name, because clients cannot pass descriptors (THREAT_MODEL.md); from now on by the file.
+        // The build comes by its name, because clients cannot pass descriptors (THREAT_MODEL.md). From now on
+        // the open file is used.
         let asked = build_file::open(path, self.identity.uid)
             .and_then(|file| Succession::ask(client, self.servers.programs(), file, &self.epoll));
         match asked {
@@ -39,7 +40,7 @@ impl Supervisor {
         }
     }
 
-    /// The new build has answered, or has ended without an answer.
+    /// Handles the answer of the new build, or its end without an answer.
     pub(super) fn self_check_spoke(&mut self) -> io::Result<()> {
         match self.succession.as_ref().and_then(Succession::answer) {
             Some(answer) => self.judge(answer, "it does not say what it is (`atoll self-check` of it fails)"),
@@ -47,7 +48,7 @@ impl Supervisor {
         }
     }
 
-    /// Goes on with the upgrade, or refuses it. `silence`: the reason if there is no answer.
+    /// Continues with the upgrade, or refuses it. `silence` is the reason if there is no answer.
     fn judge(&mut self, answer: Option<SelfCheck>, silence: &str) -> io::Result<()> {
         let Some(succession) = self.succession.take() else { return Ok(()) };
         let client = succession.client();
@@ -61,7 +62,7 @@ impl Supervisor {
         }
     }
 
-    /// The build is good: its servers take over.
+    /// Starts to replace the servers by those of the new build, which was accepted.
     pub(super) fn exchange(&mut self, client: ClientId, new: Program) -> io::Result<()> {
         let old = self.servers.programs();
         let line =
@@ -70,7 +71,7 @@ impl Supervisor {
         self.progress(&line)
     }
 
-    /// Does what is due. `now`: as of this turn.
+    /// Takes the steps of the upgrade that are due. `now` is the time of this turn.
     pub(super) fn go_on_with_upgrade(&mut self, now: Instant) -> io::Result<()> {
         self.kill_late(now);
         if self.succession.as_ref().is_some_and(|succession| succession.is_silent(now)) {
@@ -102,14 +103,14 @@ impl Supervisor {
         }
     }
 
-    /// When [`Supervisor::go_on_with_upgrade`] is due, if nothing happens.
+    /// Returns when [`Supervisor::go_on_with_upgrade`] is due if nothing happens.
     pub(super) fn upgrade_due(&self) -> Option<Instant> {
         let leaving = self.servers.all().iter().filter_map(|server| server.record().due_by());
         leaving.chain(self.succession.as_ref().and_then(Succession::due)).min()
     }
 
-    /// The process of a server has ended, and says which build the next one is of. `how`: for people. Returns
-    /// whether it was asked to.
+    /// Handles the end of a server's process in an upgrade, and sets the build of its next process. `how`
+    /// describes the end for people. Returns whether the process was asked to end.
     pub(super) fn succeed(&mut self, index: usize, how: &str) -> io::Result<bool> {
         let ledger = self.memory.ledger_version(index);
         let ended = self.succession.as_mut().and_then(|succession| succession.ended(index, how, ledger));
@@ -125,7 +126,7 @@ impl Supervisor {
         Ok(is_asked)
     }
 
-    /// A server is ready: the upgrade goes on. `line`: about it.
+    /// Continues the upgrade after a server has become ready; `line` reports that.
     pub(super) fn succeeded(&mut self, now: Instant, line: &str) -> io::Result<()> {
         if self.succession.as_mut().is_some_and(|succession| succession.ready(now)) {
             return self.progress(line);
@@ -133,13 +134,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether a server is of a build that has to prove itself.
+    /// Says whether a server is of a build that has to prove itself.
     pub(super) fn is_on_trial(&self, index: usize) -> bool {
         self.succession.as_ref().is_some_and(|succession| succession.is_on_trial(index))
     }
 
-    /// The version of the ledger that a server is to write, if it is not the one that it writes. While builds
-    /// are exchanged there is none.
+    /// Returns the version of the ledger that a replica is to write, if it is not the present one. During an
+    /// upgrade there is none.
     pub(super) fn ledger_wanted(&self, index: usize) -> Option<u32> {
         let replica = self.servers.replica(index).filter(|_| self.succession.is_none())?;
         let newest = replica.program().build.ledger.newest;
@@ -149,12 +150,12 @@ impl Supervisor {
     fn ask_to_hand_over(&mut self, index: usize, side: Side, now: Instant) -> io::Result<()> {
         let next = self.succession.as_ref().and_then(|succession| succession.program(index, side));
         let newest = next.map_or(0, |program| program.build.ledger.newest);
-        // Never a newer one than there is: the way back stays open.
+        // The version never rises above the present one, so that the way back stays open.
         let ledger = self.memory.ledger_version(index).unwrap_or(newest).min(newest);
         self.ask_to_leave(index, ledger, now)
     }
 
-    /// Nothing is exchanged any more: the ledgers are written in the newest version that the build knows.
+    /// Ends the upgrade. The ledgers are then written in the newest version that the build knows.
     fn end_upgrade(&mut self) -> io::Result<()> {
         self.succession = None;
         for index in self.servers.replica_numbers() {

@@ -1,8 +1,8 @@
-//! How much memory does the stack take? Its shared memory, as the kernel has allocated it, and what its
-//! processes have for themselves.
+//! Measures how much memory the stack uses: its shared memory, as the kernel has allocated it, and the
+//! private memory of its processes.
 //!
-//! Send buffers count whoever has written to them first, so that a bound on the stack is one on what programs
-//! can make it hold, whichever cgroup they are in.
+//! Send buffers count, whichever process has written to them first. A bound on the stack is thereby one on
+//! what programs can make it hold, whichever cgroup they are in.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,17 +15,17 @@ use super::Supervisor;
 use crate::supervise::servers::ServerSlot;
 
 impl Supervisor {
-    /// In bytes. Asks the kernel once for each arena and process: some hundred nanoseconds for an arena, some
-    /// microseconds for a process.
+    /// Returns the memory that the stack uses, in bytes. It asks the kernel once for each arena and process,
+    /// which takes some hundred nanoseconds for an arena, and some microseconds for a process.
     pub(super) fn memory_used(&self) -> u64 {
         let servers = self.servers.others().iter().filter_map(ServerSlot::own_child);
         let children = self.hosts.children().chain(servers).map(|child| child.pid());
-        // One for each process, of which several replicas may know.
+        // Each process counts once, although several replicas may be in it.
         let processes: BTreeSet<u32> = children.chain([std::process::id()]).chain(self.identity.guardian).collect();
         self.books.allocated() + self.memory.allocated() + processes.into_iter().map(private).sum::<u64>()
     }
 
-    /// How it stands with memory, for people. `None`: nobody looks.
+    /// Returns the state of memory for reports, or `None` if it is not measured.
     pub(super) fn memory_report(&self) -> Option<MemoryReport> {
         let gauge = self.gauge.as_ref()?;
         let used = self.memory_used();
@@ -47,7 +47,7 @@ impl Supervisor {
     }
 }
 
-/// What a process has for itself, in bytes; 0: it is gone. proc_pid_statm(5).
+/// Returns the private memory of a process in bytes, or 0 if the process is gone (proc_pid_statm(5)).
 fn private(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let mut pages = text.split_ascii_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(session.allocated(), 0);
         for (replica, all) in [(0, 3 << 20), (1, 6 << 20)] {
             let [arena, ..] = &session.for_replica(replica)[..] else { panic!("it has an arena") };
-            // As a program does that maps what it was sent.
+            // This is what a program does that maps the arena it was sent.
             let arena = ShmMemory::map(arena, config.layout().total, Access::ReadWrite).unwrap();
             arena.write(1 << 20, &vec![1; 3 << 20]);
             assert_eq!(session.allocated(), all);

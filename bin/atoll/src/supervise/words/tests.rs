@@ -3,10 +3,10 @@ use std::io::Write;
 use super::*;
 use crate::clock;
 
-/// A process that says what the test writes.
+/// A process that prints what the test writes.
 struct Bench {
     speaker: Speaker,
-    /// Its end of the pipe.
+    /// The process's end of the pipe.
     theirs: Option<File>,
     start: Instant,
 }
@@ -26,7 +26,7 @@ impl Bench {
         self.theirs.as_ref().expect("it has not ended").write_all(bytes)
     }
 
-    /// What gets into the log after so many milliseconds.
+    /// Returns the lines that get into the log `millis` milliseconds after the start.
     fn listen(&mut self, millis: u64) -> (Vec<String>, Heard) {
         let mut said = Vec::new();
         let heard = self.speaker.listen(self.start + Duration::from_millis(millis), &mut said);
@@ -66,7 +66,7 @@ fn who_says_too_much_is_not_listened_to_for_a_while() {
     assert_eq!((lines.len(), heard), (RATE.burst as usize, Heard::Enough));
     assert_eq!(bench.listen(499).0.len(), 0);
     assert_eq!(bench.listen(1000).0.len(), 2);
-    // The pipe fills, and who writes is told so.
+    // The pipe fills, and the writer gets an error.
     let full = loop {
         if let Err(error) = bench.say(&[b'y'; 4096]) {
             break error;
@@ -74,7 +74,7 @@ fn who_says_too_much_is_not_listened_to_for_a_while() {
     };
     assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
     assert!(bench.speaker.text.len() <= LINE_MAX + CHUNK);
-    // When it is gone, nobody waits for the rest.
+    // When the process is gone, the rest is not waited for.
     bench.theirs = None;
     let (lines, heard) = bench.listen(1000);
     assert_eq!((lines.len(), heard), (1, Heard::Ended), "{lines:?}");
