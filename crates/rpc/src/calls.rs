@@ -1,4 +1,4 @@
-//! Which calls wait for an answer, from whom, and until when?
+//! The calls that wait for an answer, with their peers and deadlines.
 
 use alloc::vec::Vec;
 
@@ -8,10 +8,10 @@ use atoll_ipc::Message;
 use crate::line::PeerId;
 use crate::threads::ThreadId;
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// The deadline passed. The peer may have done what it was asked to, or do it yet.
+    /// The deadline passed. The peer may have done what it was asked to, or may do it yet.
     TimedOut,
     /// The peer is gone. It may have done what it was asked to.
     PeerGone,
@@ -19,7 +19,7 @@ pub enum CallError {
     Busy,
 }
 
-/// The calls of one server. At most `max` at a time; a slot is used again after its call has ended.
+/// The calls of one server, at most `max` at a time. A slot is used again after its call has ended.
 #[derive(Debug)]
 pub(crate) struct Calls {
     slots: Vec<Slot>,
@@ -30,7 +30,7 @@ pub(crate) struct Calls {
 
 #[derive(Debug)]
 struct Slot {
-    /// The number of the call: index, and in the upper bits how often the slot was used.
+    /// The number of the call: the slot's index, and in the upper bits how often the slot was used.
     number: u32,
     peer: PeerId,
     thread: ThreadId,
@@ -44,9 +44,9 @@ enum State {
     Ended(Result<Message, CallError>),
 }
 
-/// Bits of a call's number that are the index of its slot.
+/// The number of bits of a call's number that are the index of its slot.
 const INDEX_BITS: u32 = 12;
-/// Calls that can wait at a time, whatever is asked for.
+/// The largest number of calls that can wait at a time, whatever limit is asked for.
 pub(crate) const CALLS_MAX: usize = 1 << INDEX_BITS;
 /// Deadlines are met within 2^16 ns.
 const TICK_SHIFT: u32 = 16;
@@ -57,7 +57,7 @@ impl Calls {
         Calls { slots: Vec::new(), free: Vec::new(), deadlines: Wheel::new(TICK_SHIFT, now), max }
     }
 
-    /// A call begins. Returns its number.
+    /// Opens a call, and returns its number.
     #[inline]
     pub(crate) fn open(&mut self, peer: PeerId, thread: ThreadId, deadline: Instant) -> Result<u32, CallError> {
         let index = match self.free.pop() {
@@ -71,7 +71,8 @@ impl Calls {
         Ok(slot.number)
     }
 
-    /// The peer answers a call. Returns who waits for it; `None` if nobody does, or not for this peer.
+    /// Stores the peer's answer to a call. Returns the microthread that waits for it, or `None` if none does,
+    /// or not for this peer.
     #[inline]
     pub(crate) fn answer(&mut self, peer: PeerId, number: u32, message: Message) -> Option<ThreadId> {
         let slot = self.waiting(number).filter(|slot| slot.peer == peer)?;
@@ -81,7 +82,7 @@ impl Calls {
         Some(thread)
     }
 
-    /// How the call ended, `None` while it waits. The caller closes it afterwards.
+    /// Returns how the call ended, or `None` while it waits. The caller closes it afterwards.
     #[inline]
     pub(crate) fn outcome(&self, number: u32) -> Option<Result<Message, CallError>> {
         match self.slots.get(index_of(number)).filter(|slot| slot.number == number)?.state {
@@ -90,7 +91,7 @@ impl Calls {
         }
     }
 
-    /// The caller is done with the call, or wants no answer any more.
+    /// Closes a call that has ended, or whose answer is no longer wanted.
     #[inline]
     pub(crate) fn close(&mut self, number: u32) {
         let index = index_of(number);
@@ -103,7 +104,7 @@ impl Calls {
         self.free.push(index as u32);
     }
 
-    /// Ends the calls whose deadline has passed. Returns how many.
+    /// Ends the calls whose deadline has passed. Returns how many there were.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant, woken: &mut Vec<ThreadId>) -> u64 {
         let (slots, mut count) = (&mut self.slots, 0);
@@ -116,7 +117,7 @@ impl Calls {
         count
     }
 
-    /// Ends the calls that wait for the peer. Returns how many.
+    /// Ends the calls that wait for the peer. Returns how many there were.
     pub(crate) fn fail(&mut self, peer: PeerId, woken: &mut Vec<ThreadId>) -> u64 {
         let mut count = 0;
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -130,12 +131,12 @@ impl Calls {
         count
     }
 
-    /// When the next deadline may have passed.
+    /// Returns when the next deadline may have passed.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.next_expiry()
     }
 
-    /// How many have not been closed.
+    /// Returns how many calls have not been closed.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

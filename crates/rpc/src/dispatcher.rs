@@ -1,5 +1,5 @@
-//! What does a server do with the messages of its peers? Hands each to the handler of its kind, and each
-//! answer to who waits for it.
+//! Dispatches the messages of a server's peers: each to the handler of its kind, and each answer to the
+//! microthread that waits for it.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -16,17 +16,18 @@ use crate::line::{Counts, Incoming, Line, PeerId, SendError};
 use crate::router::{CallRouter, Switchboard};
 use crate::threads::{ThreadId, Threads, TooMany};
 
-/// What a server does with messages of one kind. `S`: the state of the server; `F`: its microthreads.
+/// What a server does with messages of one kind. `S` is the state of the server, `F` the type of its
+/// microthreads.
 #[derive(Debug)]
 pub enum Handler<M: Memory, S, F> {
-    /// Nothing: they are counted as unexpected.
+    /// Counts the messages as unexpected.
     None,
-    /// For notices: takes note.
+    /// Handles notices.
     Notice(fn(&mut S, Instant, Incoming)),
-    /// For requests that can be answered at once: returns the answer.
+    /// Handles requests that can be answered at once: returns the answer.
     Answer(fn(&mut S, Instant, Incoming) -> Message),
-    /// For either, where others have to be asked first: makes a microthread, which answers by
-    /// [`CallRouter::reply`].
+    /// Handles notices or requests for which others have to be asked first: makes a microthread, which
+    /// answers by [`CallRouter::reply`].
     Thread(fn(&mut S, &CallRouter<M>, Incoming) -> F),
 }
 
@@ -38,14 +39,14 @@ impl<M: Memory, S, F> Clone for Handler<M, S, F> {
 
 impl<M: Memory, S, F> Copy for Handler<M, S, F> {}
 
-/// How much there may be at a time.
+/// The limits of a dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Microthreads.
+    /// The largest number of microthreads.
     pub threads_max: usize,
-    /// Calls that wait for an answer; 4096 whatever is asked for.
+    /// The largest number of calls that wait for an answer; more than 4096 are never possible.
     pub calls_max: usize,
-    /// Messages that wait for room in the ring to one peer.
+    /// The largest number of messages that wait for room in the ring to one peer.
     pub backlog_max: usize,
 }
 
@@ -68,13 +69,13 @@ pub struct Dispatcher<M: Memory, S, F> {
     router: CallRouter<M>,
     handlers: [Handler<M, S, F>; Kind::COUNT],
     threads: Threads<F>,
-    /// Room for those that are woken while others are being woken.
+    /// Room for the microthreads that are woken while others are being woken.
     waking: Vec<ThreadId>,
     limits: Limits,
 }
 
 impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
-    /// A server without peers and handlers, in this epoch of its own.
+    /// Creates a dispatcher without peers and handlers, for a server in epoch `own`.
     pub fn new(own: Epoch, limits: Limits, now: Instant) -> Dispatcher<M, S, F> {
         let board = Switchboard {
             own,
@@ -94,12 +95,12 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Registers what is done with messages of a kind.
+    /// Sets the handler for messages of a kind.
     pub fn on(&mut self, kind: Kind, handler: Handler<M, S, F>) {
         self.handlers[kind as usize] = handler;
     }
 
-    /// A peer, reached over `channel`, whose epoch is `peer`. Peers are numbered from 0 on.
+    /// Adds a peer in epoch `peer`, reached over `channel`. Peers are numbered from 0.
     pub fn add_peer(&mut self, mut channel: Channel<M>, peer: Epoch) -> PeerId {
         channel.set_peer(peer);
         let lines = &mut self.router.0.borrow_mut().lines;
@@ -107,7 +108,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         PeerId(lines.len() as u32 - 1)
     }
 
-    /// A handle for handlers and microthreads.
+    /// Returns a handle for handlers and microthreads.
     pub fn router(&self) -> &CallRouter<M> {
         &self.router
     }
@@ -117,8 +118,8 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         self.threads.spawn(thread)
     }
 
-    /// One turn: ends calls whose deadline has passed, handles up to `batch` messages of each peer, and runs
-    /// the microthreads that go on. Returns whether there was anything to do.
+    /// Runs one turn: ends calls whose deadline has passed, handles up to `batch` messages of each peer, and
+    /// runs the microthreads that are ready. Returns whether there was anything to do.
     #[inline]
     pub fn turn(&mut self, now: Instant, state: &mut S, batch: usize) -> bool {
         let peers = {
@@ -135,7 +136,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         handled + self.run() > 0
     }
 
-    /// Makes visible what was sent, and calls `ring` for each peer that sleeps. Returns how many there were.
+    /// Publishes what was sent, and calls `ring` for each peer that sleeps. Returns how many there were.
     #[inline]
     pub fn publish(&mut self, mut ring: impl FnMut(PeerId)) -> u64 {
         let board = &mut *self.router.0.borrow_mut();
@@ -151,12 +152,13 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         rung
     }
 
-    /// Tells a peer something.
+    /// Sends a notice to a peer.
     pub fn notify(&mut self, peer: PeerId, message: Message) -> Result<(), SendError> {
         self.router.notify(peer, message)
     }
 
-    /// The peer is gone: calls to it end, what it sent is not read, what waits for it is given up.
+    /// Handles the death of a peer: calls to it end, what it sent is not read, and messages that wait for it
+    /// are given up.
     pub fn peer_gone(&mut self, peer: PeerId) {
         let board = &mut *self.router.0.borrow_mut();
         let Some(line) = board.lines.get_mut(peer.0 as usize) else { return };
@@ -165,8 +167,8 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         board.counts.abandoned += board.calls.fail(peer, &mut board.woken);
     }
 
-    /// The peer lives, in this epoch. What its predecessor had sent and was not read is dropped; calls to the
-    /// predecessor end.
+    /// Handles the return of a peer in this epoch. Unread messages of its predecessor are dropped; calls to
+    /// the predecessor end.
     pub fn peer_back(&mut self, peer: PeerId, epoch: Epoch) {
         self.peer_gone(peer);
         if let Some(line) = self.router.0.borrow_mut().lines.get_mut(peer.0 as usize) {
@@ -175,35 +177,35 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Tells all peers that the bell is wanted.
+    /// Announces to all peers that this server sleeps and wants the bell.
     pub fn fall_asleep(&mut self) {
         for line in &mut self.router.0.borrow_mut().lines {
             line.channel.fall_asleep();
         }
     }
 
-    /// Tells all peers that it is not.
+    /// Announces to all peers that this server is awake and wants no bell.
     pub fn wake_up(&mut self) {
         for line in &mut self.router.0.borrow_mut().lines {
             line.channel.wake_up();
         }
     }
 
-    /// Whether a turn would find something to do. Before sleeping: after [`Dispatcher::fall_asleep`] and a
-    /// fence.
+    /// Says whether a turn would find something to do. Before sleeping, call it after
+    /// [`Dispatcher::fall_asleep`] and a fence.
     pub fn is_ready(&self) -> bool {
         let board = self.router.0.borrow();
         let waiting = |line: &Line<M>| line.peer.is_some() && line.channel.is_ready();
         self.threads.is_ready() || !board.woken.is_empty() || board.lines.iter().any(waiting)
     }
 
-    /// When the next turn is due even if nobody rings.
+    /// Returns when the next turn is due even if no peer rings.
     pub fn next_timeout(&self) -> Option<Instant> {
         let board = self.router.0.borrow();
         board.lines.iter().filter_map(Line::retry_at).chain(board.calls.next_timeout()).min()
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn counts(&self) -> Counts {
         let board = self.router.0.borrow();
         let mut counts = board.counts;
@@ -214,12 +216,12 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         counts
     }
 
-    /// Microthreads that have not ended, and calls that wait.
+    /// Returns the number of microthreads that have not ended, and that of calls that were not closed.
     pub fn load(&self) -> (usize, usize) {
         (self.threads.len(), self.router.0.borrow().calls.len())
     }
 
-    /// Handles up to `batch` messages of a peer; returns how many.
+    /// Handles up to `batch` messages of a peer; returns how many it handled.
     #[inline]
     fn receive(&mut self, peer: usize, now: Instant, state: &mut S, batch: usize) -> usize {
         let id = PeerId(peer as u32);
@@ -248,7 +250,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
             (Handler::Notice(note), Role::Notice) => note(state, now, incoming),
             (Handler::Answer(answer), Role::Request(_)) => {
                 let message = answer(state, now, incoming);
-                // What cannot be sent is counted, and the caller has a deadline.
+                // An answer that cannot be sent is counted, and the caller has a deadline.
                 let _ = self.router.reply(&incoming, message);
             }
             (Handler::Thread(start), _) => {
@@ -261,7 +263,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Those whose answer has come, or whose call has ended, go on.
+    /// Lets the microthreads run whose answer has come, or whose call has ended.
     #[inline]
     fn wake(&mut self) {
         core::mem::swap(&mut self.waking, &mut self.router.0.borrow_mut().woken);

@@ -1,13 +1,15 @@
-//! How does a server answer, and ask, other servers without ever blocking? A dispatcher over channels, and
+//! Lets a server answer, and ask, other servers without ever blocking: a dispatcher over channels, and
 //! microthreads (P3).
 //!
-//! Storey 2: no clock, no thread, no system call; time is an argument, and the same calls at the same times
-//! in the same order have the same effects.
+//! This crate is on storey 2: it uses no clock, no thread and no system call. Time is an argument, and the
+//! same calls at the same times in the same order have the same effects.
 //!
 //! ```text
 //!   channel of each peer --> Dispatcher::turn --> handler of the message's kind: fn(&mut State, Incoming)
-//!                               |                     Notice: nothing else   Answer: returns the reply
-//!                               |                     Thread: starts a microthread, which may call others and replies when it can
+//!                               |                     Notice: nothing else
+//!                               |                     Answer: returns the reply
+//!                               |                     Thread: starts a microthread, which may call others
+//!                               |                             and replies when it can
 //!                               +--> a reply wakes the microthread that waits in CallRouter::call(..).await
 //!   channel of each peer <-- Dispatcher::publish, once per batch
 //! ```

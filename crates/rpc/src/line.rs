@@ -1,4 +1,4 @@
-//! What waits to be sent to one peer, and what does a server count?
+//! The messages that wait to be sent to one peer, and the counters of a server's messages.
 
 use alloc::collections::VecDeque;
 
@@ -7,46 +7,47 @@ use atoll_ipc::Memory;
 use atoll_ipc::channel::{Bell, Channel, MESSAGE_BYTES};
 use atoll_ipc::message::{Message, Role};
 
-/// One of the servers that this one has a channel to, in the order of [`crate::Dispatcher::add_peer`].
+/// One of the servers that this one has a channel to, numbered in the order of
+/// [`crate::Dispatcher::add_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);
 
 /// A message of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Who sent it.
+    /// The peer that sent the message.
     pub peer: PeerId,
-    /// In which of its lives.
+    /// The epoch of the peer that sent it.
     pub epoch: Epoch,
-    /// How it belongs to others: a notice or a request.
+    /// The role of the message: a notice or a request.
     pub role: Role,
-    /// What it says.
+    /// The content of the message.
     pub message: Message,
 }
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// There is no such peer, or it is gone.
     PeerGone,
-    /// Too many messages wait for it already. Counted as dropped.
+    /// Too many messages wait for the peer already. The message counts as dropped.
     Full,
-    /// What was to be answered is no call.
+    /// The message to be answered is no request.
     NoCall,
 }
 
-/// What a server counts about its messages.
+/// The counters of a server's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages received that made sense.
+    /// Valid messages received.
     pub received: u64,
     /// Messages sent.
     pub sent: u64,
-    /// Messages that are none: unknown kind, role or value.
+    /// Invalid messages: unknown kind, role or value.
     pub bad: u64,
-    /// Messages that nobody here expects, or not in this role.
+    /// Messages without a handler, or with one for another role.
     pub unexpected: u64,
-    /// Answers to calls that have ended, or never were.
+    /// Answers to calls that have ended, or never existed.
     pub unmatched: u64,
     /// Messages not sent, because their receiver does not keep up or is gone.
     pub dropped: u64,
@@ -54,7 +55,7 @@ pub struct Counts {
     pub refused: u64,
     /// Messages of dead epochs.
     pub stale: u64,
-    /// Times that a peer claimed to have taken what was never sent.
+    /// Times that a peer claimed to have taken messages that were never sent.
     pub lies: u64,
     /// Calls that were answered.
     pub answered: u64,
@@ -64,32 +65,33 @@ pub struct Counts {
     pub abandoned: u64,
 }
 
-/// The channel to one peer, and what did not fit into it yet.
+/// The channel to one peer, and the messages that did not fit into it yet.
 #[derive(Debug)]
 pub(crate) struct Line<M: Memory> {
     pub(crate) channel: Channel<M>,
-    /// Epoch of the peer; `None`: it is gone.
+    /// The epoch of the peer; `None` if the peer is gone.
     pub(crate) peer: Option<Epoch>,
     backlog: VecDeque<[u8; MESSAGE_BYTES]>,
     backlog_max: usize,
-    /// Since when the peer has taken nothing although something waits.
+    /// The time since when the peer has taken nothing although messages wait.
     stalled: Option<Instant>,
     tried: Instant,
 }
 
-/// A peer that takes nothing for so long loses what waits for it: whoever asked has given up by then.
+/// A peer that takes nothing for this long loses the messages that wait for it: callers have given up by
+/// then.
 const STALL_MAX: Duration = Duration::from_secs(1);
-/// How soon a full ring is tried again.
+/// The time until a full ring is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
 impl<M: Memory> Line<M> {
-    /// `backlog_max`: messages that may wait for room in the ring.
+    /// Creates a line, in which `backlog_max` messages may wait for room in the ring.
     pub(crate) fn new(channel: Channel<M>, peer: Epoch, backlog_max: usize) -> Line<M> {
         let backlog = VecDeque::with_capacity(backlog_max);
         Line { channel, peer: Some(peer), backlog, backlog_max, stalled: None, tried: Instant::ZERO }
     }
 
-    /// Sends after everything that waits.
+    /// Sends a message after all that wait.
     #[inline]
     pub(crate) fn send(&mut self, payload: &[u8; MESSAGE_BYTES]) -> Result<(), SendError> {
         if self.peer.is_none() {
@@ -105,7 +107,7 @@ impl<M: Memory> Line<M> {
         Ok(())
     }
 
-    /// Publishes what was sent, and of what waits as much as fits. Returns whether to ring, and how many
+    /// Publishes what was sent, and as many waiting messages as fit. Returns whether to ring, and how many
     /// messages were given up.
     #[inline]
     pub(crate) fn publish(&mut self, now: Instant) -> (Bell, u64) {
@@ -113,12 +115,12 @@ impl<M: Memory> Line<M> {
         (self.channel.publish(), dropped)
     }
 
-    /// When to publish again, if something waits.
+    /// Returns when to publish again, if messages wait.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         (!self.backlog.is_empty()).then(|| self.tried + RETRY)
     }
 
-    /// Gives up what waits; returns how many messages that were.
+    /// Gives up all waiting messages; returns how many there were.
     pub(crate) fn give_up(&mut self) -> u64 {
         let dropped = self.backlog.len() as u64;
         self.backlog.clear();

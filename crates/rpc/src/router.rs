@@ -1,4 +1,4 @@
-//! How does a microthread, or a handler, speak to other servers?
+//! The handle by which microthreads and handlers send messages to other servers.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -15,23 +15,24 @@ use crate::calls::{CallError, Calls};
 use crate::line::{Counts, Incoming, Line, PeerId, SendError};
 use crate::threads::ThreadId;
 
-/// A handle to the channels and calls of one server. Clones are handles to the same.
+/// A handle to the channels and calls of one server. Its clones refer to the same channels and calls.
 ///
-/// What is sent becomes visible to its receiver with the next [`crate::Dispatcher::publish`].
+/// Messages become visible to their receivers with the next [`crate::Dispatcher::publish`].
 #[derive(Debug)]
 pub struct CallRouter<M: Memory>(pub(crate) Rc<RefCell<Switchboard<M>>>);
 
-/// What handlers, microthreads and the dispatcher share. Borrowed for moments, never while one of them runs.
+/// The state that handlers, microthreads and the dispatcher share. It is borrowed for moments, never while
+/// one of them runs.
 #[derive(Debug)]
 pub(crate) struct Switchboard<M: Memory> {
-    /// Epoch of this server.
+    /// The epoch of this server.
     pub(crate) own: Epoch,
     pub(crate) now: Instant,
-    /// Whose turn it is.
+    /// The microthread that runs now.
     pub(crate) current: ThreadId,
     pub(crate) lines: Vec<Line<M>>,
     pub(crate) calls: Calls,
-    /// Microthreads that go on.
+    /// Microthreads that are to run again.
     pub(crate) woken: Vec<ThreadId>,
     pub(crate) counts: Counts,
 }
@@ -43,33 +44,34 @@ impl<M: Memory> Clone for CallRouter<M> {
 }
 
 impl<M: Memory> CallRouter<M> {
-    /// The time of this turn of the dispatcher.
+    /// Returns the time of this turn of the dispatcher.
     pub fn now(&self) -> Instant {
         self.0.borrow().now
     }
 
-    /// Tells a peer something.
+    /// Sends a notice to a peer.
     #[inline]
     pub fn notify(&self, peer: PeerId, message: Message) -> Result<(), SendError> {
         self.0.borrow_mut().send(peer, Role::Notice, message)
     }
 
-    /// Answers a request. The answer to one who died meanwhile is dropped by its successor.
+    /// Answers a request. If the peer died meanwhile, its successor drops the answer.
     #[inline]
     pub fn reply(&self, request: &Incoming, message: Message) -> Result<(), SendError> {
         let Role::Request(call) = request.role else { return Err(SendError::NoCall) };
         self.0.borrow_mut().send(request.peer, Role::Reply(call, request.epoch), message)
     }
 
-    /// Asks a peer, and waits for its answer until `deadline`, for whatever it may be that comes first. To be
-    /// awaited by a microthread of this dispatcher. The request is sent when it is first awaited.
+    /// Sends a request to a peer, and waits until the answer comes, the peer is gone or `deadline` passes.
+    /// Only a microthread of this dispatcher may await the result. The request is sent when it is first
+    /// awaited.
     #[inline]
     pub fn call(&self, peer: PeerId, message: Message, deadline: Instant) -> Call<M> {
         Call { router: self.clone(), stage: Stage::Unsent(peer, message, deadline) }
     }
 
-    /// Lets the other microthreads, and messages, go first. To be awaited by a microthread of this
-    /// dispatcher.
+    /// Lets the other microthreads, and messages, go first. Only a microthread of this dispatcher may await
+    /// the result.
     pub fn yield_now(&self) -> Yield<M> {
         Yield { router: self.clone(), done: false }
     }
@@ -87,8 +89,7 @@ impl<M: Memory> Switchboard<M> {
         result
     }
 
-    /// Takes the next message of a peer; what is none is counted and passed over, so that this returns after
-    /// at most a ring of them.
+    /// Takes the next message of a peer. Invalid ones are counted and skipped, at most [`BAD_MAX`] at a time.
     #[inline]
     pub(crate) fn receive(&mut self, peer: usize) -> Option<(Envelope, Epoch)> {
         let line = &mut self.lines[peer];
@@ -105,7 +106,8 @@ impl<M: Memory> Switchboard<M> {
         None
     }
 
-    /// An answer came: whoever waits for it goes on. An answer to a predecessor is nobody's any more.
+    /// Handles an answer: the microthread that waits for it is to run again. An answer to a predecessor of
+    /// this server counts as unmatched.
     #[inline]
     pub(crate) fn answer(&mut self, peer: PeerId, call: u32, to: Epoch, message: Message) {
         let waiting = if to == self.own { self.calls.answer(peer, call, message) } else { None };
@@ -119,10 +121,11 @@ impl<M: Memory> Switchboard<M> {
     }
 }
 
-/// So much nonsense is passed over in one go.
+/// The largest number of invalid messages that are skipped at a time.
 const BAD_MAX: u32 = 64;
 
-/// A call under way; see [`CallRouter::call`]. Dropped, it is given up, and its answer counted as unmatched.
+/// A call under way; see [`CallRouter::call`]. A call that is dropped is given up, and its answer counts as
+/// unmatched.
 #[derive(Debug)]
 #[must_use = "a call is sent when it is awaited"]
 pub struct Call<M: Memory> {

@@ -1,5 +1,5 @@
-//! How do thousands of conversations take turns in one thread? Microthreads: futures in slots, and a queue of
-//! those that go on.
+//! Microthreads: futures in slots, and a queue of those that are to run. They let thousands of conversations
+//! take turns in one thread.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -8,7 +8,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-/// One microthread. Names nobody once it has ended.
+/// The identity of one microthread, which is not used again after the microthread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId {
     index: u32,
@@ -16,25 +16,25 @@ pub struct ThreadId {
 }
 
 impl ThreadId {
-    /// No microthread.
+    /// The identity of no microthread.
     pub const NONE: ThreadId = ThreadId { index: u32::MAX, generation: 0 };
 }
 
-/// There are as many microthreads as there may be.
+/// The error if there are as many microthreads as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
-/// Microthreads of one type, cooperative: each runs until it waits.
+/// Microthreads of one type, which are cooperative: each runs until it waits.
 ///
-/// They are not woken by `Waker`s (theirs does nothing) but by [`Threads::wake`], so a microthread may await
-/// only what knows its
-/// [`ThreadId`]: [`crate::Call`] and [`crate::Yield`]. Slots are kept for the next microthread, with their memory.
+/// They are woken not by `Waker`s (theirs does nothing) but by [`Threads::wake`], so a microthread may only
+/// await what knows its [`ThreadId`]: [`crate::Call`] and [`crate::Yield`]. Slots are kept for the next
+/// microthread, with their memory.
 #[derive(Debug)]
 pub struct Threads<F> {
     slots: Vec<Slot<F>>,
     /// Slots without a microthread.
     free: Vec<u32>,
-    /// Those that go on, in order.
+    /// Slots of the microthreads that are to run, in order.
     ready: VecDeque<u32>,
     max: usize,
 }
@@ -47,7 +47,7 @@ struct Slot<F> {
 }
 
 impl<F: Future<Output = ()>> Threads<F> {
-    /// Room for `max` at a time.
+    /// Creates room for `max` microthreads at a time.
     pub const fn new(max: usize) -> Threads<F> {
         Threads { slots: Vec::new(), free: Vec::new(), ready: VecDeque::new(), max }
     }
@@ -66,7 +66,7 @@ impl<F: Future<Output = ()>> Threads<F> {
         Ok(ThreadId { index, generation: slot.generation })
     }
 
-    /// The microthread goes on in the next [`Threads::run`]. Nothing happens if it has ended, or goes on
+    /// Lets the microthread run in the next [`Threads::run`]. Nothing happens if it has ended, or is to run
     /// already.
     #[inline]
     pub fn wake(&mut self, thread: ThreadId) {
@@ -77,8 +77,9 @@ impl<F: Future<Output = ()>> Threads<F> {
         }
     }
 
-    /// Runs those that go on now, each until it waits or ends, and tells `turn` before each whose turn it is.
-    /// Returns how many ran. Those that are started or woken meanwhile run the next time.
+    /// Runs the microthreads that are to run now, each until it waits or ends, and calls `turn` with the
+    /// identity of each before. Returns how many ran. Those that are started or woken meanwhile run the next
+    /// time.
     #[inline]
     pub fn run(&mut self, mut turn: impl FnMut(ThreadId)) -> usize {
         let count = self.ready.len();
@@ -97,22 +98,22 @@ impl<F: Future<Output = ()>> Threads<F> {
         count
     }
 
-    /// Whether some go on.
+    /// Says whether any microthread is to run.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of microthreads.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Says whether there is no microthread.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A slot that there was not before. The lists grow with it, so that they never have to at another time.
+    /// Adds a slot. The lists grow with it, so that they never have to at another time.
     #[cold]
     fn grow(&mut self) -> Result<u32, TooMany> {
         if self.slots.len() >= self.max {
@@ -134,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until it is woken so often.
+    /// Waits until it was woken `times` times.
     async fn waits(times: u32, ended: Rc<Cell<u32>>) {
         let mut left = times;
         poll_fn(|_| match left {
