@@ -16,12 +16,12 @@ const FIRST: Epoch = Epoch(1);
 type Thread = Pin<Box<dyn Future<Output = ()>>>;
 type Server = Dispatcher<HeapMemory, State, Thread>;
 
-/// What a server of these tests knows.
+/// The state of a server in these tests.
 #[derive(Default)]
 struct State {
-    /// Paths that it was told about.
+    /// Paths that notices have named.
     told: Vec<u16>,
-    /// Which peer it asks before it answers.
+    /// The peer that it asks before it answers.
     behind: Option<PeerId>,
 }
 
@@ -41,8 +41,8 @@ fn memory() -> HeapMemory {
     HeapMemory::new(2 * ring_bytes(CAPACITY))
 }
 
-/// A server that takes notices of paths, and answers `Hello` with its epoch, having asked the one behind it,
-/// if there is one.
+/// Creates a server that takes notices of paths. It answers `Hello` with its epoch, after asking the next
+/// server, if there is one.
 fn server(own: Epoch) -> Server {
     let mut server = Server::new(own, Limits { threads_max: 4, calls_max: 4, backlog_max: 4 }, at(0));
     server.on(
@@ -81,7 +81,7 @@ fn pair() -> (HeapMemory, Server, Server) {
     (memory, a, b)
 }
 
-/// Makes `server` ask its first peer; what comes of it is found in the cell.
+/// Makes `server` ask its first peer; the outcome is stored in the cell.
 fn ask(server: &mut Server, millis: u64) -> Rc<RefCell<Option<Result<Message, CallError>>>> {
     let (router, outcome) = (server.router().clone(), Rc::new(RefCell::new(None)));
     let result = outcome.clone();
@@ -183,7 +183,7 @@ fn an_answer_to_a_predecessor_is_not_taken_for_ones_own() {
     let mut successor = server(Epoch(2));
     successor.add_peer(Channel::resume(memory, place(0, 1), Epoch(2), FIRST), FIRST);
     let outcome = ask(&mut successor, 10);
-    // The first call of either has the same number.
+    // The first call of each server has the same number.
     turn(&mut successor, at(2));
     turn(&mut successor, at(2));
     assert_eq!((outcome.borrow().is_none(), successor.counts().unmatched), (true, 1));
@@ -254,14 +254,14 @@ fn too_many_calls_and_microthreads_are_refused() {
         let _ = liar_request(&mut a);
     }
     a.publish(|_| {});
-    // Four wait for the one behind; two are refused.
+    // Four wait for the next server; two are refused.
     b.turn(at(1), &mut state, 8);
     assert_eq!((b.counts().refused, b.load()), (2, (4, 4)));
     b.turn(at(100), &mut state, 8);
     assert_eq!((b.counts().timed_out, b.load()), (4, (0, 0)));
 }
 
-/// A request that nobody waits for.
+/// A request whose answer is not waited for.
 fn liar_request(server: &mut Server) -> Result<(), SendError> {
     let board = &mut *server.router().0.borrow_mut();
     board.send(PeerId(0), Role::Request(1), SEVEN)
