@@ -1,11 +1,11 @@
-//! Does the supervisor keep its books whatever clients ask in whatever order, and does everything go with
-//! them?
+//! Checks that the supervisor's books stay right whatever clients ask in whatever order, and that everything
+//! is gone with the clients.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// One connection to the control socket, and the sessions that it is in: their keys.
+/// One connection to the control socket, and the keys of the sessions that it is in.
 struct Asker {
     channel: Channel,
     is_in: BTreeMap<u32, u64>,
@@ -18,7 +18,7 @@ fn random_sequences_of_requests_leave_nothing_behind() {
         let mut rng = Rng::new(seed);
         let mut bench = Bench::new(2);
         let mut askers: Vec<Asker> = Vec::new();
-        // All sessions that there have been.
+        // The keys of all sessions that ever existed.
         let mut keys: BTreeMap<u32, u64> = BTreeMap::new();
         for _ in 0..300 {
             let at = rng.below(askers.len().max(1) as u32) as usize;
@@ -40,7 +40,7 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                     }
                 }
                 5 | 6 if !askers.is_empty() && !keys.is_empty() => {
-                    // Any session that there was, now and then by a key that is not its own.
+                    // The session is any that existed; now and then the key is not its own.
                     let nth = rng.below(keys.len() as u32) as usize;
                     let (session, key) = keys.iter().nth(nth).map(|(session, key)| (*session, *key)).expect("in range");
                     let is_right = rng.below(3) > 0;
@@ -56,7 +56,7 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                     }
                 }
                 7 | 8 if !askers.is_empty() => {
-                    // Of its own sessions, or of others', which it does not leave.
+                    // The session is one of its own, or of others, which it does not leave.
                     let session = rng.below(keys.len() as u32 + 2);
                     let asker = &mut askers[at];
                     asker.channel.send(&Request::Leave { session }.encode(), &[]).unwrap();
@@ -65,7 +65,7 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                     asker.is_in.remove(&session);
                 }
                 9 if !askers.is_empty() => {
-                    // Half a story: it asks, and goes before it is answered.
+                    // It asks, and goes before it is answered.
                     let asker = askers.swap_remove(at);
                     let _ = asker.channel.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]);
                 }
@@ -76,7 +76,7 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                     let noise: Vec<u8> = (0..1 + rng.below(80)).map(|_| 9 + (rng.next_u32() % 200) as u8).collect();
                     let _ = askers[at].channel.send(&noise, &[]);
                     bench.settle();
-                    // It may be sent away for it.
+                    // The supervisor may close its connection for that.
                     while receive(&askers[at].channel).is_some() {}
                 }
                 _ => {}

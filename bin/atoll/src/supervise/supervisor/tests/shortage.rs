@@ -1,12 +1,12 @@
-//! What does the supervisor do when the system is short of something?
+//! Checks what the supervisor does when the system is short of something.
 
 use super::*;
 
-/// A server whose start fails again and again, each time at once.
+/// Lets the start of a server fail again and again, each time at once.
 fn fail_often(bench: &mut Bench) {
     for _ in 0..30 {
         assert_eq!(bench.settle(), None, "the stack stays");
-        // It would have to be waited for.
+        // This removes the delay before the next start.
         bench.server.servers.is_missing(0);
     }
 }
@@ -32,7 +32,7 @@ fn a_shortage_is_waited_for_and_said_in_the_status() {
     }
 }
 
-/// The others serve, and it may be mended.
+/// The other servers serve, and the reason may be mended.
 #[test]
 fn a_server_that_cannot_be_started_for_another_reason_takes_no_stack_down_either() {
     let mut bench = Bench::new(2);
@@ -51,7 +51,7 @@ fn connections_that_want_nothing_make_room_for_those_that_do() {
     let mut bench = Bench::new(1);
     bench.server.clients.set_max(40);
     let (_member, joined, _) = bench.attach();
-    // All are of this process, which may have half of them.
+    // All connections are of this process, which may have half of them.
     let idle: Vec<Channel> = (0..100)
         .map(|_| {
             let client = bench.client();
@@ -64,7 +64,7 @@ fn connections_that_want_nothing_make_room_for_those_that_do() {
     assert_eq!(idle.iter().map(is_closed).collect::<Vec<_>>(), [vec![true; 81], vec![false; 19]].concat());
     assert!(bench.server.books.open(joined.session).is_some(), "who was there before and has a session stays");
     let (_another, ..) = bench.attach();
-    // Who waits for an answer is not sent away.
+    // A client that waits for an answer keeps its connection.
     let asking = bench.administrator();
     asking.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
     bench.settle();
@@ -94,7 +94,7 @@ fn sessions_beyond_the_descriptors_are_refused_with_the_reason_and_leave_nothing
     assert_eq!(reason, Refusal::Resources);
     assert!((3..12).contains(&sessions.len()), "{}", sessions.len());
     assert_eq!((bench.server.books.open_now().len(), bench.server.books.len()), (sessions.len(), sessions.len()));
-    // The memory of one that has ended goes before a new one is refused.
+    // The memory of a session that has ended is given up before a new session is refused.
     drop(sessions.pop());
     bench.settle();
     assert_eq!(bench.server.books.ended().len(), 1);
@@ -116,7 +116,7 @@ fn what_is_kept_back_is_there_at_a_start_and_taken_again_after_it() {
     assert!(bench.server.all_ready() && !bench.server.starts.is_short());
 }
 
-/// What a client has heard: how many rows, and whether that was all.
+/// Returns how many rows a client has received, and whether its answer is complete.
 fn heard(client: &Channel) -> (usize, bool) {
     let (mut rows, mut is_done) = (0, false);
     while let Some((packet, _)) = receive(client) {
@@ -163,14 +163,14 @@ fn questions_without_end_are_answered_now_and_then() {
         }
         answers += 1;
     }
-    // 200 ms are there from the start, and 25 are charged at least.
+    // 200 ms are available from the start, and at least 25 are charged for an answer.
     assert!((5..=30).contains(&answers), "{answers}");
 }
 
 #[test]
 fn who_has_gone_is_not_asked_what_he_wanted() {
     let mut bench = Bench::new(1);
-    // A listing that does not end, and no report for a while: all that is asked waits.
+    // A listing does not end, and no report is due for a while, so all requests wait.
     let first = bench.administrator();
     first.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
     bench.settle();
@@ -181,7 +181,7 @@ fn who_has_gone_is_not_asked_what_he_wanted() {
             (0..100).for_each(|_| client.send(br#"{"cmd":"ss"}"#, &[]).unwrap());
         }
         drop(gone);
-        // Taken, and read from once.
+        // The connection is accepted, and read from once.
         for _ in 0..2 {
             bench.server.turn(Some(0)).unwrap();
         }

@@ -1,11 +1,11 @@
 use super::scaling::{answers, ask_to_scale, given, hosts, move_on, scaled};
 use super::*;
 
-/// Later than whatever it waits for.
+/// A time longer than any wait.
 const LATER: Duration = Duration::from_secs(5);
 
 impl Bench {
-    /// With a process that stands by, which was started behind the others.
+    /// Creates a bench with a standby, which was started after the other processes.
     fn standing_by(replicas: u8, more: &str) -> Bench {
         let mut bench = Bench::with(replicas, &format!("{more}\n[recovery]\nstandby = true"));
         let before = bench.launches.borrow().hosts.len();
@@ -17,18 +17,18 @@ impl Bench {
         bench
     }
 
-    /// Sees to the one that stands by, as at this time.
+    /// Looks after the standby as at this time.
     fn look(&mut self, now: Instant) {
         self.server.look_after_standby(now).unwrap();
         self.settle();
     }
 
-    /// How many processes for replicas were ever started, and whether one stands by now.
+    /// Returns how many processes for replicas were ever started, and whether there is a standby now.
     fn started(&self) -> (usize, bool) {
         (self.launches.borrow().hosts.len(), self.server.hosts.standby().is_some())
     }
 
-    /// The replica dies, and its process with it; the next one serves at once.
+    /// Lets the replica die, and its process with it; the next one serves at once.
     fn dies(&mut self, replica: usize, epoch: u32) {
         drop(self.replicas.remove(replica));
         self.settle();
@@ -52,7 +52,7 @@ fn who_stands_by_goes_on_for_one_that_has_died_and_another_one_comes_after_that(
     assert_eq!(bench.started(), (4, true));
     bench.dies(0, 2);
     bench.look(clock::now() + LATER);
-    // The one that has taken over can die as well. (Not so soon that it would have to be waited for.)
+    // The process that has taken over can die as well, though not so soon that a delay would apply.
     bench.server.servers.lives_anew(1);
     bench.dies(1, 3);
     assert_eq!((given(&bench, 3).1, given(&bench, 4).1, bench.started()), (vec![0], vec![1], (5, false)));
@@ -84,7 +84,7 @@ fn nobody_minds_the_death_of_who_stands_by() {
     assert_eq!((bench.started(), given(&bench, 2)), ((3, false), (0, vec![0])));
     bench.look(clock::now() + LATER);
     assert_eq!(bench.started(), (4, true));
-    // One that has not said yet that it is up is not waited for.
+    // A standby that has not reported yet that it is up is not waited for.
     bench.launches.borrow_mut().hosts[3].1 = Channel::pair(Blocking::No).unwrap().0;
     bench.settle();
     bench.launches.borrow_mut().are_dumb = true;
@@ -134,7 +134,7 @@ fn one_of_another_build_is_not_used_and_makes_way_for_one_of_this() {
     drop(client);
 }
 
-/// The page on which a replica says how many connections it has.
+/// Returns the page on which a replica reports how many connections it has.
 fn page_of(bench: &Bench, replica: usize) -> atoll_ipc::page::ReplicaPage<ShmMemory> {
     let page = &bench.server.memory.replicas()[replica].page_write;
     atoll_ipc::page::ReplicaPage(ShmMemory::map_page(page, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap())
@@ -152,7 +152,7 @@ fn who_has_too_little_memory_makes_way_for_one_with_more() {
     assert_eq!((bench.launches.borrow().memory.clone(), bench.started()), (vec![2 << 20, 16 << 20], (4, true)));
 }
 
-/// It would be away just when a server has begun to serve.
+/// A replacement would be missing just when a server has begun to serve.
 #[test]
 fn who_stands_by_is_not_replaced_because_of_the_first_connections() {
     let mut bench = Bench::standing_by(2, "");
@@ -167,7 +167,7 @@ fn who_stands_by_is_not_replaced_because_of_the_first_connections() {
     assert_eq!(bench.started(), (3, false));
 }
 
-/// It ends with its supervisor, and the next one starts another.
+/// The standby ends with its supervisor, and the next supervisor starts another.
 #[test]
 fn who_stands_by_is_noted_only_when_it_has_been_called() {
     let mut bench = Bench::standing_by(1, "");
