@@ -143,7 +143,14 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// The error that the connection ended with, whether told already or not.
     pub fn error(&self) -> Option<Errno> {
-        if self.is_closed() { Errno::of(self.slot.error()) } else { None }
+        let cause = self.is_closed().then(|| self.slot.error())?;
+        let has_ended = self.slot.replica_flags() & REPLICA_FIN != 0;
+        let goes_on = self.slot.app_flags() & APP_SHUT_SEND == 0;
+        match cause {
+            // tcp_reset: in CLOSE-WAIT it is the sending that the peer wants no more of.
+            Cause::ConnectionReset if has_ended && goes_on => Some(Errno::EPIPE),
+            cause => Errno::of(cause),
+        }
     }
 
     /// Takes the error: it is told once (`SO_ERROR`, or the first failing call).
@@ -238,11 +245,15 @@ impl<'a, M: Memory> Stream<'a, M> {
             }
         }
         let end = Ok(Readable { head, len: 0, is_cut: false, extents: Extents::default() });
+        if flags & REPLICA_FIN != 0 {
+            // Whoever has sent all of it has, whatever became of the connection afterwards.
+            return end;
+        }
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
             // recv(2): a pending error is told once; afterwards the stream has ended.
             return self.take_error(local).map_or(end, |errno| Err(errno.into()));
         }
-        if flags & REPLICA_FIN != 0 || self.slot.app_flags() & APP_SHUT_RECEIVE != 0 {
+        if self.slot.app_flags() & APP_SHUT_RECEIVE != 0 {
             return end;
         }
         Err(Failure::WouldBlock)

@@ -891,6 +891,21 @@ def shutdown_for_reading():
 
 
 @case
+def who_reads_and_writes_no_more_resets_who_sends_on():
+    for how in (socket.SHUT_RDWR,), (socket.SHUT_WR, socket.SHUT_RD), (socket.SHUT_RD,):
+        client, accepted = pair()
+        for each in how:
+            client.shutdown(each)
+        accepted.send(b"text")
+        readable(accepted, 0.5)
+        print("poll:", poll_of(accepted, select.POLLIN | select.POLLERR))
+        attempt("send", accepted.send, b"more")
+        if len(how) == 2 or how[0] == socket.SHUT_RDWR:
+            attempt("recv", accepted.recv, 1)
+        print("SO_ERROR:", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+@case
 def shutdown_twice():
     client, accepted = pair()
     attempt("shutdown", client.shutdown, socket.SHUT_WR)

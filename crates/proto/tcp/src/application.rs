@@ -3,7 +3,7 @@
 
 use atoll_base::Instant;
 
-use crate::connection::{Connection, text_offset};
+use crate::connection::{Connection, Reader, text_offset};
 use crate::pending::Pending;
 use crate::state::State;
 use crate::timers::Timer;
@@ -79,11 +79,30 @@ impl Connection {
         }
     }
 
+    /// The application reads no more. As on Linux, text still is taken until it sends no more, either: then
+    /// it is answered by a RST, because the peer has to know that it is lost.
+    pub fn shutdown_receive(&mut self) {
+        if self.reader == Reader::There {
+            self.reader = Reader::Deaf;
+        }
+    }
+
+    /// Whether text that arrives would be lost.
+    pub(crate) fn wants_no_text(&self) -> bool {
+        let sends_no_more = matches!(self.state(), State::FinWait1 | State::FinWait2);
+        self.is_orphan() || (self.reader == Reader::Deaf && sends_no_more)
+    }
+
+    /// Whether the application has closed the connection.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.reader == Reader::Gone
+    }
+
     /// The application is gone: no more text is written or read. Text that still arrives is answered by a RST
     /// (RFC 9293 §3.6.1, SHLD-3), and FIN-WAIT-2 ends by `linger2`. A caller that knows of unread text calls
     /// [`Connection::abort`] instead. In SYN-SENT the connection is just forgotten.
     pub fn close(&mut self, now: Instant) {
-        self.orphan = true;
+        self.reader = Reader::Gone;
         match self.state() {
             State::SynSent => self.become_closed(),
             State::FinWait2 => self.timers.arm(Timer::Lifetime, now + self.config.linger2()),

@@ -58,10 +58,21 @@ pub struct Connection {
     pub(crate) pending: Pending,
     /// Keep-alive probes sent since the peer was heard.
     pub(crate) keep_probes: u8,
-    /// The application has closed: nobody reads any more.
-    pub(crate) orphan: bool,
+    /// What the application still does.
+    pub(crate) reader: Reader,
     /// Opened by `accept`: a reset in SYN-RECEIVED is not the application's business.
     pub(crate) passive: bool,
+}
+
+/// Whether somebody reads what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// The application reads, or may.
+    There,
+    /// It has said that it will not (shutdown(2)).
+    Deaf,
+    /// It has closed the connection.
+    Gone,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 448);
@@ -98,7 +109,7 @@ impl Connection {
             state,
             pending: Pending::SYN,
             keep_probes: 0,
-            orphan: false,
+            reader: Reader::There,
             passive: false,
         }
     }

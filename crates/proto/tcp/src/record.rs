@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use atoll_base::{Duration, Instant, SeqNum};
 
 use crate::congestion::Congestion;
-use crate::connection::Connection;
+use crate::connection::{Connection, Reader};
 use crate::ecn::EcnState;
 use crate::options::Negotiated;
 use crate::pending::Pending;
@@ -106,7 +106,7 @@ impl Connection {
             settings: self.settings(),
             ecn: self.ecn.to_bits(),
             passive: self.passive,
-            orphan: self.orphan,
+            orphan: self.is_orphan(),
             srtt_us: self.recovery.rtt.srtt_us,
             beyond: self.rcv.beyond(),
         }
@@ -155,7 +155,7 @@ impl Connection {
         let mut connection = Connection::new(now, state, snd, rcv, options, &record.settings);
         connection.pending = Pending::default();
         connection.passive = record.passive;
-        connection.orphan = record.orphan;
+        connection.reader = if record.orphan { Reader::Gone } else { Reader::There };
         connection.ecn = EcnState::from_bits(record.ecn);
         connection.recovery.reno = !record.sack;
         connection.recovery.rtt.resume(record.srtt_us);
@@ -189,7 +189,7 @@ impl Connection {
                 self.arm_rto(now);
                 return;
             }
-            State::FinWait2 if self.orphan => self.timers.arm(Timer::Lifetime, now + self.config.linger2()),
+            State::FinWait2 if self.is_orphan() => self.timers.arm(Timer::Lifetime, now + self.config.linger2()),
             _ => {}
         }
         self.arm_keep_alive(now);

@@ -248,7 +248,7 @@ impl Connection {
         match self.state() {
             State::FinWait1 => {
                 self.transition(State::FinWait2);
-                if self.orphan {
+                if self.is_orphan() {
                     self.timers.arm(Timer::Lifetime, now + self.config.linger2());
                 }
                 Events::NONE

@@ -17,7 +17,7 @@ impl Connection {
     /// nothing.
     pub fn text_range(&self, segment: &Segment) -> Option<Text> {
         let receives = self.state().may_receive() || self.state() == State::SynReceived;
-        if segment.len == 0 || self.orphan || !receives || segment.flags.intersects(Flags::SYN | Flags::RST) {
+        if segment.len == 0 || self.wants_no_text() || !receives || segment.flags.intersects(Flags::SYN | Flags::RST) {
             return None;
         }
         let seq = self.rcv.offset_of(segment.seq);
@@ -36,7 +36,7 @@ impl Connection {
             return None;
         }
         let end = seq + i64::from(segment.len);
-        if self.orphan && end > self.rcv.nxt {
+        if self.wants_no_text() && end > self.rcv.nxt {
             // RFC 9293 §3.6.1 (SHLD-3): text that nobody will read; the peer has to know that it is lost.
             self.abort();
             *events |= Events::CLOSED;

@@ -815,6 +815,17 @@ fn an_abort_sends_a_reset_where_the_state_wants_one() {
 }
 
 #[test]
+fn text_for_who_neither_reads_nor_writes_is_answered_by_a_reset() {
+    for state in [State::Established, State::FinWait1, State::FinWait2] {
+        let mut t = Tcb::in_state(state);
+        t.conn.shutdown_receive();
+        t.takes(data(1..6));
+        let resets = t.poll().iter().filter(|transmit| transmit.segment.has(Flags::RST)).count();
+        assert_eq!(resets, usize::from(state != State::Established), "{state:?}");
+    }
+}
+
+#[test]
 fn a_reset_that_may_wait_follows_the_text_that_may_leave() {
     for (window, room) in [(1000, 20), (0, 0)] {
         let mut t = Tcb::established();

@@ -72,19 +72,19 @@ impl Connection {
         let retries_max = match self.state() {
             State::SynSent => self.config.syn_retries,
             State::SynReceived => SYN_ACK_RETRIES,
-            _ if self.orphan => ORPHAN_RETRIES,
+            _ if self.is_orphan() => ORPHAN_RETRIES,
             _ => RETRIES,
         };
         match self.config.user_timeout() {
             Some(timeout) if self.state().is_synchronized() => now.since(self.progress_at) >= timeout,
             // RFC 9293 §3.8.6, SHLD-17: who has taken its window back and answers is there.
             _ if self.snd.edge <= self.snd.una
-                && !self.orphan
+                && !self.is_orphan()
                 && now.since(self.heard_at) < RTO_MAX.saturating_mul(2) =>
             {
                 false
             }
-            _ if self.orphan => self.is_hopeless_orphan(retries_max),
+            _ if self.is_orphan() => self.is_hopeless_orphan(retries_max),
             _ => self.recovery.retries >= retries_max,
         }
     }

@@ -3,7 +3,7 @@
 use atoll_base::Instant;
 use atoll_ipc::Memory;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::APP_SHUT_SEND;
+use atoll_ipc::slot::{APP_SHUT_RECEIVE, APP_SHUT_SEND};
 
 use super::Connections;
 use crate::applications::Applications;
@@ -63,6 +63,9 @@ impl Connections {
         }
         if flags & APP_SHUT_SEND != 0 {
             connection.shutdown_send(now);
+        }
+        if flags & APP_SHUT_RECEIVE != 0 {
+            connection.shutdown_receive();
         }
         if head > connection.receive_head() {
             connection.handle_read_head(now, head);
