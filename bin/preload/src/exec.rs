@@ -30,7 +30,7 @@ use crate::state::{SHUT_IN, State, is_away, own};
 use crate::table::{self, Internal};
 
 const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
-const MAGIC: u64 = u64::from_le_bytes(*b"atollinh");
+const MAGIC: u64 = u64::from_le_bytes(*b"atollin2");
 
 /// An environment for the next program, and what has to stay alive until it runs.
 pub struct ExecState {
@@ -442,7 +442,12 @@ pub fn restore() -> bool {
     let Some(fd) = value.to_str().and_then(|value| value.parse::<c_int>().ok()) else { return false };
     let words = from_memfd(fd);
     table::close(fd);
-    let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) else { return false };
+    let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) else {
+        crate::complain(format_args!(
+            "libatoll: the sockets of the program before this one are lost: it had another build of this library\n"
+        ));
+        return false;
+    };
     STATE.with(|state| {
         if read_words(state, &mut Words(&words[1..])).is_none() {
             crate::complain(format_args!(

@@ -285,6 +285,12 @@ impl Row {
         }
     }
 
+    /// Whether replicas need to hear of a value that was never set before. What getsockopt(2) says of buffers
+    /// and of TCP_QUICKACK where they were not set is no value that they have.
+    pub fn differs(&self, held: u64) -> bool {
+        held != self.default || matches!(self.codec, Codec::Buffer(..)) || self.name == Name::QuickAck
+    }
+
     /// Reads a program's value. `before`: what the option was. Returns what [`Options`] is to hold.
     pub fn decode(&self, value: &[u8], before: u64, is_tcp: bool) -> Result<u64, Errno> {
         let int = || self.int(value);

@@ -16,7 +16,7 @@ use crate::platform::Client;
 use crate::real;
 use crate::table::{self, Internal, object_at};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"atollfd1");
+const MAGIC: u64 = u64::from_le_bytes(*b"atollfd2");
 
 /// The descriptors in the control messages of a message; none if there are none of ours to be found.
 ///

@@ -73,7 +73,10 @@ impl<P: Platform> Client<P> {
             return Err(Errno::EINVAL);
         }
         // Whoever sets it again and again, as web servers do, tells replicas once.
-        let is_new = socket.options.value(row.name) != held || row.name == Name::QuickAck;
+        let is_new = match socket.options.set_value(row.name) {
+            Some(before) => before != held || row.name == Name::QuickAck,
+            None => row.differs(held),
+        };
         socket.options.set(row.name, held);
         self.apply(object, row.name);
         if is_new {
@@ -149,9 +152,7 @@ impl<P: Platform> Client<P> {
         let is_listening = matches!(socket.kind, Kind::Listening(_));
         let (mut told, mut keeps_alive) = (Vec::new(), false);
         for (row, held) in socket.options.iter() {
-            // TCP_QUICKACK reads as on though nobody has asked for it.
-            let differs = held != row.default || row.name == Name::QuickAck;
-            let Some(option) = row.told(is_tcp).filter(|_| differs) else { continue };
+            let Some(option) = row.told(is_tcp).filter(|_| row.differs(held)) else { continue };
             match row.told {
                 Told::KeepAlive(_) => keeps_alive |= socket.options.is_on(Name::KeepAlive),
                 Told::Listener(_) if !is_listening => {}

@@ -512,6 +512,29 @@ fn a_child_polls_what_it_inherits_and_closes_what_only_a_call_of_its_parent_had_
     assert_eq!(stack.slot(0, place.slot).holders(), 1);
 }
 
+#[test]
+fn a_value_that_reads_as_the_default_is_told_if_it_changes_something() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let mut told = |level: i32, name: i32, value: u32| {
+        client.set_option(object, level, name, &value.to_ne_bytes()).expect("it is taken");
+        let is_told = |command| matches!(command, Command::SetOption { slot, value: told, .. } if slot == place.slot && told == value);
+        let commands = stack.commands(0);
+        assert!(commands.len() <= 1 && commands.iter().cloned().all(is_told), "{commands:?}");
+        commands.len()
+    };
+    for (size, times) in [(131_072, 1), (131_072, 0), (65536, 1)] {
+        assert_eq!(told(libc::SOL_SOCKET, libc::SO_RCVBUF, size), times, "{size}");
+    }
+    for (on, times) in [(0, 0), (1, 1), (1, 0), (0, 1)] {
+        assert_eq!(told(libc::IPPROTO_TCP, libc::TCP_NODELAY, on), times, "{on}");
+    }
+    for (on, times) in [(1, 1), (1, 1), (0, 1)] {
+        assert_eq!(told(libc::IPPROTO_TCP, libc::TCP_QUICKACK, on), times, "{on}");
+    }
+}
+
 /// A thread that sleeps listens to its own doorbell; sockets of a family ring the family's.
 #[test]
 fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
