@@ -14,6 +14,10 @@ use crate::{calls, stats, urgent};
 /// recv(2), recvfrom(2), read(2), recvmsg(2).
 #[inline]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
+    // tcp(7): with MSG_TRUNC octets are taken and put nowhere.
+    if flags & libc::MSG_TRUNC == 0 {
+        parts.check()?;
+    }
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0 {
         return transfer::receive(object, parts, flags);
     }
@@ -33,6 +37,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
 /// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    parts.check()?;
     let is_fast = flags & MSG_FASTOPEN != 0
         && STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
     if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }

@@ -28,6 +28,16 @@ impl Parts<'_> {
         self.0.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len))
     }
 
+    /// Fails with EFAULT where a part is nowhere, and with EINVAL where one is longer than memory can be.
+    /// Other pointers that lead nowhere are found by whoever follows them (docs/limits.md).
+    pub fn check(&self) -> Result<(), Errno> {
+        let bad = |part: &iovec| match isize::try_from(part.iov_len) {
+            Err(_) => Some(Errno::EINVAL),
+            Ok(len) => (len > 0 && part.iov_base.is_null()).then_some(Errno::EFAULT),
+        };
+        self.0.iter().find_map(bad).map_or(Ok(()), Err)
+    }
+
     /// The parts as slices to read from.
     fn sources(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().filter(|part| part.iov_len > 0).map(|part| {

@@ -453,6 +453,26 @@ def vectors():
 
 
 @case
+def octets_from_nowhere():
+    client, accepted = pair()
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def call(what, function, *arguments):
+        result = function(*arguments)
+        print(f"{what}:", result if result >= 0 else errno.errorcode[ctypes.get_errno()])
+
+    client.send(b"text")
+    readable(accepted)
+    call("send", library.send, client.fileno(), None, 4, 0)
+    call("write", library.write, client.fileno(), None, 4)
+    call("send nothing", library.send, client.fileno(), None, 0, 0)
+    call("recv", library.recv, accepted.fileno(), None, 4, 0)
+    call("read", library.read, accepted.fileno(), None, 4)
+    call("take", library.recv, accepted.fileno(), None, 2, socket.MSG_TRUNC)
+    print("recv:", accepted.recv(10))
+
+
+@case
 def message_calls():
     client, accepted = pair()
     print("sendmsg:", client.sendmsg([b"one", b"two"]))
