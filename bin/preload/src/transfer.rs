@@ -107,6 +107,11 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     };
     // MSG_WAITALL: what came before the wait ended is the result.
     match result {
+        Err(_) if how.peek && how.wait_all => {
+            let how = Receiving { dont_wait: true, ..how };
+            let there = STATE.with(|state| state.client.receive_octets(object, || parts.targets(), want, how, &mut 0));
+            there.or(result)
+        }
         Err(_) if done > 0 => Ok(Received { len: done, ..Received::default() }),
         result => result,
     }

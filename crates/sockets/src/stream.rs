@@ -303,15 +303,22 @@ impl<'a, M: Memory> Stream<'a, M> {
         before < mark && mark <= to
     }
 
+    /// Why nothing can be sent any more: the pending error first, then EPIPE. send(2).
+    pub fn refusal(&self, local: &mut Local) -> Option<Errno> {
+        let is_shut = self.slot.app_flags() & APP_SHUT_SEND != 0;
+        // The replica may not have seen the connect yet.
+        let is_known = self.slot.replica_generation() == self.generation;
+        let is_over = is_known && self.slot.replica_flags() & REPLICA_CLOSED != 0 || is_shut;
+        is_over.then(|| self.take_error(local).unwrap_or(Errno::EPIPE))
+    }
+
     /// Finds room for up to `want` octets (`want > 0`).
     pub fn writable(&self, local: &mut Local, want: usize) -> Result<Writable, Failure> {
         if self.slot.replica_generation() != self.generation {
             return Err(Failure::WouldBlock);
         }
-        let shut = self.slot.app_flags() & APP_SHUT_SEND != 0;
-        if self.slot.replica_flags() & REPLICA_CLOSED != 0 || shut {
-            // send(2): the pending error first, then EPIPE.
-            return Err(self.take_error(local).unwrap_or(Errno::EPIPE).into());
+        if let Some(errno) = self.refusal(local) {
+            return Err(errno.into());
         }
         if self.slot.state() == SlotState::Connecting && !self.waits_for_text() {
             return Err(Failure::WouldBlock);

@@ -453,6 +453,44 @@ def vectors():
 
 
 @case
+def peek_for_all_of_less():
+    client, accepted = pair()
+    client.send(b"abc")
+    readable(accepted)
+    flags = socket.MSG_PEEK | socket.MSG_WAITALL
+    attempt("without waiting", accepted.recv, 10, flags | socket.MSG_DONTWAIT)
+    accepted.settimeout(None)
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 200000))
+    attempt("with a time", accepted.recv, 10, flags)
+    attempt("taken", accepted.recv, 10)
+    attempt("nothing there", accepted.recv, 10, flags)
+    client.send(b"def")
+    client.shutdown(socket.SHUT_WR)
+    readable(accepted)
+    attempt("at the end", accepted.recv, 10, flags)
+
+
+@case
+def small_calls_that_fail():
+    client, accepted = pair()
+    client.shutdown(socket.SHUT_WR)
+    attempt("nothing after the end", client.send, b"", socket.MSG_NOSIGNAL)
+    attempt("nothing", accepted.send, b"")
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    asked = select.poll()
+    asked.register(datagrams, 0xffff)
+    print("poll:", hex(asked.poll(0)[0][1]))
+    datagrams.bind((LOOPBACK, 0))
+    print("poll:", hex(asked.poll(0)[0][1]))
+    attempt("mark", fcntl.ioctl, datagrams, 0x8905, b"1234")
+    library = ctypes.CDLL(None, use_errno=True)
+    for seconds, nanoseconds in (0, 2000000000), (-1, 0):
+        time_of = struct.pack("ll", seconds, nanoseconds)
+        result = library.recvmmsg(datagrams.fileno(), ctypes.create_string_buffer(64), 1, socket.MSG_DONTWAIT, time_of)
+        print("recvmmsg:", result, errno.errorcode[ctypes.get_errno()])
+
+
+@case
 def octets_from_nowhere():
     client, accepted = pair()
     library = ctypes.CDLL(None, use_errno=True)

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
+use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Owner;
 use atoll_sockets::client::object::{Kind, Socket};
@@ -249,10 +250,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     let socket = table::object_at(fd).and_then(|object| {
         STATE.with(|state| {
             let socket = state.client.socket(object)?;
-            Some((object, matches!(socket.kind, Kind::Fresh), matches!(socket.kind, Kind::Listening(_))))
+            let is_datagram = socket.protocol == Protocol::Udp;
+            Some((object, matches!(socket.kind, Kind::Fresh), matches!(socket.kind, Kind::Listening(_)), is_datagram))
         })
     });
-    let Some((object, is_fresh, is_listening)) = socket else {
+    let Some((object, is_fresh, is_listening, is_datagram)) = socket else {
         // SAFETY: passed on.
         return unsafe { real::ioctl(fd, request, argument) };
     };
@@ -271,6 +273,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
                 return 0;
             }
         }
+        // udp(7): there is nothing urgent about datagrams.
+        SIOCATMARK if is_datagram => return fail(Errno::ENOTTY),
         SIOCATMARK if !argument.is_null() => {
             // SAFETY: the program's int.
             unsafe { argument.cast::<c_int>().write_unaligned(urgent::is_at_mark(object).into()) };

@@ -288,6 +288,9 @@ pub unsafe extern "C" fn recvmmsg(
     }
     // SAFETY: null or the program's.
     let timeout = unsafe { timeout.as_ref() };
+    if timeout.is_some_and(|time| time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec)) {
+        return fail(Errno::EINVAL);
+    }
     let now = || STATE.with(|state| state.now());
     let deadline = timeout.map(|t| now() + atoll_base::Duration::new(t.tv_sec as u64, t.tv_nsec as u32));
     let mut done = 0;

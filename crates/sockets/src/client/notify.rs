@@ -76,7 +76,7 @@ impl<P: Platform> Client<P> {
         };
         match &socket.kind {
             // udp_poll: a datagram socket can be written before it has a port.
-            Kind::Fresh | Kind::Bound if socket.protocol == Protocol::Udp => 0x104,
+            Kind::Fresh | Kind::Bound if socket.protocol == Protocol::Udp => 0x304,
             // tcp_poll: a socket that is not connected has hung up.
             Kind::Fresh | Kind::Bound => 0x114 | (u32::from(socket.shut_early) * 0x2041),
             Kind::Listening(listener) => {
@@ -94,7 +94,7 @@ impl<P: Platform> Client<P> {
                 }
                 let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
                 if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
-                    bits |= 0x104;
+                    bits |= 0x304;
                 }
                 if datagram.shut_receive {
                     bits |= 0x2041 | if datagram.shut_send { 0x10 } else { 0 };

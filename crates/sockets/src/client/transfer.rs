@@ -118,7 +118,7 @@ impl<P: Platform> Client<P> {
             return Err(stream.error().unwrap_or(Errno::ECONNRESET).into());
         }
         if how.peek {
-            let waits = how.wait_all && take < want && !stream.has_ended();
+            let waits = how.wait_all && take < want && !stream.has_ended() && !how.dont_wait;
             return if waits { Err(Failure::WouldBlock) } else { all(take) };
         }
         let kick = stream.consume(end);
@@ -192,7 +192,7 @@ impl<P: Platform> Client<P> {
             let family = self.family(object);
             let Some((stream, local, place)) = self.stream(object) else { return Err(Errno::ENOTCONN.into()) };
             if want == 0 {
-                return Ok(());
+                return stream.refusal(local).map_or(Ok(()), |errno| Err(errno.into()));
             }
             let mut filled = 0;
             while *done < want && filled < AT_ONCE {

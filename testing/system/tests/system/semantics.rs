@@ -31,7 +31,7 @@ cases! {
         closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
         receive_without_blocking, send_until_full, unsent_low_water_mark, pacing_rate, peek, wait_for_all, receive_times_out, send_times_out,
         bytes_waiting, nonblocking_by_ioctl, vectors,
-        octets_from_nowhere, message_calls, send_file, read_and_write,
+        peek_for_all_of_less, small_calls_that_fail, octets_from_nowhere, message_calls, send_file, read_and_write,
         out_of_band_is_urgent, urgent_octet_is_taken_aside, urgent_octet_is_passed_over, urgent_octet_in_line,
         urgent_octet_alone, urgent_octet_alone_in_line, urgent_octet_at_the_end, urgent_octets_in_a_row,
         urgent_octets_that_were_overtaken, urgent_octet_after_one_that_was_taken,
