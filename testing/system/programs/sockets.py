@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
@@ -1759,6 +1760,49 @@ def passing_descriptors():
     accepted.close()
     os.waitpid(child, 0)
     print("recv:", client.recv(100), client.recv(100))
+
+
+@case
+def passing_a_listener():
+    server = listener()
+    near, far = socket.socketpair()
+    socket.send_fds(near, [b"x"], [server.fileno()])
+    copy = socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0])
+    client = socket.create_connection(server.getsockname())
+    print("same:", copy.getsockname() == server.getsockname())
+    accepted, _ = copy.accept()
+    client.sendall(b"hello")
+    print("recv:", accepted.recv(10))
+    copy.close()
+    client = socket.create_connection(server.getsockname())
+    print("the first one:", server.accept()[1] == client.getsockname())
+
+
+@case
+def passing_a_listener_to_another_process():
+    code = """if True:
+        import os, socket, sys
+        channel = socket.socket(fileno=int(sys.argv[1]))
+        server = socket.socket(fileno=socket.recv_fds(channel, 1, 1)[1][0])
+        channel.send(b"got it")
+        for _ in range(3):
+            accepted, _ = server.accept()
+            accepted.sendall(b"from process " + accepted.recv(10))
+            accepted.close()
+    """
+    server = listener()
+    name = server.getsockname()
+    near, far = socket.socketpair()
+    other = subprocess.Popen([sys.executable, "-c", code, str(far.fileno())], pass_fds=[far.fileno()])
+    socket.send_fds(near, [b"x"], [server.fileno()])
+    print(near.recv(10))
+    server.close()
+    for number in range(3):
+        client = socket.create_connection(name, timeout=10)
+        client.sendall(b"%d" % number)
+        print("recv:", receive_all(client))
+    print("status:", other.wait(10))
+    attempt("connect", socket.create_connection, name)
 
 
 @case

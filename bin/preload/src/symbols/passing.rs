@@ -77,9 +77,15 @@ pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
 fn letter(object: u32) -> Option<Internal> {
     STATE.with(|state| {
         let client = &mut state.client;
-        client.before_passing(object)?;
         let socket = client.socket(object)?;
-        let session = client.sessions().get(socket.places().first()?.session)?;
+        // What has no slot is a port, which the receiver takes for itself. What has none, either, is not the
+        // stack's yet.
+        let is_port = socket.places().is_empty() && socket.lease != 0;
+        if !is_port {
+            client.before_passing(object)?;
+        }
+        let socket = client.socket(object)?;
+        let session = client.sessions().get(socket.places().first().map_or(0, |place| place.session))?;
         let mut words = vec![MAGIC, u64::from(session.id), session.key];
         write_socket(&mut words, socket, client.is_nonblocking(object), |_| 0);
         to_memfd(&words)
@@ -121,6 +127,10 @@ fn open(number: c_int, words: &[u64], close_on_exec: bool) {
     table::close(placeholder);
     let [session, key, socket @ ..] = words else { return };
     let Ok(id) = u32::try_from(*session) else { return };
+    if Words(socket).socket().is_some_and(|object| matches!(&object.body, Body::Socket(it) if it.places().is_empty())) {
+        open_port(number, socket, close_on_exec);
+        return;
+    }
     let known = |client: &Client| client.sessions().iter().position(|session| session.id == id);
     // The supervisor is asked without the lock: other threads go on.
     let joined = match STATE.with(|state| state.join().then(|| known(&state.client))) {
@@ -158,6 +168,28 @@ fn open(number: c_int, words: &[u64], close_on_exec: bool) {
             }
         }
         adopt_socket(state, object, [number].into_iter());
+        table::set_close_on_exec(number, close_on_exec);
+    });
+}
+
+/// A listener, or a port that somebody is to listen at: this process holds it, too, as a forked child would.
+fn open_port(number: c_int, words: &[u64], close_on_exec: bool) {
+    STATE.with(|state| {
+        let Some(object) = Words(words).socket().filter(|_| state.join()) else { return };
+        let Body::Socket(socket) = &object.body else { return };
+        match state.client.holder_of(socket.lease) {
+            // It has come back to where it was sent: as if it had been duplicated.
+            Some(user) => {
+                if let Some(entry) = state.client.object_mut(user) {
+                    entry.descriptors += 1;
+                    table::set_object(number, user, false);
+                }
+            }
+            None => {
+                let user = adopt_socket(state, object, [number].into_iter());
+                state.client.register_inherited(user);
+            }
+        }
         table::set_close_on_exec(number, close_on_exec);
     });
 }

@@ -137,6 +137,17 @@ impl<P: Platform> Client<P> {
         number
     }
 
+    /// The object that holds a port under a lease.
+    pub fn holder_of(&self, lease: u64) -> Option<u32> {
+        let holds = |object: &u32| self.socket(*object).is_some_and(|socket| socket.lease == lease);
+        if lease == 0 { None } else { self.objects.indices().into_iter().find(holds) }
+    }
+
+    /// Tells all replicas that this process holds the port of a socket, too, and listens there if it does.
+    pub fn register_inherited(&mut self, object: u32) {
+        (0..self.replicas()).for_each(|replica| self.register_again(object, replica));
+    }
+
     /// Forgets sessions, and everything that was on them: the stack cannot be joined any more.
     pub fn drop_all(&mut self) {
         self.passed.clear();

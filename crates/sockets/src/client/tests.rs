@@ -535,6 +535,26 @@ fn a_value_that_reads_as_the_default_is_told_if_it_changes_something() {
     }
 }
 
+#[test]
+fn who_receives_a_listener_says_so_to_all_replicas() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let object = listener(&mut client);
+    let Some(socket) = client.socket_mut(object) else { panic!("a socket") };
+    (socket.lease, socket.local.port) = (77, 80);
+    assert_eq!((client.holder_of(77), client.holder_of(78), client.holder_of(0)), (Some(object), None, None));
+    for replica in 0..2 {
+        stack.commands(replica);
+    }
+    client.register_inherited(object);
+    let said = |replica| stack.commands(replica);
+    let listens = |command: &Command| matches!(command, Command::Listen { lease: 77, .. });
+    let (authority, other) = (said(80 % 2), said(81 % 2));
+    assert!(authority.iter().any(|command| matches!(command, Command::Bind { lease: 77, .. })), "{authority:?}");
+    assert!(authority.iter().any(listens) && other.iter().any(listens), "{other:?}");
+    assert!(matches!(other[0], Command::Show { lease: 77, .. }), "what was granted comes first: {other:?}");
+}
+
 /// A thread that sleeps listens to its own doorbell; sockets of a family ring the family's.
 #[test]
 fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
