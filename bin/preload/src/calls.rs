@@ -313,9 +313,10 @@ fn connect_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     open_datagrams(object, remote)
 }
 
-/// connect(2) with AF_UNSPEC: a datagram socket has no peer any more.
+/// connect(2) with AF_UNSPEC: a datagram socket has no peer any more, a connection is reset.
 pub fn disconnect(object: u32) -> Result<(), Errno> {
     let is_datagram = STATE.with(|state| {
+        state.client.disconnect(object);
         let is_datagram = state.client.socket(object).is_some_and(|s| matches!(s.kind, Kind::Datagram(_)));
         state.client.forget_source(object);
         is_datagram

@@ -129,6 +129,30 @@ def connect_again_after_a_refusal():
 
 
 @case
+def disconnected_by_connect():
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def disconnect(sock):
+        result = library.connect(sock.fileno(), struct.pack("=H26x", socket.AF_UNSPEC), 28)
+        print("disconnect:", result)
+        attempt("getpeername", sock.getpeername)
+
+    for number in 0, 1:
+        ends = pair()
+        ends[number].send(b"before")
+        disconnect(ends[number])
+        readable(ends[1 - number])
+        attempt("recv", ends[1 - number].recv, 10)
+        attempt("recv", ends[1 - number].recv, 10)
+    server = listener()
+    client, accepted = pair()
+    disconnect(client)
+    client.connect(server.getsockname())
+    client.send(b"again")
+    print("recv:", server.accept()[0].recv(10))
+
+
+@case
 def operations_without_connection():
     sock = socket.socket()
     attempt("recv", sock.recv, 1)

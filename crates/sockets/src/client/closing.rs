@@ -1,6 +1,6 @@
 //! How do objects go? close(2), shutdown(2) of listeners, and slots that others may still hold.
 
-use atoll_base::Duration;
+use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
 use atoll_ipc::command::CloseMode;
 
@@ -105,6 +105,30 @@ impl<P: Platform> Client<P> {
         if let Kind::Stream(place, _) = core::mem::replace(&mut socket.kind, kind) {
             self.close_place(place);
         }
+    }
+
+    /// Ends a connection by a reset; the socket may open another one. connect(2), `AF_UNSPEC`.
+    pub fn disconnect(&mut self, object: u32) {
+        if !self.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..))) {
+            return;
+        }
+        let family = self.family(object);
+        if let Some((stream, ..)) = self.stream(object) {
+            stream.set_reset_on_close(true);
+        }
+        drop(family);
+        self.start_over(object);
+        if let Some(socket) = self.socket_mut(object) {
+            (socket.remote, socket.connect_reported) = (Endpoint::default(), false);
+            if socket.lease == 0 {
+                socket.local = Endpoint::default();
+            }
+            if socket.pooled {
+                // No socket of the kernel is behind it, which it might become.
+                socket.kind = Kind::Bound;
+            }
+        }
+        self.announce(object, u32::MAX >> 1);
     }
 
     // ---- sockets that are passed over a unix socket ----

@@ -536,6 +536,24 @@ fn a_value_that_reads_as_the_default_is_told_if_it_changes_something() {
 }
 
 #[test]
+fn a_connection_that_is_disconnected_is_reset_and_its_socket_may_connect_again() {
+    for pooled in [false, true] {
+        let stack = Stack::new(1);
+        let mut client = stack.client();
+        let (object, place) = connection(&mut client, &stack, 0);
+        client.socket_mut(object).expect("a socket").pooled = pooled;
+        client.disconnect(object);
+        assert!(matches!(stack.commands(0)[..], [Command::Close { slot, .. }] if slot == place.slot));
+        assert_ne!(stack.slot(0, place.slot).app_flags() & atoll_ipc::slot::APP_RESET, 0, "its end is a reset");
+        let kind = &client.socket(object).expect("a socket").kind;
+        assert_eq!((matches!(kind, Kind::Fresh), matches!(kind, Kind::Bound)), (!pooled, pooled));
+        assert!(client.peer_of(object).is_err());
+        client.disconnect(object);
+        assert_eq!(stack.commands(0), [], "there is nothing to end");
+    }
+}
+
+#[test]
 fn who_receives_a_listener_says_so_to_all_replicas() {
     let stack = Stack::new(2);
     let mut client = stack.client();

@@ -25,7 +25,7 @@ macro_rules! cases {
 cases! {
     python,
         connect_refused, connect_refused_without_blocking, connect_without_blocking, connect_twice,
-        connect_again_after_a_refusal, operations_without_connection, connection_to_itself_has_names, connect_binds_the_wildcard,
+        connect_again_after_a_refusal, disconnected_by_connect, operations_without_connection, connection_to_itself_has_names, connect_binds_the_wildcard,
         address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port, listen_without_bind,
         listener_is_no_connection, accept_without_blocking, closed_before_accept,
         closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
