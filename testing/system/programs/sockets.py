@@ -1911,6 +1911,31 @@ def udp_refused():
 
 
 @case
+def udp_shutdown():
+    one, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    for sock in one, other:
+        sock.bind((LOOPBACK, 0))
+    said = []
+    thread = threading.Thread(target=lambda: said.append(one.recv(10)), daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    attempt("shutdown", one.shutdown, socket.SHUT_RDWR)
+    thread.join(5)
+    print("woken:", said)
+    attempt("recv", one.recv, 10)
+    attempt("recv MSG_DONTWAIT", one.recv, 10, socket.MSG_DONTWAIT)
+    other.sendto(b"late", one.getsockname())
+    time.sleep(0.2)
+    attempt("recv", one.recv, 10)
+    other.connect(one.getsockname())
+    other.shutdown(socket.SHUT_RD)
+    print("poll:", poll_of(other))
+    other.setblocking(False)
+    attempt("recv without blocking", other.recv, 10)
+    attempt("sendto", one.sendto, b"x", other.getsockname())
+
+
+@case
 def udp_boundaries():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((LOOPBACK, 0))

@@ -142,13 +142,12 @@ impl<P: Platform> Client<P> {
         let Some(socket) = self.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
         match &mut socket.kind {
             Kind::Datagram(datagram) => {
-                if !datagram.connected {
-                    return Err(Errno::ENOTCONN);
-                }
+                // inet_shutdown: of a socket without a peer it fails, and yet wakes who reads from it.
+                let result = if datagram.connected { Ok(()) } else { Err(Errno::ENOTCONN) };
                 datagram.shut_receive |= receive;
                 datagram.shut_send |= send;
                 self.announce(object, 0x2015);
-                return Ok(());
+                return result;
             }
             Kind::Listening(listener) => {
                 if receive {

@@ -174,7 +174,9 @@ impl<P: Platform> Client<P> {
             let len = if how.truncate { waiting.len } else { skip };
             return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated, urgent: false });
         }
-        if is_shut { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
+        // As on Linux: nobody waits any more, and who would not wait hears what he always hears.
+        let waits = !how.dont_wait && !self.is_nonblocking(object);
+        if is_shut && waits { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
     }
 
     /// Copies what fits of the `want` octets of `sources` to a stream, behind the `done` octets that the call
