@@ -234,7 +234,8 @@ fn send_datagram(
         }
         ensure_datagrams(object)?;
     }
-    let step = |state: &mut State| state.client.send_datagram(object, parts.sources(), len, peer);
+    let more = flags & libc::MSG_MORE != 0;
+    let step = |state: &mut State| state.client.send_datagram(object, parts.sources(), len, peer, more);
     send_loop(object, flags, step).map(|()| len).map_err(|errno| pipe(errno, flags))
 }
 

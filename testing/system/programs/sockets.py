@@ -1936,6 +1936,26 @@ def udp_shutdown():
 
 
 @case
+def udp_in_parts():
+    one, other, third = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3))
+    for sock in one, other, third:
+        sock.bind((LOOPBACK, 0))
+        sock.settimeout(5)
+    attempt("sendto", one.sendto, b"a", socket.MSG_MORE, other.getsockname())
+    attempt("sendto", one.sendto, b"b", socket.MSG_MORE, third.getsockname())
+    attempt("recv", other.recv, 10, socket.MSG_DONTWAIT)
+    attempt("send", one.send, b"c")
+    attempt("recv", other.recv, 10)
+    attempt("sendto", one.sendto, b"whole", other.getsockname())
+    attempt("recv", other.recv, 10)
+    one.connect(third.getsockname())
+    attempt("send", one.send, b"x" * 40000, socket.MSG_MORE)
+    attempt("send", one.send, b"y" * 40000)
+    attempt("send", one.send, b"after")
+    attempt("recv", third.recv, 10)
+
+
+@case
 def udp_boundaries():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((LOOPBACK, 0))

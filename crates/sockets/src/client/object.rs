@@ -130,6 +130,17 @@ pub struct Datagram {
     pub shut_receive: bool,
     /// Whether shutdown(2) ended sending.
     pub shut_send: bool,
+    /// What `MSG_MORE` holds back: the first octets of a datagram, at most 64 KiB.
+    pub corked: Option<Corked>,
+}
+
+/// The octets of a datagram that is not complete, and whom it goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corked {
+    /// As the first of the calls has said.
+    pub to: Endpoint,
+    /// What they have written.
+    pub octets: Vec<u8>,
 }
 
 /// A slot in one of this process's sessions.

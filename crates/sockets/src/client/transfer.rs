@@ -1,12 +1,15 @@
 //! What do send(2) and recv(2) do once? Each step copies what is there or fits, and says whether the call
 //! would wait.
 
+use alloc::vec::Vec;
+
 use atoll_base::Endpoint;
 use atoll_ipc::command::SocketOption;
 
 use super::Client;
-use super::object::{Kind, Place, Socket};
+use super::object::{Corked, Kind, Place, Socket};
 use super::platform::Platform;
+use crate::datagram::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
 use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
@@ -285,21 +288,24 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Sends one datagram of `len` octets to `peer`, or to the peer of the socket.
+    /// Sends one datagram of `len` octets to `peer`, or to the peer of the socket. `more`: the next call goes
+    /// on with the same datagram, and with its peer (`MSG_MORE`).
     pub fn send_datagram<'b>(
         &mut self,
         object: u32,
         sources: impl Iterator<Item = &'b [u8]>,
         len: usize,
         peer: Option<Endpoint>,
+        more: bool,
     ) -> Result<(), Failure> {
         if let Some(errno) = self.take_error(object) {
             return Err(errno.into());
         }
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
-        let (remote, broadcast) = (socket.remote, socket.options.is_on(Name::Broadcast));
+        let remote = socket.remote;
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
-        if peer.is_none() && !datagram.connected {
+        let corked = datagram.corked.as_ref();
+        if corked.is_none() && peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
         }
         if datagram.shut_send {
@@ -308,7 +314,38 @@ impl<P: Platform> Client<P> {
         if peer.is_some_and(|peer| peer.port == 0) {
             return Err(Errno::EINVAL.into());
         }
-        let to = peer.unwrap_or(remote);
+        let to = corked.map_or(peer.unwrap_or(remote), |corked| corked.to);
+        let len = len + corked.map_or(0, |corked| corked.octets.len());
+        if !more && corked.is_none() {
+            return self.send_whole(object, to, sources, len);
+        }
+        let mut octets = corked.map_or_else(Vec::new, |corked| corked.octets.clone());
+        let result = if len > if to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX } {
+            Err(Errno::EMSGSIZE.into())
+        } else {
+            sources.for_each(|source| octets.extend_from_slice(source));
+            if more { Ok(()) } else { self.send_whole(object, to, core::iter::once(&octets[..]), len) }
+        };
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
+            match &result {
+                Err(Failure::WouldBlock) => {}
+                // As on Linux, one that has failed is gone as a whole.
+                _ => datagram.corked = (more && result.is_ok()).then_some(Corked { to, octets }),
+            }
+        }
+        result
+    }
+
+    fn send_whole<'b>(
+        &mut self,
+        object: u32,
+        to: Endpoint,
+        sources: impl Iterator<Item = &'b [u8]>,
+        len: usize,
+    ) -> Result<(), Failure> {
+        let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
+        let broadcast = socket.options.is_on(Name::Broadcast);
+        let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
         self.check_route(socket, len, to)?;
         let place = datagram.places[datagram.sender % datagram.places.len()];
         let family = self.family(object);

@@ -32,7 +32,7 @@ impl Host {
             let any = if to.addr.is_v4() { Addr::V4_ANY } else { self.family.any() };
             self.bind(fd, Some(Endpoint::at(any, 0)))?;
         }
-        let sent = self.client.send_datagram(object, [&vec![0; len][..]].into_iter(), len, to);
+        let sent = self.client.send_datagram(object, [&vec![0; len][..]].into_iter(), len, to, false);
         self.step();
         sent.map(|()| len as i64)
     }

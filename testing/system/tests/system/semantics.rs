@@ -53,7 +53,7 @@ cases! {
         exec_with_a_socket, exec_closes_what_says_so, exec_with_a_listener, exec_that_fails, standard_streams, standard_streams_of_stdio, duplicates,
         duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, passing_a_listener, passing_a_listener_to_another_process,
         what_the_kernel_says,
-        other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_shutdown, udp_boundaries,
+        other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_shutdown, udp_in_parts, udp_boundaries,
         udp_large, udp_mtu_discovery,
         multicast_options, multicast_memberships, multicast_reaches_every_member, multicast_without_members,
         udp_address_in_use,

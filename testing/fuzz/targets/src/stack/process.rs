@@ -247,7 +247,8 @@ impl Process {
                 }
                 Ok(()) => {
                     let text = [7; 8];
-                    let sent = self.client.send_datagram(*object, [&text[..]].into_iter(), text.len(), Some(peer));
+                    let sent =
+                        self.client.send_datagram(*object, [&text[..]].into_iter(), text.len(), Some(peer), false);
                     // There may be no memory, or news of an error.
                     mark(19, u64::from(sent.is_ok()));
                 }
