@@ -1,18 +1,17 @@
-//! How does the replica that asks DHCP servers tell the others which IPv4 address the stack has? Twenty bytes
-//! in a mesh record.
+//! Tells the other replicas which IPv4 address the stack has, in a mesh record of twenty bytes.
 //!
-//! Sent by replica 0 after every change, received by all others of the stack. Lost: it cannot be; a ring that
-//! is full is offered the record again, and only the last one counts. Repeated or late: harmless, because
-//! rings keep the order. The receiver's `Ip` judges whether it is plausible.
+//! Replica 0, which asks DHCP servers, sends the record to all other replicas after every change. It cannot
+//! be lost: a full ring is offered the record again, and only the last one counts. A repeated or late record
+//! is harmless, because rings keep the order. The receiver's `Ip` judges whether the address is plausible.
 
 use atoll_base::Instant;
 use atoll_ip::V4Address;
 
 /// Bytes of the record: the address, its gateway (0 for none), its MTU, the length of its prefix, whether
-/// there is one, and its end.
+/// there is an address, and when it expires.
 pub const BYTES: usize = 20;
 
-/// The record's payload.
+/// Encodes the payload of a record; `None` means that the stack has no address.
 pub fn encode(address: Option<&V4Address>) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     if let Some(own) = address {
@@ -25,7 +24,8 @@ pub fn encode(address: Option<&V4Address>) -> [u8; BYTES] {
     bytes
 }
 
-/// The address in a payload, or that there is none; `None` if it is no such record.
+/// Decodes a payload. Returns `Some(None)` if it says that there is no address, and `None` if it is not a
+/// valid record.
 pub fn decode(bytes: &[u8]) -> Option<Option<V4Address>> {
     let bytes = <&[u8; BYTES]>::try_from(bytes).ok()?;
     let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word));

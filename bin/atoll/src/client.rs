@@ -1,4 +1,5 @@
-//! How does the command line talk to a supervisor? One request, and packets until it says that it is done.
+//! The command line's connection to a supervisor: it sends a request, and receives packets until the
+//! supervisor says that it is done.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ pub struct SupervisorClient {
 }
 
 impl SupervisorClient {
-    /// Connects to the stack `name`; `None` if it is not up.
+    /// Connects to the stack `name`; returns `None` if it is not up.
     pub fn find(name: &StackName) -> Result<Option<SupervisorClient>, Failure> {
         let paths = runtime::paths(name);
         let socket = paths.admin;
@@ -41,7 +42,7 @@ impl SupervisorClient {
         }
     }
 
-    /// Connects to the stack `name`, or says how to find one that is up.
+    /// Connects to the stack `name`; the error of a stack that is not up names those that are.
     pub fn connect(name: &StackName) -> Result<SupervisorClient, Failure> {
         let missing = || {
             let up = stacks_up();
@@ -54,13 +55,13 @@ impl SupervisorClient {
         SupervisorClient::find(name)?.ok_or_else(missing)
     }
 
-    /// The same connection, over which it is waited for an answer so long.
+    /// Returns this connection with a limit on how long a send or receive waits.
     pub fn with_patience(self, time: Duration) -> Result<SupervisorClient, Failure> {
         self.channel.set_timeouts(time).map_err(|error| self.failure(error))?;
         Ok(self)
     }
 
-    /// Everything that `atoll status` shows.
+    /// Returns everything that `atoll status` shows.
     pub fn status(&self) -> Result<StatusReport, Failure> {
         let mut parts = Vec::new();
         self.ask(&CliRequest::Status, |packet| {
@@ -69,7 +70,8 @@ impl SupervisorClient {
         StatusReport::assemble(parts).ok_or_else(|| self.failure("it sent no report"))
     }
 
-    /// The sockets of all replicas, and the servers that are being restarted and have told none.
+    /// Returns the sockets of all replicas, and the names of servers that are being restarted and have listed
+    /// none.
     pub fn sockets(&self) -> Result<(Vec<SocketRow>, Vec<String>), Failure> {
         let (mut rows, mut restarting) = (Vec::new(), Vec::new());
         self.ask(&CliRequest::Ss, |packet| {
@@ -81,7 +83,7 @@ impl SupervisorClient {
         Ok((rows, restarting))
     }
 
-    /// Changes the rules of balancing, if there is anything to change, and returns those that hold now.
+    /// Changes the balancing rules as `changes` says, and returns the rules that hold now.
     pub fn balance(&self, changes: &BalanceRules) -> Result<BalanceRules, Failure> {
         let mut told = None;
         self.ask(&CliRequest::Balance(changes.clone()), |packet| {
@@ -92,8 +94,8 @@ impl SupervisorClient {
         told.ok_or_else(|| self.failure("it did not say which rules hold"))
     }
 
-    /// Asks it to replace its servers by those of the build in `file`, which was found at `path`. `progress`
-    /// is told what is done.
+    /// Asks the supervisor to replace its servers by those of the build in `file`, which was found at `path`.
+    /// Calls `progress` with a line for each step.
     pub fn upgrade(&self, path: &str, mut progress: impl FnMut(&str)) -> Result<(), Failure> {
         let _ = self.channel.set_timeouts(UPGRADE_TIME);
         self.ask(&CliRequest::Upgrade { path: path.to_owned() }, |packet| {
@@ -103,13 +105,14 @@ impl SupervisorClient {
         })
     }
 
-    /// Has so many processes for the replicas, or with `None` as many as they need. Returns what there is
-    /// when that is done.
+    /// Sets the number of processes for the replicas; with `None`, as many as the load needs. Returns the
+    /// resulting placement when that is done.
     pub fn scale(&self, processes: Option<u8>) -> Result<ScalingReport, Failure> {
         self.place(&CliRequest::Scale { processes })
     }
 
-    /// Has these replicas in the process with this number. Returns what there is when that is done.
+    /// Moves these replicas to the process with the number `to`. Returns the resulting placement when that is
+    /// done.
     pub fn relocate(&self, replicas: Vec<u8>, to: u8) -> Result<ScalingReport, Failure> {
         self.place(&CliRequest::Move { replicas, to })
     }
@@ -125,12 +128,12 @@ impl SupervisorClient {
         told.ok_or_else(|| self.failure("it did not say how many processes there are"))
     }
 
-    /// Asks it to end.
+    /// Asks the supervisor to end the stack.
     pub fn end(&self) -> Result<(), Failure> {
         self.ask(&CliRequest::Down, |_| {})
     }
 
-    /// Waits until the supervisor is gone, at most `time`. Returns whether it is.
+    /// Waits at most `time` until the supervisor is gone. Returns whether it is.
     pub fn wait_until_gone(&self, time: Duration) -> bool {
         let _ = self.channel.set_timeouts(time);
         loop {
@@ -174,11 +177,11 @@ impl SupervisorClient {
     }
 }
 
-/// Whether a program of this user can be put on a stack.
+/// Whether a program of this user can run on a stack.
 pub enum Entrance {
-    /// It can, by the socket at this path.
+    /// The program can join through the socket at this path.
     Open(PathBuf),
-    /// There is such a stack, but it is not for this user; why, and what to do.
+    /// There is such a stack, but it is not open to this user; the text says why, and what to do.
     Closed(String),
     /// There is no such stack.
     Nowhere,
@@ -195,7 +198,7 @@ pub fn for_applications(name: &StackName) -> Result<Entrance, Failure> {
     }
 }
 
-/// Asks at a stack's socket for applications whether this process may have sessions, without having one.
+/// Asks a stack's socket for applications whether this process may have sessions, without opening one.
 fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failure> {
     let uid = rustix::process::geteuid().as_raw();
     let closed = || {
@@ -211,13 +214,13 @@ fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failur
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(closed()),
         Err(error) => return Err(unanswered(name, &error)),
     };
-    // No session has this number, so that is what who may use the stack is told.
+    // No session has this number, so a user who may join gets the refusal NoSession.
     let _ = channel.send_as_effective(&Request::Join { session: 0, key: 0 }.encode());
     let mut packet = [0; 256];
     let mut received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());
     if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
-        // It refuses whoever connects without reading what was asked; what it has said comes behind this
-        // error.
+        // The supervisor refuses a connection without reading the request, which resets it; the refusal can
+        // still be read after this error.
         received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());
     }
     match received.map(|len| Reply::decode(&packet[..len])) {
@@ -229,7 +232,7 @@ fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failur
     }
 }
 
-/// The names of this user's stacks that are up, in order.
+/// Returns the names of this user's stacks that are up, sorted.
 pub fn stacks_up() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(runtime::directory()) else { return Vec::new() };
     let mut names: Vec<String> = entries
@@ -243,7 +246,7 @@ pub fn stacks_up() -> Vec<String> {
     names
 }
 
-/// Why something did not work at a stack's socket.
+/// Makes a failure of an error at a stack's socket.
 fn unanswered(name: &StackName, error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::WouldBlock => Failure::new(format!("stack \"{name}\": it does not answer")),
@@ -255,9 +258,10 @@ fn connect(socket: &Path) -> io::Result<Channel> {
     Channel::connect_to_own(socket, ANSWER_TIME)
 }
 
-/// The same between two steps of an upgrade.
+/// How long a supervisor may say nothing between two steps of an upgrade.
 const UPGRADE_TIME: Duration = Duration::from_secs(60);
-/// How long a supervisor may say nothing.
+/// How long a supervisor may say nothing before a command gives up.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// The same while replicas move, even if each of them takes all the time that it has.
+/// How long a supervisor may say nothing while replicas move, even if each of them takes all the time that it
+/// has.
 const SCALE_TIME: Duration = Duration::from_secs(180);

@@ -1,10 +1,10 @@
-//! Why did a command not do what was asked? One line for people, saying what is missing and how to get it.
+//! Why a command failed: one line for people, which says what is missing and how to get it.
 
 use std::any::Any;
 use std::process::ExitCode;
 use std::{fmt, io};
 
-/// The reason, for standard error.
+/// The reason why a command failed, for standard error.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
@@ -12,22 +12,22 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with this message.
+    /// Creates a failure with this message, which is not a shortage.
     pub fn new(message: impl Into<String>) -> Failure {
         Failure { message: message.into(), is_shortage: false }
     }
 
-    /// One for which the system is short of something.
+    /// Creates a failure whose cause is that the system is short of something.
     pub fn of_shortage(message: impl Into<String>) -> Failure {
         Failure { message: message.into(), is_shortage: true }
     }
 
-    /// Whether the system was short of something, so that the same may work later.
+    /// Returns whether the system was short of something, so that another attempt may succeed later.
     pub fn is_shortage(&self) -> bool {
         self.is_shortage
     }
 
-    /// What was attempted, if the system was short of something for it.
+    /// Returns the message if the system was short of something, and `None` otherwise.
     pub fn shortage(&self) -> Option<String> {
         self.is_shortage.then(|| self.message.clone())
     }
@@ -39,17 +39,17 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The status of a process that ends because the system is short of something. sysexits.h, EX_TEMPFAIL.
+/// The exit status of a process that ends because the system is short of something (EX_TEMPFAIL, sysexits.h).
 pub const EXIT_OF_SHORTAGE: i32 = 75;
 
-/// How a process ends that cannot go on.
+/// Returns the exit status of a process that cannot go on.
 pub fn exit_code(is_shortage: bool) -> ExitCode {
     if is_shortage { ExitCode::from(EXIT_OF_SHORTAGE as u8) } else { ExitCode::FAILURE }
 }
 
-/// Says what was attempted when an error comes up.
+/// Turns errors into failures that say what was attempted.
 pub trait OrFail<T> {
-    /// The failure `WHAT: ERROR`.
+    /// Turns an error into the failure `WHAT: ERROR`.
     fn or_fail(self, what: impl fmt::Display) -> Result<T, Failure>;
 }
 
@@ -59,8 +59,8 @@ impl<T, E: fmt::Display + Any> OrFail<T> for Result<T, E> {
     }
 }
 
-/// Whether an error says that the system is short of something that may be there again later: descriptors,
-/// memory, processes, room.
+/// Returns whether an error says that the system is short of something that may be available again later,
+/// such as descriptors, memory, processes or disk space.
 pub fn is_shortage(error: &io::Error) -> bool {
     use libc::{EAGAIN, EDQUOT, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC, ETOOMANYREFS};
     let passes = [EMFILE, ENFILE, ENOMEM, EAGAIN, ENOSPC, ENOBUFS, EDQUOT, ETOOMANYREFS];

@@ -1,17 +1,18 @@
-//! What if the supervisor itself dies? A process that does nothing but keep what it had, and starts the next
-//! one.
+//! The guardian: a process that keeps the supervisor's descriptors and notes, and starts the next supervisor
+//! when one dies.
 //!
 //! ```text
 //!   supervisor --notes, with descriptors--> guardian --the same notes--> next supervisor
 //! ```
-//! Servers and applications notice nothing: their sockets to the supervisor have a second owner here, and
-//! stay open. Only when both are gone they close, and servers end. What the supervisor knows is noted before
-//! anybody else hears of it; a note is in the socket's buffer when the supervisor dies, and is read before
-//! the next one starts.
 //!
-//! The other way round, a supervisor whose guardian has died starts another one, and tells it everything. A
-//! supervisor that makes way for one of another build notes that build before it ends; if that one does not
-//! take over, one of the old build does.
+//! Servers and applications notice nothing: the guardian holds a second reference to their sockets to the
+//! supervisor, which therefore stay open. They close only when both processes are gone, and servers end then.
+//! The supervisor notes what it knows before anybody else hears of it; a note that is in the socket's buffer
+//! when the supervisor dies is read before the next one starts.
+//!
+//! If the guardian dies, the supervisor starts another one and sends it all notes. A supervisor that makes
+//! way for one of another build notes that build before it ends; if that one does not take over, one of the
+//! old build does.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,9 +32,9 @@ use crate::privileges;
 use crate::runtime;
 use crate::supervise::{DESCRIPTORS_WANTED, StackNote, signal_name};
 
-/// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `visible`:
-/// others are to enter its namespaces through this process; `report`: where the supervisor says that the
-/// stack is ready.
+/// Keeps a stack's supervisor running until the stack ends. `job` is the configuration that the supervisor is
+/// started with; `visible` says whether others are to enter its namespaces through this process; the
+/// supervisor says on `report` that the stack is ready.
 pub fn guard(job: &str, visible: bool, report: OwnedFd) -> Result<ExitCode, Failure> {
     let guardian = Guardian::new(visible).or_fail(WATCHING)?;
     let (child, channel) = guardian.start(job, "--guarded", Some(&report)).or_fail(WATCHING)?;
@@ -41,7 +42,7 @@ pub fn guard(job: &str, visible: bool, report: OwnedFd) -> Result<ExitCode, Fail
     guardian.keep(job, child, channel)
 }
 
-/// The same for a supervisor that works already, and says everything over `channel`.
+/// Watches over a supervisor that works already and sends its notes over `channel`, until the stack ends.
 pub fn succeed(job: &str, visible: bool, supervisor: Child, channel: Channel) -> Result<ExitCode, Failure> {
     process::outlive_parent().or_fail(WATCHING)?;
     Guardian::new(visible).or_fail(WATCHING)?.keep(job, supervisor, channel)
@@ -49,15 +50,16 @@ pub fn succeed(job: &str, visible: bool, supervisor: Child, channel: Channel) ->
 
 struct Guardian {
     notes: Notes,
-    /// The stack has ended, as it was asked to; or somebody else watches over it.
+    /// Whether this guardian's work is over: the stack has ended as it was asked to, or another guardian
+    /// watches.
     is_over: bool,
-    /// The latter.
+    /// Whether another guardian watches over the supervisor now.
     is_dismissed: bool,
-    /// What supervisors are started of; `None`: what this process is of.
+    /// The program that supervisors are started from; `None` means the program of this process.
     program: Option<OwnedFd>,
-    /// What they were started of before, until one of `program` has taken over.
+    /// The previous `program`, until a supervisor of the new one has taken over.
     before: Option<Option<OwnedFd>>,
-    /// Whether it stays visible when it gives up its privileges; `None`: it has.
+    /// Whether the guardian stays visible when it gives up its privileges; `None` once it has given them up.
     visible: Option<bool>,
     epoll: Epoll,
     signals: Signals,
@@ -82,19 +84,19 @@ impl Guardian {
         })
     }
 
-    /// Watches over one supervisor after another.
+    /// Watches over one supervisor after another until the stack ends, or no supervisor can take over.
     fn keep(mut self, job: &str, child: Child, channel: Channel) -> Result<ExitCode, Failure> {
         let mut life = Life::new(clock::now());
         let mut exit = self.watch(&child, &channel, &mut life).or_fail(WATCHING)?;
         drop((child, channel));
         while !self.is_over && self.notes.contains_key(STACK) && !life.is_hopeless() {
-            // Servers and applications do not need one for now.
+            // Servers and applications go on without a supervisor for now.
             std::thread::sleep(self.choose(&mut life, exit));
             let (child, channel) = self.start_next(job, &mut life)?;
             life.started(clock::now());
             exit = match self.tell(&channel) {
                 Ok(()) => self.watch(&child, &channel, &mut life).or_fail(WATCHING)?,
-                // It has died meanwhile.
+                // The supervisor has died meanwhile.
                 Err(_) => child.wait().or_fail(WATCHING)?,
             };
         }
@@ -108,7 +110,7 @@ impl Guardian {
         })
     }
 
-    /// Starts the next supervisor. Waits as long as the system is short of what that takes.
+    /// Starts the next supervisor. Waits as long as the system is short of something that this takes.
     fn start_next(&mut self, job: &str, life: &mut Life) -> Result<(Child, Channel), Failure> {
         loop {
             let started = match self.start(job, "--takeover", None) {
@@ -130,7 +132,7 @@ impl Guardian {
         }
     }
 
-    /// Chooses what the next supervisor is a process of. Returns how long to wait before it is started.
+    /// Chooses the program of the next supervisor. Returns how long to wait before starting it.
     fn choose(&mut self, life: &mut Life, exit: Exit) -> Duration {
         if let Some(next) = self.notes.remove(NEXT) {
             say!("the supervisor makes way for one of another build");
@@ -144,7 +146,7 @@ impl Guardian {
             return Duration::ZERO;
         }
         if exit == Exit::Code(EXIT_OF_SHORTAGE) {
-            // It has said what of; that passes, and is no reason to give up.
+            // The supervisor has logged what is missing; a shortage passes, and is no reason to give up.
             let lack = "the supervisor was short of something".to_owned();
             return life.not_started(clock::now(), Some(lack)).0.max(SHORTAGE_PAUSE);
         }
@@ -152,7 +154,8 @@ impl Guardian {
         life.died(clock::now())
     }
 
-    /// Goes back to the build before, if there is one, and tells its supervisor why.
+    /// Goes back to the previous build, if there is one, and notes the reason for its supervisor. Returns
+    /// whether it did.
     fn go_back(&mut self, why: &str) -> bool {
         let Some(before) = self.before.take() else { return false };
         say!("supervisors are of the old build again: {why}");
@@ -161,7 +164,7 @@ impl Guardian {
         true
     }
 
-    /// Takes notes until the supervisor has died, and says how.
+    /// Takes notes until the supervisor has died, and returns how it died.
     fn watch(&mut self, child: &Child, channel: &Channel, life: &mut Life) -> io::Result<Exit> {
         self.epoll.add(channel, NOTES, EventFlags::IN)?;
         self.epoll.add(child, PROCESS, EventFlags::IN)?;
@@ -183,7 +186,7 @@ impl Guardian {
             }
             while self.take_notes(channel, life)? {}
             if let Some(exit) = child.try_wait()? {
-                // What it has said last.
+                // Take the last notes of the dead supervisor.
                 while self.take_notes(channel, life)? {}
                 break exit;
             }
@@ -196,14 +199,14 @@ impl Guardian {
         Ok(exit)
     }
 
-    /// Takes a note if there is one.
+    /// Takes a note if there is one. Returns whether to call again at once.
     fn take_notes(&mut self, channel: &Channel, life: &mut Life) -> io::Result<bool> {
         let mut descriptors = Vec::new();
         let note = match receive(channel, &mut descriptors) {
             Ok(Some(note)) => note,
             Ok(None) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            // It has ended before it has read everything; what it has said is still to come.
+            // The supervisor ended before it had read everything; its own packets can still be read.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 say!("a note of the supervisor is lost: {error}");
@@ -217,7 +220,8 @@ impl Guardian {
                 // A build whose supervisor has taken over stays.
                 self.before = None;
                 if let Some(visible) = self.visible.take() {
-                    // The stack is made: the next supervisors need no more than this one has kept.
+                    // The stack exists, so the next supervisors need only the privileges that this one has
+                    // kept.
                     let note =
                         self.notes.get(STACK).and_then(|known| serde_json::from_str::<StackNote>(&known.text).ok());
                     let own_user = note.is_some_and(|stack| stack.servers.is_some());
@@ -231,7 +235,7 @@ impl Guardian {
         Ok(true)
     }
 
-    /// Tells the next supervisor everything.
+    /// Sends all notes to the next supervisor.
     fn tell(&self, channel: &Channel) -> io::Result<()> {
         let all = self
             .notes
@@ -248,23 +252,23 @@ impl Guardian {
         Ok(())
     }
 
-    /// Closes everything; connections to the supervisor last, because whoever waits for their end finds name
-    /// and device free.
+    /// Closes all descriptors, connections to the supervisor last: whoever waits for those to close then
+    /// finds the name and the device free.
     fn let_go(mut self) {
         let last = self.notes.split_off(CLIENTS);
         drop(self.notes);
         drop(last);
     }
 
-    /// Starts a supervisor. Returns it with this end of the socket for notes, which it has as the last of its
-    /// descriptors.
+    /// Starts a supervisor. Returns its process and this end of the socket for notes; the supervisor inherits
+    /// the other end as its last descriptor.
     fn start(&self, job: &str, how: &str, report: Option<&OwnedFd>) -> io::Result<(Child, Channel)> {
         let (ours, theirs) = Channel::pair(Blocking::No)?;
         let mut spawn = match &self.program {
             Some(file) => Spawn::file(file.as_fd(), "atoll")?,
             None => Spawn::this_binary("atoll")?,
         };
-        // In a user namespace it would take itself for root, and look elsewhere.
+        // In a user namespace the supervisor would take itself for root, and use another directory.
         spawn.env(runtime::DIRECTORY_VARIABLE, runtime::directory())?;
         spawn.arg("supervise")?.arg(job)?.arg(how)?;
         if let Some(report) = report {
@@ -285,7 +289,7 @@ fn end(exit: Exit) -> String {
 
 /// How long a supervisor of another build may take until it serves.
 const TAKEOVER_TIME: Duration = Duration::from_secs(10);
-/// Between two attempts to start a supervisor for which something is missing, at least.
+/// The shortest pause between two attempts to start a supervisor while the system is short of something.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 const WATCHING: &str = "watching over the supervisor";
 const SIGNALS: u64 = 0;

@@ -1,12 +1,14 @@
-//! What is a process for replicas? It starts without any, and is given them by the supervisor, one or
-//! several; it ends with the last one.
+//! A process for replicas. It starts without any, gets one or several from the supervisor, and ends with the
+//! last one.
 //!
 //! ```text
-//!   one replica in each process      they do the most at a time, and each dies alone
-//!   several in one                   they take less of the machine; who dies takes the others with him, and all come back together
+//!   one replica in each process      replicas do the most at a time, and each dies alone
+//!   several in one process           they use less of the machine; if one dies, all die, and come back
+//!   together
 //! ```
-//! A replica that leaves goes on in another process, with all that it has written down (`docs/ledger.md`):
-//! nobody outside sees that.
+//!
+//! A replica that leaves goes on in another process, with everything in its ledger (`docs/ledger.md`); nobody
+//! outside the stack notices.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,10 +24,10 @@ use crate::replica::Replica;
 use crate::server::{self, Inherited, Intake, Process, ProcessConfig};
 use crate::setup::{HostSetup, ReplicaSetup};
 
-/// How late a timer may be: as the kernel's own TCP timers at HZ=250.
+/// How late a timer may fire: as late as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
 
-/// Runs replicas until the last one has left, or was told to stop.
+/// Runs replicas until the last one has left or was told to stop. Returns the exit status of the process.
 pub fn main(setup: &HostSetup) -> ExitCode {
     server::report(&format!("process {} of replicas", setup.process.index), serve(setup))
 }
@@ -38,12 +40,12 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     let stack = StackPage(ShmMemory::map(stack, STACK_PAGE_BYTES, Access::ReadOnly)?);
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
     let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
-    // Whose number it gets who stands by is not known, and no name is taken later.
+    // A standby does not know its index yet, and cannot rename itself later.
     let name =
         setup.standby.map_or_else(|| format!("atoll-replica{}", setup.process.index), |_| "atoll-replicas".into());
     let config = ProcessConfig::of(&name, Kind::Replica { queue: setup.has_tap }, TIMER_SLACK, &setup.process);
     if let Some(bytes) = setup.standby {
-        // While there is time, and as long as it may look at its own mappings.
+        // Do this while there is time, and while the process may still read its own mappings.
         heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));
         if let Err(error) = heap::populate() {
             say!("pages of the program come when they are needed: {error}");
@@ -54,8 +56,8 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     Process::settle(server::clock_of(&facts), &config, &page, intake)?.serve()
 }
 
-/// The supervisor hears when this process ends, and whether by its own fault, before the kernel has taken it
-/// apart.
+/// Arranges that the supervisor learns when this process ends, and whether by a fault of its own, before the
+/// kernel has released its resources.
 fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     // The mapping lives as long as the process, and so may the handler's and the kernel's references to it.
     let memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));
@@ -67,7 +69,7 @@ fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     Ok(())
 }
 
-/// The replica that the supervisor gives by a packet.
+/// Starts the replica that the supervisor describes in a packet.
 fn take(packet: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Replica> {
     let setup = ReplicaSetup::from_json(packet).map_err(io::Error::other)?;
     let start = || Replica::start(&setup, Inherited::of(descriptors, setup.index, &setup.pairs)?);

@@ -1,14 +1,16 @@
-//! What does an IP server in a process of its own do all day? Frames of the link become checked packets for
-//! transport servers (TS), and their packets frames with a station. It may have a queue of the device itself,
-//! or send over a link server. One thread.
+//! An IP server in a process of its own. It turns frames of the link into checked packets for transport
+//! servers (TS), and their packets into frames for a station. It may have a queue of the device itself, or
+//! send through a link server. It has one thread.
 //!
 //! ```text
 //!   loop   frames of the queue (at most a batch) -> IP -> the rings of their owners
-//!          frames and messages of link servers, TSs and other IP servers (at most a batch) -> IP -> queue, rings
-//!          timers -> IP; what IP has to say
-//!          bells of those that sleep
+//!          frames and messages of link servers, TSs and other IP servers (at most a batch)
+//!            -> IP -> queue, rings
+//!          timers -> IP; then what IP has to send
+//!          bells of sleeping servers
 //! ```
-//! It knows nothing of connections, and of sessions only which groups they want. What IP does is in
+//!
+//! It knows nothing of connections, and of sessions only which groups they want. The logic of IP is in
 //! `atoll_ip_server`.
 
 use std::io;
@@ -36,10 +38,10 @@ use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::IpServerSetup;
 
-/// Frames taken from the queue, and from the rings, before the other side gets its turn.
+/// The number of frames taken from the queue, and from the rings, before the other source gets its turn.
 const BATCH: usize = 64;
 
-/// Runs an IP server. Returns when told to stop.
+/// Runs an IP server until it is told to stop. Returns the exit status of the process.
 pub fn main(setup: &IpServerSetup) -> ExitCode {
     server::main::<IpProcess>(setup)
 }
@@ -48,37 +50,37 @@ struct IpProcess {
     server: ServerProcess,
     stack: StackPage<ShmMemory>,
     replicas: u8,
-    /// Own number among the IP servers.
+    /// This server's number among the IP servers.
     index: usize,
     ip: IpServer,
     outputs: Outputs,
-    /// TSs are not listened to, because the link takes no more.
+    /// Whether frames of TSs stay in their rings because the link takes no more.
     holds_up: bool,
     frame: Box<[u8]>,
     counts: Counts,
 }
 
-/// Where things go.
+/// The outputs of an IP server.
 struct Outputs {
-    /// The own queue of the device.
+    /// The queue of the device, if this server has one.
     queue: Option<Queue>,
-    /// Without one: the server that has it.
+    /// The server that has the queue, if this one has none.
     link: usize,
-    /// To and from each server.
+    /// The rings to and from each server.
     rings: Rings,
     retry_queue: RetryQueue,
     steering: Box<Steering>,
-    /// All IP servers, as servers.
+    /// The server numbers of all IP servers.
     ip_servers: Vec<usize>,
-    /// How the frame that is being handled came: when, above all.
+    /// The prefix of the frame that is being handled, which says above all when it came.
     prefix: [u8; FRAME_PREFIX],
-    /// Frames that left over the link server, and their octets from the Ethernet header on.
+    /// Frames that left through the link server, and their octets from the Ethernet header on.
     frames_out: u64,
     bytes_out: u64,
     failures: u64,
 }
 
-/// What it counts itself.
+/// Counters that the IP server itself keeps.
 #[derive(Default)]
 struct Counts {
     frames_in: u64,
@@ -88,7 +90,7 @@ struct Counts {
 }
 
 impl IpProcess {
-    /// Takes up to a batch of frames from the own queue.
+    /// Takes up to a batch of frames from this server's queue. Returns whether there were any.
     fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
             let Some(queue) = &mut self.outputs.queue else { return Ok(taken > 0) };
@@ -108,7 +110,7 @@ impl IpProcess {
         Ok(true)
     }
 
-    /// Takes up to a batch of frames and messages from the other servers.
+    /// Takes up to a batch of frames and messages from the other servers. Returns whether there were any.
     fn receive_from_rings(&mut self, now: Instant) -> bool {
         for turn in 0..BATCH {
             let Some(Received { peer, kind, len }) = self.outputs.rings.receive(turn, &mut self.frame) else {
@@ -119,7 +121,7 @@ impl IpProcess {
                 KIND_FRAME => self.handle_record(now, peer, len, is_replica),
                 KIND_IP => {
                     let sibling = self.outputs.ip_servers.iter().position(|server| *server == peer);
-                    // Cannot truncate: there are no more servers.
+                    // This cannot truncate: there are fewer servers.
                     let party = if is_replica {
                         Some(Party::Transport(peer as u8))
                     } else {
@@ -136,7 +138,8 @@ impl IpProcess {
         true
     }
 
-    /// A frame lies in the first `len` octets of the frame buffer, prefix first.
+    /// Handles a frame of server `peer`, which lies in the first `len` octets of the frame buffer, prefix
+    /// first.
     fn handle_record(&mut self, now: Instant, peer: usize, len: usize, is_replica: bool) {
         let record = &mut self.frame[..len];
         let Some((prefix, frame)) = record.split_first_chunk_mut::<FRAME_PREFIX>() else {
@@ -152,7 +155,7 @@ impl IpProcess {
                     self.hold_up(true);
                 }
             }
-            // Of an IP server without a queue.
+            // This comes from an IP server without a queue.
             OUTBOUND => {
                 let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
                 match queue {
@@ -170,13 +173,13 @@ impl IpProcess {
         }
     }
 
-    /// Whether frames of TSs stay in their rings for now.
+    /// Sets whether frames of TSs stay in their rings for now.
     fn hold_up(&mut self, holds_up: bool) {
         self.holds_up = holds_up;
         (0..self.replicas).for_each(|ts| self.outputs.rings.hold_up(ts.into(), holds_up));
     }
 
-    /// What IP has to say.
+    /// Lets IP handle its timers, and sends what it has to send.
     fn flush(&mut self, now: Instant) {
         self.ip.handle_timeout(now);
         self.ip.flush(now, &mut self.outputs);
@@ -187,14 +190,15 @@ impl IpProcess {
 }
 
 impl Outputs {
-    /// Gives a frame of the own queue to the IP server whose it is, as a link server does. Returns whether it
-    /// is this one's, `index`, too.
+    /// Gives a frame of the queue to the IP server that owns it, as a link server does. Returns whether
+    /// server `index`, which is this one, is to handle the frame too.
     fn share(&mut self, index: usize, frame: &[u8]) -> bool {
         let count = self.ip_servers.len();
         if count == 1 {
             return true;
         }
-        // What belongs to no flow is handled here: this is the number of a replica that is served here, too.
+        // A frame of no flow is handled here: `index` is also the number of a replica that this server
+        // serves.
         match self.steering.destination(frame, ReplicaId(index as u8)) {
             Destination::One(owner) => {
                 let owner = usize::from(owner.0) % count;
@@ -251,7 +255,7 @@ impl Egress for Outputs {
 
 impl OwnProcess for IpProcess {
     type Setup = IpServerSetup;
-    /// Its queue of the device, if it has one, and the bells of all servers.
+    /// The queue of the device, if the server has one, and the bells of all servers.
     type Given = (Option<Queue>, Vec<OwnedFd>);
     const NAME: &'static str = "IP server";
     const PROCESS: &'static str = "atoll-ip";
@@ -282,7 +286,7 @@ impl OwnProcess for IpProcess {
         let mut seed = [0; 8];
         process::random(&mut seed)?;
         let ip_servers: Vec<usize> = setup.ip_servers.iter().copied().map(usize::from).collect();
-        // Identifications are shared with the TSs, which send fragments as well.
+        // The TSs share the space of identifications, because they send fragments as well.
         let config = atoll_ip::Config {
             sibling: (index, setup.ip_servers.len() as u8 + facts.replicas),
             ..network_config(&facts)
@@ -409,13 +413,13 @@ impl Role for IpProcess {
         self.outputs.rings.publish();
     }
 
-    /// Of sessions it hears from transport servers.
+    /// Ignores all requests; transport servers tell an IP server about sessions.
     fn handle_request(&mut self, _: Instant, _: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The network as the stack page has it, for a replica without siblings.
+/// Returns the network configuration on the stack page, for a replica without siblings.
 pub(crate) fn network_config(facts: &StackFacts) -> atoll_ip::Config {
     atoll_ip::Config {
         gateway: (facts.gateway != 0).then_some(facts.gateway),

@@ -1,13 +1,13 @@
-//! What does a link server in a process of its own do all day? Frames from its queue go to the replicas that
-//! own them, and frames of the replicas that it serves go out. One thread.
+//! A link server in a process of its own. It passes frames from its queue to the replicas that own them, and
+//! sends the frames of the replicas that it serves. It has one thread.
 //!
 //! ```text
 //!   loop   frames from the queue (at most a batch) -> rings of their owners
 //!          frames from the rings of replicas (at most a batch) -> queue
 //!          bells of sleeping replicas
 //! ```
-//! It knows nothing of connections, and keeps nothing that a successor would miss but frames, which are lost
-//! as on a wire.
+//!
+//! It knows nothing of connections. Its successor misses nothing but frames, which are lost as on a wire.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,10 +27,10 @@ use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::LinkServerSetup;
 
-/// Frames taken from the queue, and from the rings, before the other side gets its turn.
+/// The number of frames taken from the queue, and from the rings, before the other source gets its turn.
 const BATCH: usize = 64;
 
-/// Runs a link server. Returns when told to stop.
+/// Runs a link server until it is told to stop. Returns the exit status of the process.
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
     server::main::<LinkServer>(setup)
 }
@@ -39,10 +39,11 @@ struct LinkServer {
     server: ServerProcess,
     stack: StackPage<ShmMemory>,
     replicas: u8,
-    /// Who gets what belongs to no flow.
+    /// The replica that gets frames of no flow.
     first_replica: ReplicaId,
     queue: Queue,
-    /// To and from each peer: the replicas or, where IP is apart, the IP servers, who serve them in turns.
+    /// The rings to and from each peer: the replicas or, where IP is apart, the IP servers, which share the
+    /// replicas in turns.
     rings: Rings,
     steering: Box<Steering>,
     retry_queue: RetryQueue,
@@ -50,7 +51,7 @@ struct LinkServer {
     counts: Counts,
 }
 
-/// What it counts itself.
+/// Counters that the link server itself keeps.
 #[derive(Default)]
 struct Counts {
     frames_in: u64,
@@ -59,7 +60,7 @@ struct Counts {
 }
 
 impl LinkServer {
-    /// Takes up to a batch of frames from the queue.
+    /// Takes up to a batch of frames from the queue. Returns whether there were any.
     fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
             let Some(len) = self.queue.receive(&mut self.frame)? else { return Ok(taken > 0) };
@@ -83,12 +84,12 @@ impl LinkServer {
         Ok(true)
     }
 
-    /// Takes up to a batch of frames from the rings.
+    /// Takes up to a batch of frames from the rings. Returns whether there were any.
     fn receive_from_rings(&mut self) -> bool {
         for turn in 0..BATCH {
             let Some(record) = self.rings.receive(turn, &mut self.frame) else { return turn > 0 };
             let payload = &self.frame[..record.len];
-            // Nothing else is sent here by anybody who keeps to the rules.
+            // A peer that follows the protocol sends nothing else here.
             if record.kind == KIND_FRAME && payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) {
                 self.server.patience.met(payload.get(FRAME_PREFIX..).map_or(0, partner_of));
                 self.retry_queue.send(&mut self.queue, &mut self.rings, record.peer, payload);
@@ -100,7 +101,7 @@ impl LinkServer {
 
 impl OwnProcess for LinkServer {
     type Setup = LinkServerSetup;
-    /// Its queue, and the bells of its peers.
+    /// The queue of the link server, and the bells of its peers.
     type Given = (Queue, Vec<OwnedFd>);
     const NAME: &'static str = "link server";
     const PROCESS: &'static str = "atoll-link";
@@ -208,7 +209,7 @@ impl Role for LinkServer {
         self.receive_from_rings()
     }
 
-    /// Sessions are none of its business.
+    /// Ignores all requests: a link server has nothing to do with sessions.
     fn handle_request(&mut self, _: Instant, _: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
         Ok(())
     }

@@ -1,14 +1,15 @@
-//! What does a stack write to its log, and how much of it at most? Lines of bounded length without control
-//! characters, at a bounded rate, to a file of bounded size; and nobody who writes them waits for whoever
-//! reads them, or dies of it.
+//! The log of a stack: lines of bounded length without control characters, at a bounded rate, to a file of
+//! bounded size. A writer neither waits for the reader of the log, nor dies if the reader goes away.
 //!
 //! ```text
-//!   server --say!--> its own pipe --bytes of any kind--> supervisor (`supervise/words.rs`) --line "atoll[PID]: ..."--+--> log
-//!                                                        supervisor, guardian --say!--line "atoll: ..."--------------+
+//!   server --say!--> its own pipe --arbitrary bytes--> supervisor (`supervise/words.rs`)
+//!                      supervisor --line "atoll[PID]: ..."--------+--> log
+//!                      supervisor, guardian --say!--"atoll: ..."--+
 //! ```
-//! A server has no descriptor of the log: one that somebody has taken over can write what it likes, and is
-//! heard as itself. What a pipe, a terminal or a full disk does not take is lost, and the next line that is
-//! taken says how much that was.
+//!
+//! A server has no descriptor of the log, so a compromised server can write only lines that carry its own
+//! PID. A line that a pipe, a terminal or a full disk does not take is lost, and the next line that is taken
+//! says how many were.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -20,14 +21,13 @@ use atoll_sys::stderr::ErrorOutput;
 
 use crate::clock;
 
-/// Writes a line to the log: what a server, a supervisor or a guardian has to say. As `format!`, and "atoll:
-/// " before it.
+/// Writes a line of a server, a supervisor or a guardian to the log. Formats like `format!`, behind the
+/// prefix `atoll:` and a space.
 macro_rules! say {
     ($($text:tt)*) => { $crate::log::say(format_args!($($text)*)) };
 }
 
-/// Writes text to standard error, whether somebody takes it or not: what a command has to say to the person
-/// who gave it.
+/// Writes text to standard error, and ignores errors: a command's message to the person who gave the command.
 macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -35,26 +35,25 @@ macro_rules! complain {
     }};
 }
 
-/// Longest line, in bytes without the end: what is longer is cut. With its newline, and a notice before it,
-/// it goes into a pipe as a whole (PIPE_BUF, pipe(7)).
+/// Longest line in bytes, without its newline; a longer one is cut. With its newline and a notice before it,
+/// a line goes into a pipe as a whole (PIPE_BUF, pipe(7)).
 pub const LINE_MAX: usize = 1000;
 
-/// Prepares this process for a log that nobody reads: it never waits for one that is slow, and panics are a
-/// line of it. `file`: where the log is, if it is a file that is to be kept small.
+/// Prepares this process for a log that may not be read: writing never waits for a slow reader, and panics
+/// become a log line. `file` is the log's path if it is a file whose size is to be bounded.
 pub fn open(file: Option<PathBuf>) {
     let _ = OUTPUT.set(Output { way: ErrorOutput::open(), file });
-    // The default hook may look for symbols in files, which is deadly for servers, and waits for a pipe that
-    // is full.
+    // The default hook may look for symbols in files, which is deadly for servers, and waits for a full pipe.
     std::panic::set_hook(Box::new(|panic| say_last(format_args!("{panic}"))));
 }
 
-/// [`say!`].
+/// Writes a line to the log for [`say!`].
 pub fn say(text: fmt::Arguments<'_>) {
     say_within(&mut OWN.lock().unwrap_or_else(PoisonError::into_inner), text);
 }
 
-/// The same for a panic. It may have come while this thread was writing a line: then the lock will not be
-/// free again, and a process that waited for it would neither serve nor end.
+/// Writes the line of a panic. The panic may have come while this thread was writing a line: the lock is
+/// never free again then, and a process that waited for it would neither serve nor end.
 fn say_last(text: fmt::Arguments<'_>) {
     match OWN.try_lock() {
         Ok(mut own) => say_within(&mut own, text),
@@ -69,26 +68,26 @@ fn say_within(own: &mut Option<Budget>, text: fmt::Arguments<'_>) {
     own.get_or_insert_with(|| Budget::new(OWN_RATE, clock::now())).put(line, "atoll: ", clock::now());
 }
 
-/// How often something may be written to the log, and what was left out meanwhile.
+/// Limits how often lines are written to the log, and counts those left out meanwhile.
 #[derive(Debug)]
 pub struct Budget {
     rate: Rate,
-    /// Lines that may be written now.
+    /// The number of lines that may be written now.
     left: u32,
-    /// Since when it has not grown.
+    /// The time up to which the growth of `left` has been counted.
     since: Instant,
-    /// Lines that were not written since the last one that was.
+    /// The number of lines left out since the last one that was written.
     left_out: u64,
 }
 
-/// So many lines at once, and another one after each such time.
+/// A rate of lines: `burst` lines at once, and another one after each `every`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     pub burst: u32,
     pub every: Duration,
 }
 
-/// Of a process itself.
+/// The rate of lines of a process itself.
 const OWN_RATE: Rate = Rate { burst: 500, every: Duration::from_millis(50) };
 
 impl Budget {
@@ -96,7 +95,7 @@ impl Budget {
         Budget { rate, left: rate.burst, since: now, left_out: 0 }
     }
 
-    /// Takes a line of it, if there is one.
+    /// Takes a line from the budget. Returns whether one was left.
     pub fn take(&mut self, now: Instant) -> bool {
         let grown = now.since(self.since).as_nanos() / self.rate.every.as_nanos();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);
@@ -110,17 +109,17 @@ impl Budget {
         taken.is_some()
     }
 
-    /// When there is a line again at the latest.
+    /// Returns when a line is available again at the latest.
     pub fn due(&self) -> Instant {
         self.since + self.rate.every
     }
 
-    /// One, or many, will not be written.
+    /// Counts `lines` lines that will not be written.
     pub fn leave_out(&mut self, lines: u64) {
         self.left_out += lines;
     }
 
-    /// Writes a line, if it may. `tag`: what a notice of those that were left out begins with.
+    /// Writes a line if the budget allows it. `tag` begins the notice about lines that were left out.
     fn put(&mut self, line: Line, tag: &str, now: Instant) {
         if !self.take(now) {
             return self.leave_out(1);
@@ -128,7 +127,8 @@ impl Budget {
         self.write(line, tag);
     }
 
-    /// Writes a line for which [`Budget::take`] has given its leave.
+    /// Writes a line that [`Budget::take`] has allowed. `tag` begins the notice about lines that were left
+    /// out.
     pub fn write(&mut self, line: Line, tag: &str) {
         let mut text = String::new();
         if self.left_out > 0 {
@@ -142,7 +142,7 @@ impl Budget {
     }
 }
 
-/// A line that is being made of what others say.
+/// A line that is being composed, possibly of untrusted text.
 #[derive(Debug)]
 pub struct Line {
     text: String,
@@ -150,14 +150,14 @@ pub struct Line {
 }
 
 impl Line {
-    /// Begins with `tag`, which is taken as it is.
+    /// Begins a line with `tag`, which is not escaped.
     pub fn new(tag: &str) -> Line {
         let mut text = String::with_capacity(256);
         text.push_str(tag);
         Line { text, is_cut: false }
     }
 
-    /// Adds bytes of any kind.
+    /// Adds arbitrary bytes, escaped where they are not printable.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.utf8_chunks() {
             let _ = self.write_str(chunk.valid());
@@ -167,7 +167,7 @@ impl Line {
         }
     }
 
-    /// Adds a piece as a whole, or cuts the line here.
+    /// Adds a piece as a whole, or cuts the line before it.
     fn push_piece(&mut self, piece: impl fmt::Display) {
         let before = self.text.len();
         let _ = write!(self.text, "{piece}");
@@ -177,7 +177,7 @@ impl Line {
         }
     }
 
-    /// The line with its end.
+    /// Returns the line with its newline, after "..." if it was cut.
     pub fn finish(mut self) -> String {
         self.text.push_str(if self.is_cut { "...\n" } else { "\n" });
         self.text
@@ -185,8 +185,8 @@ impl Line {
 }
 
 impl Write for Line {
-    /// What does not print itself is written as in Rust: `\n`, `\u{1b}`. That goes for marks that change the
-    /// direction of text, too.
+    /// Adds text. Characters that are not printable are escaped as in Rust (`\n`, `\u{1b}`), and so are marks
+    /// that change the direction of text.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for character in text.chars() {
             if self.is_cut {
@@ -201,7 +201,7 @@ impl Write for Line {
     }
 }
 
-/// Where lines go.
+/// Where log lines go.
 #[derive(Debug)]
 struct Output {
     way: ErrorOutput,
@@ -219,7 +219,7 @@ impl Output {
         self.keep_small();
         match self.way.write(text)? {
             len if len == text.len() => Ok(()),
-            // A disk, or a terminal, that has taken a part of it. What follows begins on another line.
+            // A disk or a terminal has taken a part of the text. What follows begins on another line.
             _ => {
                 let _ = self.way.write(b"\n");
                 Err(io::ErrorKind::WriteZero.into())
@@ -227,7 +227,7 @@ impl Output {
         }
     }
 
-    /// Keeps the last [`FILE_MAX`] bytes beside a file that has grown, and begins it anew.
+    /// Copies a log that has grown to [`FILE_MAX`] bytes to a file beside it, and truncates it.
     fn keep_small(&self) {
         let Some(path) = &self.file else { return };
         if self.way.size_of(path).is_none_or(|size| size < FILE_MAX) {
@@ -238,7 +238,7 @@ impl Output {
     }
 }
 
-/// Largest log: mostly it is on a file system in memory.
+/// Largest size of the log in bytes; it usually is on a file system in memory.
 const FILE_MAX: u64 = 4 << 20;
 
 static OUTPUT: OnceLock<Output> = OnceLock::new();
@@ -273,7 +273,7 @@ mod tests {
         let line = line_of(&all);
         assert!(line.trim_end_matches('\n').bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line}");
         assert_eq!(line_of(b"\x1b[2J\r\nforged\xff"), "atoll[7]: \\u{1b}[2J\\r\\nforged\\xff\n");
-        // C1, a line separator, text from right to left.
+        // These are a C1 control, a line separator, and a mark for text from right to left.
         assert_eq!(line_of("\u{9b}\u{2028}\u{202e}ü".as_bytes()), "atoll[7]: \\u{9b}\\u{2028}\\u{202e}ü\n");
     }
 

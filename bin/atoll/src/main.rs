@@ -1,6 +1,6 @@
 //! The atoll command: one binary for the command line, the supervisor and the servers.
 #![forbid(unsafe_code)]
-// They panic where nobody reads: `say!` and `complain!` do not.
+// The print macros of the standard library panic if nobody reads; `say!` and `complain!` do not.
 #![cfg_attr(not(test), warn(clippy::print_stderr))]
 
 #[macro_use]
@@ -63,31 +63,31 @@ enum Command {
     SelfCheck(self_check::Command),
     /// Print the version of the program and of the layouts it shares with its library.
     Version,
-    /// The supervisor of a stack in the background.
+    /// Run the supervisor of a stack in the background.
     #[command(hide = true)]
     Supervise(commands::up::Supervise),
-    /// Recorded connections, served again.
+    /// Serve recorded connections again.
     #[command(hide = true)]
     Replay(commands::paper::Replayed),
-    /// Replicas of a stack, in one process.
+    /// Run replicas of a stack in one process.
     #[command(hide = true)]
     Replicas(setup::SetupArgs<setup::HostSetup>),
-    /// A link server of a stack, in a process of its own.
+    /// Run a link server of a stack in a process of its own.
     #[command(hide = true)]
     LinkServer(setup::SetupArgs<setup::LinkServerSetup>),
-    /// An IP server of a stack, in a process of its own.
+    /// Run an IP server of a stack in a process of its own.
     #[command(hide = true)]
     IpServer(setup::SetupArgs<setup::IpServerSetup>),
-    /// A connection manager of a stack, in a process of its own.
+    /// Run a connection manager of a stack in a process of its own.
     #[command(hide = true)]
     ConnectionManager(setup::SetupArgs<setup::ManagerSetup>),
-    /// The process that makes a stack's device.
+    /// Make the device of a stack.
     #[command(hide = true)]
     MakeDevice(supervise::MakeDevice),
 }
 
 fn main() -> ExitCode {
-    // Before anything that changes who this process is.
+    // The directory depends on the user, so it is found before anything changes that.
     runtime::directory();
     let result = match Cli::parse().command {
         Command::Up(up) => up.run(),
@@ -122,14 +122,14 @@ fn main() -> ExitCode {
     })
 }
 
-/// A command that only prints, perhaps into `head`.
+/// Runs a command that only prints, and lets it die of SIGPIPE if its reader (`head`, say) goes away.
 fn printing(command: impl FnOnce() -> Result<ExitCode, failure::Failure>) -> Result<ExitCode, failure::Failure> {
     atoll_sys::signal::die_of_broken_pipes();
     command()
 }
 
 fn run_server<S: setup::Setup>(setup: &S, serve: impl FnOnce(&S) -> ExitCode) -> ExitCode {
-    // Servers that outlive their supervisor come later; until then nothing is left behind.
+    // A server of a guarded stack cancels this once the next supervisor would know it (`server.rs`).
     if atoll_sys::process::die_with_parent(setup.process().supervisor).is_err() {
         return ExitCode::FAILURE;
     }

@@ -1,12 +1,13 @@
-//! What does a connection manager in a process of its own do all day? Transport servers tell it who accepts
-//! and what becomes of connections; it says who gets the next one. One thread.
+//! A connection manager in a process of its own. Transport servers tell it which acceptors there are and what
+//! becomes of connections; it decides who gets the next connection. It has one thread.
 //!
 //! ```text
 //!   loop   messages of transport servers, offers and reports of other connection managers (at most a batch)
 //!          answers, offers and reports -> rings
-//!          bells of those that sleep
+//!          bells of sleeping servers
 //! ```
-//! It has no session and no frame. What it knows, transport servers have told it.
+//!
+//! It has no sessions and no frames: transport servers tell it everything it knows.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -26,10 +27,10 @@ use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::ManagerSetup;
 
-/// Messages taken before the answers go out.
+/// The number of messages taken before the answers go out.
 const BATCH: usize = 64;
 
-/// Runs a connection manager. Returns when told to stop.
+/// Runs a connection manager until it is told to stop. Returns the exit status of the process.
 pub fn main(setup: &ManagerSetup) -> ExitCode {
     server::main::<ManagerServer>(setup)
 }
@@ -37,16 +38,16 @@ pub fn main(setup: &ManagerSetup) -> ExitCode {
 struct ManagerServer {
     server: ServerProcess,
     manager: Manager,
-    /// To and from each connection manager (the own place stays empty), then each replica.
+    /// The rings to and from each connection manager (this one's place stays empty), then each replica.
     rings: Rings,
     managers: usize,
-    /// Replicas whose messages stay in their rings, because they do not take their answers.
+    /// A bit for each replica whose messages stay in their rings because it does not take its answers.
     held_up: u8,
     record: Box<[u8]>,
     counts: Counts,
 }
 
-/// What it counts itself.
+/// Counters that the connection manager itself keeps.
 #[derive(Default)]
 struct Counts {
     received: u64,
@@ -55,12 +56,12 @@ struct Counts {
 }
 
 impl ManagerServer {
-    /// Takes up to a batch of messages.
+    /// Takes up to a batch of messages. Returns whether any of them is a reason to stay awake.
     fn receive(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for turn in 0..BATCH {
             let Some(Received { peer, kind, len }) = self.rings.receive(turn, &mut self.record) else { break };
-            // What can wait is no reason to stay awake.
+            // Messages of other connection managers can wait, and are no reason to stay awake.
             busy |= kind != KIND_BALANCE;
             self.counts.received += 1;
             let payload = &self.record[..len];
@@ -83,7 +84,7 @@ impl ManagerServer {
         busy
     }
 
-    /// Sends what there is to say to transport servers. Those that do not take it are not listened to.
+    /// Sends answers to the transport servers, and stops reading from those that do not take them.
     fn answer(&mut self, now: Instant) {
         if !self.manager.has_output() && self.held_up == 0 {
             return;
@@ -101,7 +102,8 @@ impl ManagerServer {
         }
     }
 
-    /// Offers and reports to the other connection managers (P5). `last`: this server is going to sleep.
+    /// Sends offers and reports to the other connection managers (P5). `last` says that this server is about
+    /// to sleep.
     fn tell_peers(&mut self, now: Instant, last: bool) {
         let reach = self.rings.reach();
         while let Some(PeerOutput { to, wakes, message }) = self.manager.poll_peer(now, reach, last) {
@@ -113,7 +115,7 @@ impl ManagerServer {
 
 impl OwnProcess for ManagerServer {
     type Setup = ManagerSetup;
-    /// Bells of the connection managers, then of the replicas.
+    /// The bells of the connection managers, then those of the replicas.
     type Given = Vec<OwnedFd>;
     const NAME: &'static str = "connection manager";
     const PROCESS: &'static str = "atoll-cm";
@@ -138,7 +140,7 @@ impl OwnProcess for ManagerServer {
     ) -> io::Result<ManagerServer> {
         let (me, index) = (usize::from(setup.common.server), setup.common.process.index);
         let (managers, replicas) = (usize::from(setup.managers), usize::from(stack.facts.replicas));
-        // Those in processes of their own are neighbours in the plan.
+        // Connection managers in processes of their own have consecutive server numbers.
         let first = me.checked_sub(index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
         let peers = (first..first + managers).chain(0..replicas);
         let mut seed = [0; 8];
@@ -219,7 +221,7 @@ impl Role for ManagerServer {
         }
     }
 
-    /// Of sessions it hears from transport servers.
+    /// Takes changes of the balancing rules; transport servers tell a connection manager about sessions.
     fn handle_request(&mut self, _: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
         if let Request::Balance { rules } = request {
             self.manager.set_balance(rules);

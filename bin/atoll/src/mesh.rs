@@ -1,11 +1,13 @@
-//! What does a server share with the other servers? With each that it talks to a memory of its own, which
-//! these two alone map.
+//! The memory that servers share. Each pair of servers that communicate has a memory of its own, which only
+//! these two map.
 //!
 //! ```text
-//!   ring from the lower number to the higher | ring back | channel from the lower to the higher | channel back
+//!   ring from the lower number to the higher | ring back | channel from the lower to the higher | channel
+//!   back
 //! ```
-//! So a server that was taken over harms what is said to it and by it, and nothing that two others say. What
-//! all servers must know (the keys) is in memory that none of them can write.
+//!
+//! A compromised server can therefore harm only what it sends and receives, not what two others send each
+//! other. What all servers must know (the keys) is in memory that none of them can write.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,34 +17,34 @@ use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
 use atoll_shm::{Access, ShmMemory};
 
-/// Size of the rings of the mesh and of links, as a power of two.
+/// Size of the rings of the mesh and of links in bytes, as a power of two.
 pub const RING_LOG2: u8 = 20;
-/// Distance between two rings.
+/// Distance between two rings in bytes.
 pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
-/// Where the channels begin in the memory of a pair.
+/// Offset of the channels in the memory of a pair.
 const CHANNELS: usize = 2 * RING_STRIDE;
-/// Entries of a channel's ring.
+/// Number of entries in a channel's ring.
 const CHANNEL_CAPACITY: usize = 256;
-/// Bytes of the memory of a pair. Memory is taken by those parts that are used.
+/// Bytes of the memory of a pair. Only the parts that are used take physical memory.
 pub const PAIR_BYTES: usize = (CHANNELS + 2 * channel::ring_bytes(CHANNEL_CAPACITY)).next_multiple_of(4096);
-/// Bytes of the memory with the keys.
+/// Bytes of the memory that holds the keys.
 pub const SECRETS_BYTES: usize = 4096;
-/// Where the key of Fast Open cookies lies in it.
+/// Offset of the key of Fast Open cookies in the memory of the keys.
 pub const COOKIE_KEY: usize = 0;
-/// Where the key of the seals of grants lies.
+/// Offset of the key that seals grants in the memory of the keys.
 pub const LEASE_KEY: usize = 16;
 
 /// The two rings between this server and another one.
 pub struct Way {
-    /// What they lie in, which others may map, too, only if they may read and write all of it.
+    /// The memory of the rings. Another process that maps it may read and write all of it.
     pub memory: ShmMemory,
     /// Offset of the ring that this server sends into.
     pub to: usize,
-    /// Offset of the ring that it receives from.
+    /// Offset of the ring that this server receives from.
     pub from: usize,
 }
 
-/// The memory that a server shares with others, by their numbers.
+/// The memories that a server shares with other servers, by server number.
 #[derive(Clone, Debug)]
 pub struct Mesh {
     me: usize,
@@ -50,7 +52,8 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// That of server `me`, which has a descriptor for each of `peers`.
+    /// Maps the memories of server `me`, which has a descriptor for each of `peers`, in their order. Fails if
+    /// a mapping does.
     pub fn map(me: usize, peers: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Mesh> {
         let map = |(peer, memory): (&u8, OwnedFd)| {
             Ok((usize::from(*peer), ShmMemory::map(memory, PAIR_BYTES, Access::ReadWrite)?))
@@ -58,29 +61,30 @@ impl Mesh {
         Ok(Mesh { me, pairs: peers.iter().zip(descriptors).map(map).collect::<io::Result<_>>()? })
     }
 
-    /// The rings to and from a server; `None`: the two say nothing to each other.
+    /// Returns the rings to and from a server; `None` if the two do not communicate.
     pub fn way(&self, peer: usize) -> Option<Way> {
         let memory = self.pairs.get(&peer)?.clone();
         Some(Way { memory, to: ring(self.me, peer), from: ring(peer, self.me) })
     }
 
-    /// The rings to and from each of these, in their order.
+    /// Returns the rings to and from each of `peers`, in their order.
     pub fn ways(&self, peers: impl IntoIterator<Item = usize>) -> Vec<Option<Way>> {
         peers.into_iter().map(|peer| self.way(peer)).collect()
     }
 
-    /// The memory and the place of the channel to another replica.
+    /// Returns the memory and the place of the channel to another replica; `None` if the two do not
+    /// communicate.
     pub fn channel(&self, sibling: usize) -> Option<(ShmMemory, Place)> {
         Some((self.pairs.get(&sibling)?.clone(), channel_place(self.me, sibling)))
     }
 }
 
-/// Offset of the ring from one server to another in the memory of the two.
+/// Returns the offset of the ring from one server to another in the memory of the two.
 const fn ring(from: usize, to: usize) -> usize {
     if from < to { 0 } else { RING_STRIDE }
 }
 
-/// Where the rings of the channel between two replicas lie in the memory of the two, as replica `me` sees
+/// Returns where the rings of the channel between two replicas lie in their memory, as replica `me` sees
 /// them.
 const fn channel_place(me: usize, sibling: usize) -> Place {
     const fn half(from: usize, to: usize) -> usize {

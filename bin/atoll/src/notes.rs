@@ -1,4 +1,5 @@
-//! What does a supervisor note with its guardian, and how do the two talk? See [`crate::guardian`].
+//! The notes that a supervisor keeps with its guardian, and how the two exchange them; see
+//! [`crate::guardian`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,48 +12,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime;
 
-/// The note without which there is no stack yet.
+/// The name of the note about the stack; without it there is no stack yet.
 pub const STACK: &str = "stack";
-/// The note of a supervisor that makes way: of this build is the next one to be.
+/// The name of the note of a supervisor that makes way; its descriptor is the program of the next supervisor.
 pub const NEXT: &str = "next";
-/// What the guardian itself notes: why the next one is not of that build.
+/// The name of a note by the guardian itself: why the next supervisor is not of the other build.
 pub const STAYED: &str = "stayed";
-/// Names of notes about connections to the control socket begin so, and no others are behind them.
+/// The prefix of names of notes about connections to the control socket; they sort after all other names.
 pub const CLIENTS: &str = "~client.";
-/// Longest note: a configuration.
+/// Longest note in bytes: it holds a configuration.
 const NOTE_MAX: usize = 128 << 10;
 
-/// What a supervisor tells its guardian, and what that tells the next one.
+/// What a supervisor sends to its guardian, and the guardian to the next supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {
-    /// This is so. The descriptors that come with it take the place of those that came before.
+    /// Sets the text of a name. The descriptors that come with the note replace all earlier ones of that
+    /// name.
     Put(String, String),
-    /// This is so now. The descriptors stay.
+    /// Changes the text of a name, and keeps its descriptors.
     Amend(String, String),
-    /// This is not so any more. The descriptors are closed.
+    /// Removes a name, and closes its descriptors.
     Drop(String),
-    /// The stack works, and this was all there is to say of it.
+    /// The stack works, and all notes have been sent.
     Ready,
-    /// There is another guardian.
+    /// There is another guardian, so this one ends.
     Dismissed,
     /// The stack ends.
     Bye,
 }
 
-/// What is known under a name.
+/// The value of a name.
 #[derive(Debug)]
 pub struct Known {
-    /// As the supervisor wrote it.
+    /// The text, as the supervisor wrote it.
     pub text: String,
-    /// What came with it.
+    /// The descriptors that came with the text.
     pub descriptors: Vec<OwnedFd>,
 }
 
 /// Everything that a supervisor has noted, by name.
 pub type Notes = BTreeMap<String, Known>;
 
-/// Receives one note; `None` at the end.
+/// Receives one note; returns `None` at the end of the connection.
 pub fn receive(channel: &Channel, descriptors: &mut Vec<OwnedFd>) -> io::Result<Option<Note>> {
     let mut buffer = vec![0; NOTE_MAX];
     match channel.receive(&mut buffer, descriptors)? {
@@ -61,14 +63,14 @@ pub fn receive(channel: &Channel, descriptors: &mut Vec<OwnedFd>) -> io::Result<
     }
 }
 
-/// Sends one note.
+/// Sends one note with its descriptors.
 pub fn send(channel: &Channel, note: &Note, descriptors: &[impl AsFd]) -> io::Result<()> {
     let packet = serde_json::to_vec(note).map_err(io::Error::from)?;
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     channel.send(&packet, &descriptors)
 }
 
-/// Notes what `note` says. Returns it if it says something else.
+/// Applies `note` if it changes the notes, and returns any other note.
 pub fn take_note(notes: &mut Notes, note: Note, descriptors: Vec<OwnedFd>) -> Option<Note> {
     match note {
         Note::Put(name, text) => {
@@ -87,7 +89,7 @@ pub fn take_note(notes: &mut Notes, note: Note, descriptors: Vec<OwnedFd>) -> Op
     None
 }
 
-/// Starts a guardian for this process. Returns it with this end of the socket for notes.
+/// Starts a guardian for this process. Returns the guardian and this end of the socket for notes.
 pub fn start_another(job: &str) -> io::Result<(Child, Channel)> {
     let (ours, theirs) = Channel::pair(Blocking::No)?;
     let pid = std::process::id();
@@ -100,12 +102,12 @@ pub fn start_another(job: &str) -> io::Result<(Child, Channel)> {
     Ok((spawn.start()?, ours))
 }
 
-/// Waits until a socket takes something, or its other end is gone.
+/// Waits until the socket can take data, or its other end is gone.
 pub fn wait_for_room(channel: &Channel) {
     wait_for(channel, PollFlags::OUT);
 }
 
-/// Waits until a socket is ready for something, or its other end is gone.
+/// Waits until the socket is ready for `what`, or its other end is gone.
 pub fn wait_for(channel: &Channel, what: PollFlags) {
     let _ = rustix::event::poll(&mut [PollFd::new(channel, what)], None);
 }

@@ -1,5 +1,4 @@
-//! What does a replica do all day? Takes frames, commands and time; gives frames, events and bells. One
-//! thread.
+//! A replica: takes frames, commands and time; gives frames, events and bells. It has one thread.
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
@@ -10,7 +9,8 @@
 //!          bells of sleeping applications and replicas
 //!          nothing to do: spin for a while, then sleep on {device, bell, control socket, timer}
 //! ```
-//! Which process it is in, `host.rs` says.
+//!
+//! Its process is that of `host.rs`.
 
 mod listing;
 
@@ -53,20 +53,20 @@ use crate::server::{CONTROL_EVERY, Inherited, Role, ServerProcess};
 use crate::setup::{LINK_BYTES, LinkSetup, ReplicaSetup, cut_off, link_ring, over};
 use crate::siblings::Siblings;
 
-/// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
+/// The number of frames taken from the device, and from the rings, before the rest of the loop gets its turn.
 const BATCH: usize = 64;
-/// What the commands of one application may cost in a round, in tenths of a microsecond.
+/// The limit of what the commands of one application may cost in a round, in tenths of a microsecond.
 const SHARE: u32 = 512;
-/// Rows of a listing that are made at once: some tens of microseconds.
+/// The number of rows of a listing that are made at once, which takes some tens of microseconds.
 const ROWS_PER_SLICE: usize = 16;
-/// And how often while there is other work: a tenth of the time, or less.
+/// How often rows are made while there is other work: they take a tenth of the time, or less.
 const SLICE_EVERY: Duration = Duration::from_millis(1);
-/// Packets that wait for the supervisor before no more are made.
+/// The number of packets waiting for the supervisor at which no more rows are made.
 const ANSWERS_MAX: usize = 4;
-/// Sessions that are opened in each round: about 50 us.
+/// The number of sessions that are opened in each round, which takes about 50 us.
 const OPENED_PER_ROUND: usize = 4;
 
-/// One replica, from start to end.
+/// One replica.
 pub struct Replica {
     index: ReplicaId,
     server: ServerProcess,
@@ -75,34 +75,33 @@ pub struct Replica {
     transport: Transport<ShmMemory>,
     links: Links,
     siblings: Siblings,
-    /// The server that has the connection manager, where that is another one.
+    /// The server that has the connection manager, if another server does.
     manager: Option<usize>,
     recovery: Recovery,
-    /// The server that has IP, where that is another one, and what there is to say to it.
+    /// The server that has IP, if another server does, and this replica's side of it.
     ip_server: Option<(usize, Client)>,
-    /// Bells of each session, by number.
+    /// The bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     ringer: Ringer,
-    /// Sessions that are not opened yet. Those that the ledger names are before the replica serves, the
-    /// others when it does, some in each round.
+    /// Sessions that are not opened yet. Those that the ledger names are opened before the replica serves,
+    /// the others afterwards, some in each round.
     unopened: BTreeMap<SessionId, Unopened>,
-    /// Sessions that have ended and are not over: they use their memory, and are not to be opened a second
-    /// time.
+    /// Sessions that have ended but still use their memory. They must not be opened a second time.
     ending: BTreeSet<SessionId>,
     frame: Box<[u8]>,
-    /// Which generation of the IPv4 address each other replica was told.
+    /// The generation of the IPv4 address that each other replica was told.
     told: [u64; REPLICAS_MAX],
     counts: Counts,
-    /// The listing of sockets under way.
+    /// The listing of sockets that is under way.
     listing: Option<Listed>,
 }
 
-/// How far a listing of sockets has got.
+/// The progress of a listing of sockets.
 struct Listed {
     listing: Listing,
-    /// Who accepts connections, as it was when it began.
+    /// The acceptors of connections when the listing began.
     acceptors: Vec<(Endpoint, AcceptorView)>,
-    /// When more is listed although there is something else to do.
+    /// When more rows are made although there is other work.
     due: Instant,
 }
 
@@ -112,14 +111,14 @@ impl Listed {
     }
 }
 
-/// A session as the supervisor tells of it.
+/// A session as the supervisor described it.
 struct Unopened {
     config: ArenaConfig,
     user: User,
     fds: Vec<OwnedFd>,
 }
 
-/// What it counts itself.
+/// Counters that the replica itself keeps.
 #[derive(Default)]
 struct Counts {
     frames_in: u64,
@@ -129,7 +128,7 @@ struct Counts {
 }
 
 impl Replica {
-    /// A replica with the descriptors and the setup that the supervisor gave it.
+    /// Creates a replica from its setup and the descriptors that the supervisor gave it.
     pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
         let (facts, mesh, stack) = (inherited.facts, inherited.mesh.clone(), inherited.stack.clone());
         let Given { ledger, queue, bells, for_messages, link } = Given::take(setup, &mut inherited)?;
@@ -192,8 +191,8 @@ impl Replica {
         })
     }
 
-    /// Offers and reports of the connection manager to the others (P5). `last`: this replica is going to
-    /// sleep.
+    /// Sends offers and reports of the connection manager to the others (P5). `last` says that this replica
+    /// is about to sleep.
     fn tell_peers(&mut self, now: Instant, last: bool) {
         let rings = &mut self.links.internal.rings;
         let reach = rings.reach();
@@ -203,8 +202,8 @@ impl Replica {
         }
     }
 
-    /// What transport servers and connection managers in different processes say to each other (P2). What a
-    /// ring does not take is offered to it in the next round.
+    /// Sends messages between transport servers and connection managers in different processes (P2). What a
+    /// ring does not take is offered to it again in the next round.
     fn send_messages(&mut self, now: Instant) {
         if self.transport.has_messages() {
             let (rings, manager) = (&mut self.links.internal.rings, self.manager);
@@ -215,7 +214,7 @@ impl Replica {
         }
     }
 
-    /// What there is to say to the IP server. As above.
+    /// Sends messages to the IP server. What the ring does not take is offered to it again in the next round.
     fn send_to_ip_server(&mut self) {
         let (rings, ip) = (&mut self.links.internal.rings, self.transport.ip_mut());
         if let Some((server, client)) = &mut self.ip_server
@@ -225,7 +224,7 @@ impl Replica {
         }
     }
 
-    /// Takes up to a batch of frames from the device.
+    /// Takes up to a batch of frames from the device. Returns whether there were any.
     fn receive_from_device(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
             let received = match &mut self.links.device {
@@ -235,7 +234,7 @@ impl Replica {
                     Some(_) => continue,
                     None => None,
                 },
-                // From a link server they come through the mesh.
+                // Frames of a link server come through the mesh.
                 Device::Server(_) | Device::None => None,
             };
             let Some(len) = received else { return Ok(taken > 0) };
@@ -250,7 +249,8 @@ impl Replica {
         Ok(true)
     }
 
-    /// A frame from outside lies in the first `len` bytes of the frame buffer, behind a prefix.
+    /// Handles a frame from outside, which lies in the first `len` bytes of the frame buffer, behind a
+    /// prefix.
     fn handle_frame(&mut self, now: Instant, len: usize, prefix: usize) {
         let bytes = &self.frame[..len.min(self.frame.len())];
         let (Ok((header, _)), Some(vnet)) = (vnet::parse(bytes), bytes.first_chunk()) else { return };
@@ -272,7 +272,7 @@ impl Replica {
         self.transport.handle_frame(now, frame, offload_of(&header), false);
     }
 
-    /// Who gets a frame from outside. What anybody may handle is handled here.
+    /// Returns which replica gets a frame from outside. A frame that any replica may handle is handled here.
     fn destination(&self, frame: &[u8]) -> Destination {
         if self.facts.replicas == 1 {
             return Destination::One(self.index);
@@ -280,7 +280,7 @@ impl Replica {
         self.links.steering.destination(frame, self.index)
     }
 
-    /// Packets whose fragments have met here go to the owner of their flow, which only now is known.
+    /// Passes reassembled packets to the owners of their flows, which only the whole packet shows.
     fn receive_wholes(&mut self, now: Instant) {
         while let Some(whole) = self.transport.ip_mut().poll_whole() {
             let internal = whole.link == Link::Inside;
@@ -294,13 +294,13 @@ impl Replica {
         }
     }
 
-    /// Takes up to a batch of records from the other replicas, and the frames that this replica sent to
-    /// itself.
+    /// Takes up to a batch of records from the other servers, and of frames that this replica sent to itself.
+    /// Returns whether any of them is a reason to stay awake.
     fn receive_from_rings(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for turn in 0..BATCH {
             let Some(record) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
-            // What can wait is no reason to stay awake.
+            // Messages of other connection managers can wait, and are no reason to stay awake.
             busy |= record.kind != KIND_BALANCE;
             let payload = &self.frame[..record.len];
             self.transport.mark_mesh(record.peer as u32);
@@ -310,7 +310,8 @@ impl Replica {
                         self.transport.handle_peer(now, &message);
                     }
                 }
-                // From the connection manager of this replica or, where it has one, from others.
+                // This comes from the connection manager of this replica or, if that is its own, from other
+                // replicas.
                 KIND_MANAGER if self.manager.is_none_or(|manager| manager == record.peer) => {
                     if let Ok(message) = ManagerMessage::decode(payload) {
                         self.transport.handle_message(now, ReplicaId(record.peer as u8), &message);
@@ -344,7 +345,7 @@ impl Replica {
         busy | self.receive_own(now)
     }
 
-    /// Takes up to a batch of the frames that this replica sent to itself.
+    /// Takes up to a batch of the frames that this replica sent to itself. Returns whether there were any.
     fn receive_own(&mut self, now: Instant) -> bool {
         let count = self.links.internal.own_waiting().min(BATCH);
         for _ in 0..count {
@@ -362,8 +363,7 @@ impl Replica {
         count > 0
     }
 
-    /// A frame from another replica: either the internal link's, or one from outside that was steered
-    /// wrongly.
+    /// Handles a frame from another server: one of the internal link, or one from outside that was passed on.
     fn handle_internal(&mut self, now: Instant, len: usize) {
         let payload = &self.frame[..len];
         let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
@@ -381,7 +381,7 @@ impl Replica {
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
 
-    /// Tells the other replicas which IPv4 address the stack has. A ring that does not take it is offered it
+    /// Sends the stack's IPv4 address to the other replicas. What a ring does not take is offered to it
     /// again.
     fn tell_address(&mut self) {
         if !self.has_untold() {
@@ -397,7 +397,8 @@ impl Replica {
         }
     }
 
-    /// Whether a replica has not been told the last address. Only the one that asks for it tells.
+    /// Returns whether a replica does not know the newest address yet. Only the replica that asks DHCP
+    /// servers tells the others.
     fn has_untold(&mut self) -> bool {
         let (me, replicas) = (usize::from(self.index.0), usize::from(self.facts.replicas));
         let ip = self.transport.ip_mut();
@@ -407,7 +408,7 @@ impl Replica {
         }
     }
 
-    /// What became of the connections of a predecessor, if that is known now and anybody has to be told.
+    /// Logs what became of the connections of a predecessor, once that is known, if any were lost.
     fn tell_losses(&mut self) {
         let Some(adoption) = self.transport.take_adoption().filter(|adoption| adoption.lost > 0) else { return };
         let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
@@ -419,9 +420,9 @@ impl Replica {
         );
     }
 
-    /// The next rows of a listing that was asked for: few at a time, and seldom while there is something else
-    /// to do, so that connections do not wait for questions. Connections of a predecessor that do not go on
-    /// yet come first to that. Returns whether there is more that could be told now.
+    /// Makes the next rows of a requested listing: few at a time, and seldom while there is other work, so
+    /// that connections do not wait for listings. A listing waits until the connections of a predecessor go
+    /// on. Returns whether rows were made.
     fn list_some(&mut self, now: Instant, busy: bool) -> bool {
         let Some(listed) = &mut self.listing else { return false };
         let waits = self.transport.is_adopting() || self.server.answers.len() >= ANSWERS_MAX;
@@ -461,7 +462,7 @@ impl Replica {
         Ok(())
     }
 
-    /// A session is needed that may not be opened yet.
+    /// Opens a session that is needed now, if it is not open yet.
     fn open_now(&mut self, now: Instant, session: SessionId) -> io::Result<()> {
         match self.unopened.remove(&session) {
             Some(what) => self.open(now, session, what),
@@ -469,8 +470,8 @@ impl Replica {
         }
     }
 
-    /// Opens some more sessions, those first that were opened last: they are the likeliest to have asked for
-    /// something, or to wait for it. Returns whether there were any.
+    /// Opens some more sessions, the newest first: they are the likeliest to have asked for something, or to
+    /// wait for it. Returns whether there were any.
     fn open_some(&mut self, now: Instant) -> io::Result<bool> {
         for count in 0..OPENED_PER_ROUND {
             let Some((session, what)) = self.unopened.pop_last() else { return Ok(count > 0) };
@@ -480,7 +481,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Nobody waits at the bells of this session any more.
+    /// Forgets the bells of a session that nobody waits at any more.
     fn forget_bells(&mut self, session: SessionId) {
         self.bells.remove(&session);
         self.ringer.forget(session);
@@ -536,12 +537,12 @@ impl Role for Replica {
             self.tell_peers(now, false);
         }
         self.ring_bells();
-        // What one application has too much of goes on in the next round.
+        // A session's commands beyond its share are handled in the next round.
         busy |= self.transport.is_behind();
         if (self.transport.is_adopting() || opens) && !busy {
             busy = true;
-            // There is nothing else to do, and who was just told what there is may be waiting for this very
-            // core.
+            // There is nothing else to do, and an application that was just woken may be waiting for this
+            // very processor.
             sched::yield_now();
         }
         if self.listing.is_some() && self.list_some(now, busy) && !busy {
@@ -629,12 +630,10 @@ impl Role for Replica {
         if let Device::Tap(queue) = &self.links.device { Some(queue.as_fd()) } else { None }
     }
 
-    /// Frames in rings and in the device's queue wait there for who comes next. Those that are in memory of
-    /// this process find their way as far as others take them; what is left then is lost as on a wire. Frames
-    /// in rings and in the device's queue wait there for who comes next. Those that are in memory of this
-    /// process find their way as far as others take them; what is left then is lost as on a wire.
+    /// Sends what lies in memory of this process, as far as others take it; what is left then is lost as on a
+    /// wire. Frames in rings and in the device's queue wait there for the successor.
     fn pass_on(&mut self, now: Instant) -> bool {
-        // What this process alone has: frames to itself, and those that a ring or the device did not take.
+        // Only this process has these: frames to itself, and frames that a ring or the device did not take.
         self.links.retry();
         self.receive_own(now);
         self.transport.flush(now, &mut self.links);
@@ -654,7 +653,7 @@ impl Role for Replica {
     fn close(&mut self, now: Instant) {
         self.transport.abort_all(now);
         self.transport.flush(now, &mut self.links);
-        // After the last segments, which leave from the address.
+        // The address is released after the last segments, which are sent from it.
         self.transport.ip_mut().release(now);
         self.transport.flush(now, &mut self.links);
         self.links.publish();
@@ -664,7 +663,7 @@ impl Role for Replica {
         match request {
             Request::SessionOpened { session, config, user, .. } => {
                 let (session, fds) = (SessionId(session), std::mem::take(fds));
-                // A supervisor that has taken over tells of all that there are.
+                // A supervisor that has taken over describes all sessions again.
                 if !self.bells.contains_key(&session) && !self.ending.contains(&session) {
                     self.unopened.insert(session, Unopened { config, user, fds });
                 }
@@ -675,7 +674,7 @@ impl Role for Replica {
             }
             Request::SessionGone { session } => {
                 self.open_now(now, SessionId(session))?;
-                // Programs of one that is cut off are there, and are told that their sockets fail.
+                // Programs of a session that is cut off still exist, and are told that their sockets fail.
                 let is_heard = self.transport.is_cut_off(SessionId(session));
                 self.ending.insert(SessionId(session));
                 self.transport.close_session(now, SessionId(session));
@@ -683,8 +682,8 @@ impl Role for Replica {
                     self.forget_bells(SessionId(session));
                 }
             }
-            // Made in slices: see `list_some`. The supervisor asks for one at a time; another one begins
-            // anew.
+            // `list_some` makes the rows. The supervisor asks for one listing at a time; another request
+            // begins anew.
             Request::ListSockets { .. } => self.listing = Some(Listed::new(self.transport.acceptors(now), now)),
             Request::Memory { level, buffers_max } => self.transport.set_memory(now, level, buffers_max),
             Request::CutOff { session } => {
@@ -701,7 +700,7 @@ impl Role for Replica {
                 if self.manager == Some(usize::from(server)) {
                     self.transport.handle_manager_restarted(now, Epoch(epoch));
                 }
-                // It asks for no address, and knows none.
+                // The restarted replica does not ask DHCP servers, and knows no address yet.
                 if let Some(told) = self.told.get_mut(usize::from(server)) {
                     *told = 0;
                 }
@@ -711,14 +710,14 @@ impl Role for Replica {
             | Request::Leave { .. }
             | Request::Connect
             | Request::Vouch { .. } => {}
-            // The loop has taken them.
+            // The loop in `server.rs` has handled these.
             Request::Adopt { .. } | Request::HandOver { .. } | Request::Stop => {}
         }
         Ok(())
     }
 }
 
-/// What the link says about the checksum of a frame's text.
+/// Returns what the link says about the checksum of a frame's payload.
 fn offload_of(header: &vnet::Header) -> ChecksumOffload {
     if header.needs_csum() {
         ChecksumOffload::Partial
@@ -729,18 +728,18 @@ fn offload_of(header: &vnet::Header) -> ChecksumOffload {
     }
 }
 
-/// What a replica is given besides what all servers are, in the order of `setup.rs`.
+/// The descriptors that a replica gets besides those of all servers, in the order of `setup.rs`.
 struct Given {
     ledger: ShmMemory,
     queue: Option<Queue>,
-    /// Bells of all servers.
+    /// The bells of all servers.
     bells: Vec<OwnedFd>,
-    /// Those of the replicas once more.
+    /// The bells of the replicas once more, for [`Siblings`].
     for_messages: Vec<OwnedFd>,
     link: Option<GivenLink>,
 }
 
-/// What it is given of a shared-memory link.
+/// The descriptors of a shared-memory link.
 struct GivenLink {
     setup: LinkSetup,
     memory: OwnedFd,
@@ -766,7 +765,7 @@ impl Given {
 }
 
 impl GivenLink {
-    /// The rings to and from the replicas of the other stack.
+    /// Maps the rings to and from the replicas of the other stack.
     fn join(self, me: usize) -> io::Result<Joined> {
         let memory = ShmMemory::map(self.memory, LINK_BYTES, Access::ReadWrite)?;
         let page = StackPage(ShmMemory::map(self.page, STACK_PAGE_BYTES, Access::ReadOnly)?);
@@ -779,7 +778,8 @@ impl GivenLink {
     }
 }
 
-/// Its IP, or its half of it. `seed`, and whether it has a link to speak on.
+/// Creates the replica's IP, or its part of IP if an IP server has the rest. The pair is a random seed, and
+/// whether there is a link to announce the address on.
 fn make_ip(
     setup: &ReplicaSetup,
     facts: &StackFacts,
@@ -813,8 +813,7 @@ fn transport_config(setup: &ReplicaSetup, facts: &StackFacts) -> Config {
     }
 }
 
-/// The secrets of a replica: those that all servers have, that of the first incarnation, and fresh ones of
-/// this one.
+/// Collects the secrets of a replica: those of all servers, that of the first incarnation, and fresh ones.
 fn make_secrets(keys: &ShmMemory, ledger: &Ledger<ShmMemory>, seed: &[u8; 48]) -> Secrets {
     let mut fast_open = [0; 16];
     keys.read(COOKIE_KEY, &mut fast_open);
@@ -824,13 +823,13 @@ fn make_secrets(keys: &ShmMemory, ledger: &Ledger<ShmMemory>, seed: &[u8; 48]) -
     Secrets { sequence, fast_open, leases, table: word(seed, 8), ports: word(seed, 16) }
 }
 
-/// The eight octets at `at`.
+/// Returns the eight octets at `at`.
 fn word(seed: &[u8; 48], at: usize) -> u64 {
     u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"))
 }
 
-/// The secret of initial sequence numbers: that of the first incarnation, so that what its successors send
-/// lies above what it has sent. `fresh`: if there is none yet.
+/// Returns the secret of initial sequence numbers. It is the first incarnation's, so that sequence numbers of
+/// its successors lie above those that it has used. `fresh` becomes the secret if there is none yet.
 fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
     let mut secrets = ledger.secrets();
     if secrets == [0; SECRET_BYTES] {

@@ -1,16 +1,21 @@
-//! What may it cost a replica to ring the sessions' bells? Whoever rings walks past everything that hangs on
-//! the bell, and a program may hang on its own as much as it likes: twenty thousand entries of epoll take a
-//! millisecond, which all others wait for.
+//! Bounds what ringing the sessions' bells may cost a replica. A ring walks past everything that waits on the
+//! bell, and a program may attach as much to its own bell as it likes: twenty thousand entries of epoll take
+//! a millisecond, during which all other sessions wait.
 //!
 //! ```text
-//!   rings of a round take longer than they should    -> in the next rounds each is measured, in time of the processor
-//!   a ring that is measured takes more than it should -> the excess is a debt of its session; faster ones pay it back
-//!   much debt                                          -> the session is rung in turns with others of its kind, between which the replica does
-//!                                                         twenty times as long what others want, until nothing is owed
+//!   rings of a round take longer than they should     -> in the next rounds each is measured, in processor
+//!   time
+//!   a measured ring takes more than it should         -> the excess is a debt of its session; faster rings
+//!   repay it
+//!   much debt                                         -> the session is slow until nothing is owed
+//!   slow sessions                                     -> are rung in turns; between two, the replica does
+//!   other work
+//!                                                        for twenty times as long
 //! ```
-//! So programs of that kind, all together, have a twentieth of the replica's time. They are woken late, and
-//! nobody else is. One slow ring proves nothing: an interrupt, or the host of a virtual machine, takes some
-//! hundred microseconds of anybody's time now and then, and says that it was ours.
+//!
+//! So all slow sessions together take a twentieth of the replica's time. Only they are woken late. One slow
+//! ring proves nothing: an interrupt, or the host of a virtual machine, now and then takes some hundred
+//! microseconds, which are accounted to this thread.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,13 +25,13 @@ use atoll_sys::Clock;
 /// Rings the bells of sessions.
 pub struct Ringer {
     clock: Clock,
-    /// In so many rounds more each ring is measured.
+    /// The number of further rounds in which each ring is measured.
     measured_rounds: u32,
-    /// Sessions that owe something.
+    /// Sessions that owe time.
     debtors: BTreeMap<SessionId, Debtor>,
     /// Slow sessions that are to be rung, in their order.
     turns: VecDeque<SessionId>,
-    /// When the next one has its turn.
+    /// When the next slow session has its turn.
     due: Instant,
     /// When the rings of this round began, and how many there were.
     round: Option<(Instant, u32)>,
@@ -35,20 +40,20 @@ pub struct Ringer {
 #[derive(Default)]
 struct Debtor {
     debt: Duration,
-    /// Has owed so much that it waits for its turn.
+    /// Whether the session has owed so much that it waits for its turn.
     is_slow: bool,
-    /// Bells that are to be rung in its turn.
+    /// A bit for each bell that is to be rung in the session's turn.
     bells: u32,
 }
 
 impl Ringer {
-    /// One that knows nobody.
+    /// Creates a ringer without debtors.
     pub fn new(clock: Clock) -> Ringer {
         let (debtors, turns, due) = (BTreeMap::new(), VecDeque::new(), Instant::ZERO);
         Ringer { clock, measured_rounds: 0, debtors, turns, due, round: None }
     }
 
-    /// Rings a bell by `act`, unless the session has to wait for its turn.
+    /// Rings a bell by calling `act`, unless the session is slow and has to wait for its turn.
     pub fn ring(&mut self, session: SessionId, bell: u32, act: impl FnOnce()) {
         if let Some(slow) = self.debtors.get_mut(&session).filter(|debtor| debtor.is_slow) {
             if slow.bells == 0 {
@@ -67,7 +72,8 @@ impl Ringer {
         self.charge(session, cost);
     }
 
-    /// Ends a round: slow sessions whose turn it is are rung by `act`. Returns how many bells were rung.
+    /// Ends a round: rings slow sessions whose turn it is by calling `act`. Returns how many bells were rung
+    /// in the round.
     pub fn end_round(&mut self, mut act: impl FnMut(SessionId, u32)) -> u64 {
         let mut rung = 0;
         if let Some((began, count)) = self.round.take() {
@@ -97,18 +103,18 @@ impl Ringer {
         rung
     }
 
-    /// The session has ended.
+    /// Forgets a session that has ended.
     pub fn forget(&mut self, session: SessionId) {
         self.debtors.remove(&session);
         self.turns.retain(|waiting| *waiting != session);
     }
 
-    /// When somebody has his turn.
+    /// Returns when the next slow session has its turn; `None` if none waits.
     pub fn next_timeout(&self) -> Option<Instant> {
         (!self.turns.is_empty()).then_some(self.due)
     }
 
-    /// A ring of the session has taken so long.
+    /// Accounts for a ring of the session that took `cost`.
     fn charge(&mut self, session: SessionId, cost: Duration) {
         if cost > SLOW {
             let debtor = self.debtors.entry(session).or_default();
@@ -119,7 +125,7 @@ impl Ringer {
             }
         } else if let Some(debtor) = self.debtors.get_mut(&session) {
             debtor.debt = debtor.debt.saturating_sub(SLOW.saturating_sub(cost));
-            // Who still waits for a turn gets it first.
+            // A session that still waits for a turn gets it first.
             if debtor.debt == Duration::ZERO && debtor.bells == 0 {
                 self.debtors.remove(&session);
             }
@@ -131,26 +137,27 @@ impl Ringer {
     }
 }
 
-/// What it costs this thread, without what others do on the processor meanwhile.
+/// Returns the processor time that `act` costs this thread, without what others do on the processor
+/// meanwhile.
 fn measured(act: impl FnOnce()) -> Duration {
     let before = atoll_sys::processor_time();
     act();
     atoll_sys::processor_time().saturating_sub(before)
 }
 
-/// A ring that takes so long has more to wake than a program has use for. One that wakes another processor in
-/// a virtual machine takes 12 us.
+/// A ring that takes longer has more to wake than a program has use for. A ring that wakes another processor
+/// in a virtual machine takes 12 us.
 const SLOW: Duration = Duration::from_micros(50);
-/// The rest of the time is so many times as long as what slow rings take.
+/// After a slow ring, other work is done for so many times as long as the ring took.
 const SHARE: u32 = 20;
-/// So much of a ring is looked at: whatever takes longer may have been something else.
+/// The most that counts of one ring: whatever takes longer may have been something else.
 const COUNTED_MAX: Duration = Duration::from_micros(200);
-/// Who owes so much is slow: four rings in succession that are far too slow, while what happens now and then
-/// is soon paid back.
+/// The debt of a slow session: four successive rings that are far too slow reach it, while debt of occasional
+/// slow rings is soon repaid.
 const DEBT_SLOW: Duration = Duration::from_micros(600);
-/// Nobody owes more. It takes some twenty fast rings to pay that back.
+/// The limit of a debt, which some twenty fast rings repay.
 const DEBT_MAX: Duration = Duration::from_micros(900);
-/// What the rings of a round take that nobody wonders about, and one of them.
+/// The usual time of all rings of a round is at most this, plus `RING_USUAL` for each ring.
 const ROUND_USUAL: Duration = Duration::from_micros(30);
 const RING_USUAL: Duration = Duration::from_micros(15);
 const MEASURED_ROUNDS: u32 = 16;
@@ -159,7 +166,7 @@ const MEASURED_ROUNDS: u32 = 16;
 mod tests {
     use super::*;
 
-    /// Takes so much time of the processor.
+    /// Uses so much processor time.
     fn work(time: Duration) {
         let begin = atoll_sys::processor_time();
         while atoll_sys::processor_time() - begin < time {}
@@ -175,7 +182,7 @@ mod tests {
         while Clock::kernel().now().since(begin) < Duration::from_millis(400) {
             rounds += 1;
             let slowly = Duration::from_millis(1);
-            // Two of the kind: they share.
+            // Two slow sessions share the turns.
             for session in [HOSTILE, SessionId(3)] {
                 ringer.ring(session, 3, || {
                     work(slowly);
@@ -191,8 +198,8 @@ mod tests {
             });
         }
         assert_eq!(heard[0], rounds, "the other one is rung at once, always");
-        // 400 ms are 19 turns and those until it was known; there may be fewer where others use the
-        // processor.
+        // 400 ms are 19 turns, plus those before the session was known as slow; there may be fewer where
+        // other processes use the processor.
         assert!(heard[1] >= 2 && spent <= 5 * 2 + 20, "{spent} {heard:?} {rounds}");
         ringer.forget(HOSTILE);
         ringer.forget(SessionId(3));
@@ -218,9 +225,9 @@ mod tests {
     #[test]
     fn who_is_slow_is_rung_later_and_forgiven() {
         let mut ringer = Ringer::new(Clock::kernel());
-        // The first one is not measured.
+        // The first ring is not measured.
         assert_eq!(until_slow(&mut ringer), 5);
-        // It waits from now on, and is told when.
+        // The session waits from now on, and the ringer says until when.
         ringer.ring(HOSTILE, 4, || unreachable!());
         assert!(ringer.next_timeout().is_some());
         let (mut rung, clock) = (Vec::new(), Clock::kernel());
@@ -230,7 +237,7 @@ mod tests {
         }
         assert_eq!(rung, [(HOSTILE, 0), (HOSTILE, 4)]);
         assert_eq!(ringer.next_timeout(), None);
-        // When it has been fast for a while it is not slow any more.
+        // A session that was fast for a while is not slow any more.
         let mut at_once = false;
         while !at_once && clock.now() < deadline {
             ringer.ring(HOSTILE, 2, || at_once = true);
@@ -239,7 +246,7 @@ mod tests {
         assert!(at_once);
     }
 
-    /// What took the time was an interrupt, or the host of a virtual machine.
+    /// Occasional slow rings are caused by interrupts, or by the host of a virtual machine.
     #[test]
     fn who_is_slow_now_and_then_is_rung_at_once() {
         let mut ringer = Ringer::new(Clock::kernel());
@@ -256,7 +263,7 @@ mod tests {
         }
     }
 
-    /// What the kernel does with so many entries, and how that is seen.
+    /// Checks what the kernel does with many epoll entries on one bell, and that the ringer would see it.
     #[test]
     fn a_bell_that_much_hangs_on_is_slow() {
         use atoll_sys::epoll::Epoll;

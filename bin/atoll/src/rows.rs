@@ -1,44 +1,45 @@
-//! What does a replica tell about one socket? The rows of `atoll ss`, from replica to supervisor to command
+//! The rows of `atoll ss`: what a replica reports about one socket to the supervisor, and that to the command
 //! line.
 //!
-//! A listing is a sequence of packets `{"rows":[...]}` and ends with `{}`. The supervisor passes them on
-//! unread.
+//! A listing is a sequence of packets `{"rows":[...]}` that ends with `{}`. The supervisor passes them on
+//! without reading them.
 
 use serde::{Deserialize, Serialize};
 
-/// One socket. Fields that a socket of this kind or state does not have are left out of the JSON.
+/// One socket. The JSON leaves out fields that a socket of this kind or state does not have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SocketRow {
     /// `tcp` or `udp`.
     pub proto: String,
-    /// As `ss` writes it: `LISTEN`, `ESTAB`, `SYN-SENT`, `SYN-RECV`, `FIN-WAIT-1`, `FIN-WAIT-2`, `TIME-WAIT`,
-    /// `CLOSE-WAIT`, `LAST-ACK`, `CLOSING`, `UNCONN`.
+    /// State, as `ss` writes it: `LISTEN`, `ESTAB`, `SYN-SENT`, `SYN-RECV`, `FIN-WAIT-1`, `FIN-WAIT-2`,
+    /// `TIME-WAIT`, `CLOSE-WAIT`, `LAST-ACK`, `CLOSING`, `UNCONN`.
     pub state: String,
     /// Bytes that wait for the program; of a listener, connections that wait to be accepted.
     pub recv_q: u64,
     /// Bytes that the peer has not acknowledged; of a listener, its backlog.
     pub send_q: u64,
-    /// Own end, as `198.18.0.2:80` or `[2001:db8::2]:80`; `0.0.0.0`, `[::]` or (both) `*` for any address,
-    /// `*` for any port.
+    /// Local address and port, as `198.18.0.2:80` or `[2001:db8::2]:80`; `0.0.0.0`, `[::]` or (both) `*` for
+    /// any address, `*` for any port.
     pub local: String,
-    /// The other end.
+    /// Remote address and port, written as the local ones are.
     pub peer: String,
-    /// The replica that has it; a listener is listed by every replica.
+    /// The replica that has the socket; a listener is listed by every replica.
     pub replica: u8,
-    /// The session that it belongs to; 0: none any more (a connection that finishes by itself).
+    /// The session that the socket belongs to; 0 for a connection that outlives its session and finishes by
+    /// itself.
     pub session: u32,
-    /// Members of the session that hold it: a bit per member number, 0 if unknown.
+    /// Members of the session that hold the socket: a bit per member number, 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub holders: u64,
-    /// What `ss -i` shows.
+    /// The facts that `ss -i` shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub info: Option<TcpRow>,
-    /// The timer that runs: `on`, `keepalive`, `timewait` or `persist`, with milliseconds left and
+    /// The running timer: `on`, `keepalive`, `timewait` or `persist`; the milliseconds left; the number of
     /// retransmissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timer: Option<(String, u64, u32)>,
-    /// Of a listener: who accepts its connections, as this replica knows them.
+    /// The acceptors of a listener's connections, as this replica knows them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acceptors: Vec<AcceptorRow>,
 }
@@ -47,55 +48,55 @@ pub struct SocketRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AcceptorRow {
-    /// Its session.
+    /// The session of the acceptor.
     pub session: u32,
-    /// Its socket.
+    /// The lease of the acceptor's socket.
     pub lease: u64,
-    /// The replica that estimates its service time and offers it to the others.
+    /// The replica that estimates the acceptor's service time, and offers the acceptor to the others.
     pub home: u8,
-    /// Whether it wants connections.
+    /// Whether the acceptor wants connections.
     pub accepting: bool,
-    /// Service time in microseconds: at its home of all its connections, elsewhere of those that came from
-    /// there.
+    /// Service time in microseconds: at the home replica over all connections of the acceptor, elsewhere over
+    /// those that came from there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_us: Option<u64>,
-    /// Connections that this is made of.
+    /// The number of connections in that estimate.
     pub samples: usize,
-    /// Connections given to it by this replica since it registered first.
+    /// Connections given to the acceptor by this replica since it first registered.
     pub given: u64,
-    /// Of those, not claimed yet.
+    /// Connections given by this replica and not claimed yet.
     pub unclaimed: u32,
-    /// Connections claimed and not closed: at its home of all replicas.
+    /// Connections claimed and not closed; at the home replica, those of all replicas.
     pub open: u32,
 }
 
 // structure: TcpRow: a field for each column
-/// The facts of a TCP connection, in the words of `ss -i`.
+/// The facts of a TCP connection, named as `ss -i` names them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpRow {
-    /// Options agreed on, as ss writes them: `ts`, `sack`, `ecn`.
+    /// Options agreed on, as `ss` writes them: `ts`, `sack`, `ecn`.
     pub options: Vec<String>,
     /// The congestion control: `cubic`, `reno`, `bbr`.
     pub congestion: String,
-    /// Window scales of the peer and of this end, if agreed on.
+    /// Window scales of the peer and of this end, as shift counts, if agreed on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wscale: Option<(u8, u8)>,
     /// Retransmission timeout in milliseconds.
     pub rto_ms: f64,
-    /// Smoothed round-trip time in microseconds; 0: not measured yet.
+    /// Smoothed round-trip time in microseconds; 0 if not measured yet.
     pub rtt_us: u64,
-    /// Its variation.
+    /// Variation of the round-trip time in microseconds.
     pub rttvar_us: u64,
     /// Delayed-ACK timeout in milliseconds.
     pub ato_ms: f64,
-    /// Sending MSS.
+    /// Sending MSS in bytes.
     pub mss: u32,
-    /// Path MTU.
+    /// Path MTU in bytes.
     pub pmtu: u32,
-    /// Receiving MSS.
+    /// Receiving MSS in bytes.
     pub rcvmss: u32,
-    /// Advertised MSS.
+    /// Advertised MSS in bytes.
     pub advmss: u32,
     /// Congestion window in segments.
     pub cwnd: u32,
@@ -116,11 +117,11 @@ pub struct TcpRow {
     pub segs_in: u64,
     /// Segments in flight.
     pub unacked: u32,
-    /// Of those, retransmitted and not acknowledged.
+    /// Segments in flight that were retransmitted and not acknowledged.
     pub retrans: u32,
-    /// Retransmissions since the start.
+    /// Retransmissions since the connection began.
     pub retrans_total: u32,
-    /// Segments taken as lost.
+    /// Segments considered lost.
     pub lost: u32,
     /// Segments selectively acknowledged.
     pub sacked: u32,
@@ -129,7 +130,7 @@ pub struct TcpRow {
 }
 
 impl SocketRow {
-    /// How many plain rows it is as long as: an acceptor has some 150 bytes.
+    /// Returns the row's size, in plain rows: an acceptor has some 150 bytes.
     const fn size(&self) -> usize {
         1 + self.acceptors.len() / 4
     }
@@ -142,22 +143,22 @@ fn is_zero(n: &u64) -> bool {
 /// A packet of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowsPacket {
-    /// Some sockets.
+    /// The rows of some sockets.
     pub rows: Vec<SocketRow>,
 }
 
 /// The packet that ends a listing.
 pub const END: &[u8] = b"{}";
 
-/// Acceptors of a listener that are listed at most, so that a row fits a packet.
+/// The most acceptors listed for a listener, so that a row fits a packet.
 pub const ACCEPTORS_MAX: usize = 1000;
 
 /// Rows per packet: about 600 bytes each, so that a packet is far below the 200 KiB that a socket takes.
 pub const ROWS_PER_PACKET: usize = 64;
 
-/// The packets of a listing, made one by one, [`END`] last.
+/// Returns the packets of a listing, made one by one, [`END`] last.
 ///
-/// For the replica, whose control socket may be full: keep the iterator and go on when it is writable again.
+/// A replica whose control socket is full keeps the iterator, and goes on when the socket is writable again.
 pub fn packets(rows: impl IntoIterator<Item = SocketRow>) -> impl Iterator<Item = Vec<u8>> {
     let mut rows = rows.into_iter().peekable();
     let mut ended = false;

@@ -1,4 +1,4 @@
-//! Where do the stacks of this user live, and who holds a name? The runtime directory and its locks.
+//! The runtime directory, in which the stacks of this user have their files, and the locks on their names.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -11,9 +11,10 @@ use atoll_supervisor::{Paths, StackName, runtime_directory};
 
 use crate::failure::{Failure, OrFail};
 
-/// The runtime directory of this user, which may not exist.
+/// Returns the runtime directory of this user, which may not exist.
 ///
-/// Found out once: a process that enters a user namespace is root there, but its stacks stay where they were.
+/// The answer is computed once: a process that enters a user namespace is root there, but its stacks stay
+/// where they were.
 pub fn directory() -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     let find = || match std::env::var_os(DIRECTORY_VARIABLE).filter(|path| !path.is_empty()) {
@@ -26,21 +27,22 @@ pub fn directory() -> PathBuf {
     DIRECTORY.get_or_init(find).clone()
 }
 
-/// Overrides the runtime directory.
+/// The environment variable that overrides the runtime directory.
 pub const DIRECTORY_VARIABLE: &str = "ATOLL_RUNTIME_DIR";
 
-/// The files of the stack `name` of this user.
+/// Returns the paths of the stack `name` of this user.
 pub fn paths(name: &StackName) -> Paths {
     Paths::new(&directory(), name)
 }
 
-/// The files of the stack `name` of root; `None` where this user's directory was chosen.
+/// Returns the paths of the stack `name` of root; `None` if the environment overrides the runtime directory.
 pub fn roots_paths(name: &StackName) -> Option<Paths> {
     let is_chosen = std::env::var_os(DIRECTORY_VARIABLE).is_some_and(|path| !path.is_empty());
     (!is_chosen).then(|| Paths::new(&runtime_directory(0, None), name))
 }
 
-/// Makes the runtime directory if it is not there, and checks that nobody else can put things into it.
+/// Creates the runtime directory if it does not exist, and checks that no other user can create files in it.
+/// Returns its path; the error says what to change.
 pub fn prepare_directory() -> Result<PathBuf, Failure> {
     let path = directory();
     let uid = rustix::process::geteuid().as_raw();
@@ -64,8 +66,8 @@ pub fn prepare_directory() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// The right to a stack's name, held while the supervisor lives. The kernel takes it back if it dies, so what
-/// a dead supervisor left behind is known to be stale.
+/// The right to a stack's name, held while the supervisor lives. The kernel releases the lock when the
+/// supervisor dies, so what a dead supervisor left behind is known to be stale.
 #[derive(Debug)]
 pub struct NameLock {
     paths: Paths,
@@ -79,7 +81,8 @@ fn write_pid(file: &mut File) -> io::Result<()> {
 }
 
 impl NameLock {
-    /// Takes the name, or says who has it. `directory`: as [`prepare_directory`] gave it.
+    /// Takes the name; the error says which process has it. `directory` is what [`prepare_directory`]
+    /// returned.
     pub fn take(directory: &Path, name: &StackName) -> Result<NameLock, Failure> {
         let paths = Paths::new(directory, name);
         let what = paths.pid.display().to_string();
@@ -88,7 +91,7 @@ impl NameLock {
             .write(true)
             .create(true)
             .truncate(false)
-            // Whoever can open it can lock it, and so keep the name from us.
+            // A process that can open the file can lock it, and so keep the name from us.
             .mode(0o600)
             .open(&paths.pid)
             .or_fail(&what)?;
@@ -109,7 +112,7 @@ impl NameLock {
         Ok(NameLock { paths, file })
     }
 
-    /// Goes on with a name whose lock another supervisor has taken, and left.
+    /// Continues with a name whose lock an earlier supervisor took and left.
     pub fn resume(directory: &Path, name: &StackName, lock: OwnedFd) -> Result<NameLock, Failure> {
         let paths = Paths::new(directory, name);
         let what = paths.pid.display().to_string();
@@ -118,12 +121,12 @@ impl NameLock {
         Ok(NameLock { paths, file })
     }
 
-    /// The lock itself, which lives as long as somebody has it.
+    /// Returns the lock itself, which is held as long as any process has the descriptor.
     pub fn lock(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// The stack's files.
+    /// Returns the stack's paths.
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
@@ -131,19 +134,19 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // The sockets first: whoever finds the name free finds no socket of ours.
+        // Remove the sockets first: a process that finds the name free then finds no socket of ours.
         let _ = fs::remove_file(&self.paths.socket);
         let _ = fs::remove_file(&self.paths.admin);
         let _ = fs::remove_file(&self.paths.pid);
-        // A log that says nothing is no use to anybody.
+        // Remove an empty log, which is of no use.
         if fs::metadata(&self.paths.log).is_ok_and(|log| log.len() == 0) {
             let _ = fs::remove_file(&self.paths.log);
         }
     }
 }
 
-/// Waits for the right to decide who hosts a link, so that of two stacks starting at once one finds the
-/// other.
+/// Waits for the right to decide which stack hosts a link, so that of two stacks that start at once one finds
+/// the other.
 pub fn lock_links(directory: &Path) -> Result<File, Failure> {
     let path = directory.join("links.lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -172,7 +175,7 @@ mod tests {
         drop(lock);
         assert!(!directory.join("web.sock").exists() && !directory.join("web.admin").exists());
         assert!(!directory.join("web.pid").exists());
-        // What a supervisor left behind that was killed is no obstacle.
+        // The files of a killed supervisor are no obstacle.
         fs::write(directory.join("web.pid"), "1\n").unwrap();
         drop(NameLock::take(&directory, &name).unwrap());
         fs::remove_dir_all(&directory).unwrap();

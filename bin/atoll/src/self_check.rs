@@ -1,5 +1,5 @@
-//! `atoll self-check`: which build is this, and does it run on this machine? Asked by a supervisor before
-//! servers of it take over.
+//! `atoll self-check`: reports which build this is, and whether it runs on this machine. A supervisor asks
+//! before servers of the build take over.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,7 +61,7 @@ impl Command {
     }
 }
 
-/// What this build says of itself.
+/// Returns the description of this build.
 pub fn own() -> Build {
     let memory = [
         ("the stack page", STACK_PAGE_BYTES),
@@ -79,14 +79,14 @@ pub fn own() -> Build {
     }
 }
 
-/// The newest version of the ledger that this process knows. `ATOLL_DEBUG_LEDGER` makes it one that knows
-/// less, as a build of before did.
+/// Returns the newest version of the ledger that this process knows. `ATOLL_DEBUG_LEDGER` makes it know only
+/// up to that version, as an older build would.
 pub fn newest_ledger() -> u32 {
     let said = std::env::var("ATOLL_DEBUG_LEDGER").ok().and_then(|text| text.parse().ok());
     said.unwrap_or(LEDGER_VERSION).clamp(LEDGER_OLDEST, LEDGER_VERSION)
 }
 
-/// Does once what servers do all the time.
+/// Does once what servers do all the time; the error says what does not work on this machine.
 fn try_out() -> io::Result<()> {
     let config = LedgerConfig { connections: 1, requests: 1, text_units: 1 };
     let memory = ShmMemory::map(&create_memfd("atoll-check", config.bytes())?, config.bytes(), Access::ReadWrite)?;
@@ -106,7 +106,7 @@ fn try_out() -> io::Result<()> {
     Ok(())
 }
 
-/// The build id of an ELF file of 64 bits; `None`: it has none, or is no such file. elf(5), NT_GNU_BUILD_ID.
+/// Returns the build id (NT_GNU_BUILD_ID, elf(5)) of a 64-bit ELF file; `None` if there is none.
 fn build_id(file: &File) -> Option<String> {
     const PT_NOTE: u32 = 4;
     let mut head = vec![0; 4096];
@@ -131,8 +131,8 @@ fn build_id(file: &File) -> Option<String> {
     })
 }
 
-/// The build id among notes: `[name length u32][contents' length u32][type u32][name][contents]`, both padded
-/// to four octets.
+/// Returns the build id among notes: `[name length u32][contents' length u32][type u32][name][contents]`,
+/// where name and contents are padded to four octets.
 fn build_id_note(mut notes: &[u8]) -> Option<String> {
     const NT_GNU_BUILD_ID: u32 = 3;
     loop {

@@ -1,15 +1,16 @@
-//! How does every server process start, wait, and hear from its supervisor? What replicas, link servers and
-//! connection managers have in common.
+//! What every server process has in common: how it starts, waits, and hears from its supervisor.
 //!
 //! ```text
 //!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
 //!   loop   one round of the work of each server in the process
 //!          now and then: requests of the supervisor, counters
-//!          nothing to do for any of them: spin for a while, then sleep on {bells, control sockets, timer, devices}
+//!          nothing to do for any of them: spin for a while,
+//!            then sleep on {bells, control sockets, timer, devices}
 //! ```
-//! A process has one server; that of replicas (`host.rs`) may have several, which know each other as if they
-//! were apart. What the four kinds of server have in common is here: how they start ([`OwnProcess`]), and how
-//! they count, end and hand over ([`Role`]).
+//!
+//! A process has one server, except that a process for replicas (`host.rs`) may have several, which interact
+//! as if they were in processes of their own. All four kinds of server start in one way ([`OwnProcess`]), and
+//! count, end and hand over in one way ([`Role`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,19 +31,19 @@ use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
 use crate::setup::{LEFT, OwnSetup, ProcessSetup, READY, Setup, UP};
 
-/// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not
-/// take is offered again.
+/// Time between two looks at the control socket while there is work, and delay before a ring or a socket that
+/// was full is offered its data again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
-/// Time between two publications of the counters, and two looks at the steering table.
+/// Time between two publications of the counters, and between two looks at the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
-/// Requests of the supervisor that a server which serves carries out before its next round.
+/// The most requests of the supervisor that a serving server carries out before its next round.
 const REQUESTS_AT_ONCE: u32 = 16;
-/// Batches taken of what others have said last, before the end, at most.
+/// The most batches of others' last messages that are taken before the end.
 const DRAIN_ROUNDS: usize = 4096;
-/// Longest request of the supervisor.
+/// Longest request of the supervisor in bytes.
 const REQUEST_MAX: usize = 4096;
 
-/// Kinds of tokens; the rest of a token is the server's number in its process.
+/// Kinds of epoll tokens: a token is the server's number in its process times `TOKEN_KINDS`, plus the kind.
 const TOKEN_DEVICE: u64 = 0;
 const TOKEN_BELL: u64 = 1;
 const TOKEN_CONTROL: u64 = 2;
@@ -50,27 +51,27 @@ const TOKEN_KINDS: u64 = 4;
 const TOKEN_TIMER: u64 = u64::MAX;
 const TOKEN_INTAKE: u64 = u64::MAX - 1;
 
-/// Whether to go on.
+/// Whether a server goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
-    /// It is over.
+    /// The server stops.
     Stop,
-    /// Somebody else goes on with it, and finds a ledger of this version.
+    /// Another process goes on with this server, and gets a ledger of this version.
     Leave(u32),
 }
 
-/// What every server is given, in the order of `setup.rs`, and what more there is.
+/// The descriptors and memories that a server inherits, in the order of `setup.rs`.
 pub struct Inherited {
     control: unix::Channel,
-    /// The stack page, for reading.
+    /// The stack page, mapped read-only.
     pub stack: StackPage<ShmMemory>,
-    /// What it says.
+    /// The facts on the stack page.
     pub facts: StackFacts,
     /// The server's own page.
     pub page: ReplicaPage<ShmMemory>,
     bell: OwnedFd,
-    /// The keys that servers share, for reading.
+    /// The keys that servers share, mapped read-only.
     pub secrets: ShmMemory,
     /// The rings to and from other servers.
     pub mesh: Mesh,
@@ -78,13 +79,13 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the `descriptors` that the supervisor passed when the process of server `me` was started;
-    /// `pairs`: as in its setup.
+    /// Takes the `descriptors` that the supervisor passed when it started the process of server `me`; `pairs`
+    /// is the list in its setup. Fails if they are too few, or not what they should be.
     pub fn take(descriptors: usize, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
         Inherited::of(process::take_inherited(descriptors)?, me, pairs)
     }
 
-    /// What these descriptors of server `me` are.
+    /// Maps and sorts the descriptors of server `me`; `pairs` is the list in its setup.
     pub fn of(descriptors: Vec<OwnedFd>, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
         let mut rest = descriptors.into_iter();
         let control = unix::Channel::from(next(&mut rest)?);
@@ -98,23 +99,24 @@ impl Inherited {
         Ok(Inherited { control, stack, facts, page, bell, secrets, mesh, rest })
     }
 
-    /// The next of what only some servers are given.
+    /// Takes the next of the descriptors that only some kinds of servers get. Fails if there is none.
     pub fn next(&mut self) -> io::Result<OwnedFd> {
         next(&mut self.rest)
     }
 
-    /// The next `count` of them.
+    /// Takes the next `count` of the descriptors that only some kinds of servers get. Fails if they are
+    /// fewer.
     pub fn take_next(&mut self, count: usize) -> io::Result<Vec<OwnedFd>> {
         (0..count).map(|_| self.next()).collect()
     }
 
-    /// A clock that agrees with those of the other processes of the stack.
+    /// Returns a clock that agrees with those of the other processes of the stack.
     pub fn clock(&self) -> Clock {
         clock_of(&self.facts)
     }
 }
 
-/// A clock that agrees with those of the other processes of the stack.
+/// Returns a clock that agrees with those of the other processes of the stack.
 pub fn clock_of(facts: &StackFacts) -> Clock {
     let [tsc0, ns0, mult, _] = facts.calibration;
     Clock::new(Calibration { tsc0, ns0, mult })
@@ -126,25 +128,25 @@ fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
 
 /// How a process is to run.
 pub struct ProcessConfig<'a> {
-    /// What `ps` shows.
+    /// The name that `ps` shows.
     pub name: &'a str,
-    /// What it may do.
+    /// The kind of server, which decides about privileges.
     pub kind: Kind,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
     pub batch: bool,
-    /// How late its timer may be.
+    /// How late the timer of the process may fire.
     pub slack: Duration,
-    /// Whether somebody takes over when the supervisor has died, so that it waits for that.
+    /// Whether a guardian starts another supervisor when this one has died, so that the process outlives it.
     pub guarded: bool,
-    /// The user that it becomes; `None`: it stays the supervisor's.
+    /// The user that the process becomes; `None` keeps the supervisor's user.
     pub becomes: Option<Becomes>,
 }
 
 impl<'a> ProcessConfig<'a> {
-    /// How a process is to run that is told this. `name`: what `ps` shows; `kind`: what it may do; `slack`:
-    /// how late its timer may be.
+    /// Makes the configuration of a process with this setup. `name` is what `ps` shows; `kind` decides about
+    /// privileges; `slack` is how late its timer may fire.
     pub fn of(name: &'a str, kind: Kind, slack: Duration, setup: &ProcessSetup) -> ProcessConfig<'a> {
         ProcessConfig {
             name,
@@ -169,15 +171,16 @@ struct Waiting {
     clock: Clock,
     epoll: Epoll,
     timer: LazyTimer,
-    /// Watches the control socket alone, until the supervisor has said everything. Without it, what wakes a
-    /// server is watched when that is so.
+    /// Watches the control socket alone, until the supervisor has said everything. If this is `None`, a
+    /// server's bell and device are watched once it serves.
     briefing: Option<Epoll>,
-    /// It outlives its supervisor.
+    /// Whether the process outlives its supervisor.
     guarded: bool,
 }
 
 impl Waiting {
-    /// With a timer, and nothing else yet.
+    /// Sets name, processor and scheduling policy of the process, and creates a timer, and an epoll instance
+    /// that watches only that.
     fn new(clock: Clock, config: &ProcessConfig<'_>) -> io::Result<Waiting> {
         sched::set_name(config.name)?;
         if let Some(cpu) = config.cpu {
@@ -193,57 +196,60 @@ impl Waiting {
     }
 }
 
-/// What each server has for itself, also where there are several in a process.
+/// The state of one server that does not depend on its kind. A process may have several.
 pub struct ServerProcess {
     control: unix::Channel,
     bell: OwnedFd,
-    /// The own page.
+    /// The server's own page.
     pub page: ReplicaPage<ShmMemory>,
-    /// What predecessors have counted.
+    /// The counters that predecessors left.
     tally: Tally,
     /// Decides how long to spin.
     pub patience: SpinPolicy,
-    /// Packets for the supervisor that its socket did not take yet.
+    /// Packets for the supervisor that its socket has not taken yet.
     pub answers: VecDeque<Vec<u8>>,
-    /// Bells of others rung.
+    /// The number of bells of others that this server has rung.
     pub bells_rung: u64,
     sleeps: u64,
     rounds: u64,
     busy_nanos: u64,
     sleep_word: u32,
     publish_at: Instant,
-    /// Something has happened that the counters on the page do not tell.
+    /// Whether something has happened that the counters on the page do not show yet.
     unpublished: bool,
-    /// It outlives its supervisor.
+    /// Whether the server outlives its supervisor.
     guarded: bool,
-    /// It serves: the supervisor has said everything that there was to say.
+    /// Whether the server serves: the supervisor has said everything that there was to say.
     pub is_ready: bool,
-    /// It is to leave as soon as its answers are out, and to write its ledger in this version.
+    /// The ledger version to write when leaving; `Some` once the server was asked to leave, which it does as
+    /// soon as its answers are sent.
     leaving: Option<u32>,
-    /// It has nothing to do, and whether that is a reason to spin.
+    /// `Some` while the server is idle; the flag says whether to spin before sleeping.
     waits: Option<bool>,
-    /// Of the one server of a process: what that sleeps with.
+    /// What the process sleeps with, held here until a [`Process`] of this one server takes it.
     waiting: Option<Waiting>,
     doorbells: Doorbells,
 }
 
-/// The bells by which sessions ring a replica, one of each. What other programs hang on the bell of one slows
-/// nobody down but that one.
+/// The bells by which sessions ring a replica, one per session, so that whatever a program attaches to its
+/// bell slows down only its own ring.
 ///
-/// They are watched only before the next sleep: a replica that succeeds another one is busy, and has many at
+/// New bells are watched only before the next sleep: a replica that succeeds another one is busy, and gets
+/// many bells at once.
 /// once.
 #[derive(Default)]
 struct Doorbells {
     all: BTreeMap<u32, OwnedFd>,
     /// Sessions whose bells are not watched yet. They may have ended.
     new: Vec<u32>,
-    /// Bells of sessions that have ended, which are still watched: others have the same files open.
+    /// Bells of sessions that have ended. They are still watched, because other processes have the same files
+    /// open.
     old: Vec<OwnedFd>,
 }
 
 impl Doorbells {
-    /// Watches those that have come, and those that have gone no more. Whatever the kernel refuses is tried
-    /// again. Returns whether that is so.
+    /// Watches new bells, and stops watching those of ended sessions. Tries again later what the kernel
+    /// refuses, and returns whether anything is left to try.
     fn settle(&mut self, epoll: &Epoll, token: u64) -> bool {
         for bell in self.old.drain(..) {
             // It may not have been watched yet.
@@ -261,24 +267,23 @@ impl Doorbells {
 }
 
 impl ServerProcess {
-    /// The session rings this bell from now on.
+    /// Watches `doorbell`, which the session rings from now on.
     pub fn watch(&mut self, session: u32, doorbell: OwnedFd) {
         let bells = &mut self.doorbells;
         bells.old.extend(bells.all.insert(session, doorbell));
         bells.new.push(session);
     }
 
-    /// The session has ended.
+    /// Stops watching the bell of a session that has ended.
     pub fn unwatch(&mut self, session: u32) {
         let bells = &mut self.doorbells;
         bells.old.extend(bells.all.remove(&session));
     }
 
-    /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a
+    /// Prepares the one server of a process, and gives up all privileges. `device` wakes the server when a
     /// frame has come.
     ///
-    /// To be called when all descriptors are taken, and before anything that others have written is looked
-    /// at.
+    /// Call after receiving all descriptors and before reading shared memory.
     pub fn settle(
         inherited: Inherited,
         config: &ProcessConfig<'_>,
@@ -297,7 +302,7 @@ impl ServerProcess {
         Ok(ServerProcess { waiting: Some(waiting), ..ServerProcess::new(inherited) })
     }
 
-    /// One of several, in a process that has settled.
+    /// Creates one of several servers, in a process that has given up its privileges already.
     pub fn new(inherited: Inherited) -> ServerProcess {
         let now = inherited.clock().now();
         ServerProcess {
@@ -323,12 +328,12 @@ impl ServerProcess {
         }
     }
 
-    /// Says on the page who this is.
+    /// Writes the server's number and epoch on its page.
     pub fn announce(&self, server: u8, epoch: u32) {
         self.page.announce(ReplicaId(server), Epoch(epoch));
     }
 
-    /// Sends what waits for the supervisor, as far as its socket takes it.
+    /// Sends packets that wait for the supervisor, as many as its socket takes.
     fn send_answers(&mut self) -> io::Result<()> {
         while let Some(packet) = self.answers.front() {
             match self.control.send(packet, &[]) {
@@ -340,7 +345,7 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// A round has taken from `now` to `then`.
+    /// Accounts for a round that has taken from `now` to `then`.
     fn account(&mut self, now: Instant, then: Instant, busy: bool) {
         self.rounds += 1;
         if busy {
@@ -352,7 +357,7 @@ impl ServerProcess {
         }
     }
 
-    /// Nobody in the process has anything to do. Whether to spin for this one.
+    /// Notes that no server of the process has anything to do. Returns whether to spin for this one.
     fn spins(&mut self, now: Instant) -> bool {
         match self.waits {
             Some(_) => self.patience.goes_on(now),
@@ -360,12 +365,12 @@ impl ServerProcess {
         }
     }
 
-    /// Puts what this life has counted on the page, on top of what those before it have.
+    /// Puts a counter on the page: what this incarnation has counted, plus what earlier ones have.
     pub fn publish_stat(&self, stat: Stat, value: u64) {
         self.page.set_stat(stat, self.tally.with(stat, value));
     }
 
-    /// Puts the counters on the page that all servers have.
+    /// Puts on the page the counters that all kinds of servers have.
     fn publish(&mut self, now: Instant) {
         self.unpublished = false;
         self.page.set_heartbeat(now.as_nanos());
@@ -380,69 +385,69 @@ impl ServerProcess {
     }
 }
 
-/// What a kind of server does, and how it does it.
+/// The part of a server that depends on its kind.
 pub trait Role {
-    /// In how many rounds it gets rid of what it has kept, at most, when it is succeeded: nobody waits long
-    /// for one that takes nothing.
+    /// The most rounds in which a server sends what it has kept when it is succeeded, so that the successor
+    /// does not wait long for a receiver that takes nothing.
     const HAND_OVER_ROUNDS: usize = 4096;
 
-    /// What it has for itself.
+    /// Returns the state that does not depend on the kind of server.
     fn server(&mut self) -> &mut ServerProcess;
 
-    /// The same, to look at.
+    /// Returns the state that does not depend on the kind of server, for reading.
     fn own(&self) -> &ServerProcess;
 
-    /// One turn of everything. Returns whether there was anything to do.
+    /// Does one round of all work. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool>;
 
-    /// What others are told before it sleeps. Returns how many bells were rung.
+    /// Sends what others must know before this server sleeps. Returns how many bells were rung.
     fn before_sleep(&mut self, now: Instant) -> u64;
 
-    /// Tells those who send to it whether its bell is wanted: if `word` is odd.
+    /// Writes the sleep word where senders look: an odd `word` says that the server's bell is wanted.
     fn set_sleep_word(&mut self, word: u32);
 
-    /// Whether something waits for which nobody will ring. Asked after the sleep word was set.
+    /// Returns whether there is work for which no sender will ring. Call after the sleep word was set.
     fn is_ready(&self) -> bool;
 
-    /// When to wake up at the latest.
+    /// Returns when to wake up at the latest.
     fn next_timeout(&mut self, now: Instant) -> Option<Instant>;
 
-    /// Looks at what changes seldom. Every 50 ms of work.
+    /// Reads state that changes seldom. Called every 50 ms while the server works.
     fn refresh(&mut self);
 
-    /// Says what it counts itself.
+    /// Calls `put` for each counter of this kind of server.
     fn count(&self, put: impl FnMut(Stat, u64));
 
-    /// Puts its own counters on the page.
+    /// Puts the counters of this kind of server on the page.
     fn publish(&mut self) {
         let own = self.own();
         self.count(|stat, value| own.publish_stat(stat, value));
     }
 
-    /// The highest sleep word that a predecessor has left where those look who send to it, if it is not the
-    /// page's.
+    /// Returns the highest sleep word that a predecessor has left where senders look, which may differ from
+    /// the one on the page.
     fn past_sleep_word(&self) -> u32;
 
-    /// What wakes it when a frame has come from outside, where that is not watched from the start.
+    /// Returns the device that wakes the server when a frame has come, unless that is watched from the start.
     fn device(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Takes over what a predecessor has left. It has been told of everything that there is now.
-    /// `blamed`: who died by its own fault.
+    /// Takes over what a predecessor has left; the supervisor has described everything else before. `blamed`
+    /// says whether the predecessor died by its own fault.
     fn adopt(&mut self, _now: Instant, _blamed: bool) -> io::Result<()> {
         Ok(())
     }
 
-    /// A round of getting rid of what a successor would not find. Returns whether there is more of it.
+    /// Does one round of sending what a successor would not find. Returns whether there is more to send.
     fn pass_on(&mut self, _now: Instant) -> bool {
         false
     }
 
-    /// Writes the ledger, if it has one, in this version.
+    /// Converts the ledger, if this kind has one, to this version.
     fn write_ledger(&mut self, _version: u32) {}
 
-    /// Another process is going to succeed this one.
+    /// Prepares for a successor in another process, which reads a ledger of version `ledger`.
     fn hand_over(&mut self, now: Instant, ledger: u32) {
         for _ in 0..Self::HAND_OVER_ROUNDS {
             if !self.pass_on(now) {
@@ -453,18 +458,18 @@ pub trait Role {
         self.write_ledger(ledger);
     }
 
-    /// Takes up to a batch of what others have said last: those whose frames it carries have ended before.
-    /// Returns whether there was any.
+    /// Takes up to a batch of the last messages of others, which have ended already. Returns whether there
+    /// were any.
     fn drain(&mut self, _now: Instant) -> bool {
         false
     }
 
-    /// Says its own last words.
+    /// Sends the server's own last frames and messages.
     fn close(&mut self, _now: Instant) {}
 
-    /// The stack ends.
+    /// Ends the server because the stack ends.
     fn finish(&mut self, now: Instant) {
-        // What others left is no more than rings hold.
+        // The others have ended, so there is no more than their rings hold.
         for _ in 0..DRAIN_ROUNDS {
             if !self.drain(now) {
                 break;
@@ -473,11 +478,11 @@ pub trait Role {
         self.close(now);
     }
 
-    /// Does what the supervisor asks, besides what all servers are asked. What it has to say goes to
+    /// Carries out a request of the supervisor that is not common to all servers. Answers go to
     /// [`ServerProcess::answers`].
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<()>;
 
-    /// Tells everybody the new sleep word.
+    /// Sets the sleep word, on the page and where senders look.
     fn change_sleep_word(&mut self, word: u32) {
         let server = self.server();
         server.sleep_word = word;
@@ -485,7 +490,7 @@ pub trait Role {
         self.set_sleep_word(word);
     }
 
-    /// What is done now and then: the supervisor's requests, the counters.
+    /// Publishes counters that are due, and carries out the supervisor's requests. Returns whether to go on.
     fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
         let server = self.server();
         if now >= server.publish_at {
@@ -496,10 +501,10 @@ pub trait Role {
         }
         self.server().send_answers()?;
         let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
-        // What comes behind the request to leave is for the successor, who is told of everything.
+        // Requests behind the one to leave are for the successor, to which everything is repeated.
         let mut turns = 0;
         while self.server().leaving.is_none() {
-            // Programs that come and go make requests, too: others are served in between.
+            // Programs that come and go cause requests, too; others are served in between.
             if self.server().is_ready && turns >= REQUESTS_AT_ONCE {
                 break;
             }
@@ -511,11 +516,12 @@ pub trait Role {
                     let Ok(request) = Request::decode(&packet[..len]) else { continue };
                     if let Request::Adopt { blamed } = request {
                         self.adopt(now, blamed)?;
-                        // Who dies soon has said what became of the connections.
+                        // A server about to exit has already reported what became of the connections.
                         self.publish();
                         let server = self.server();
                         if server.guarded {
-                            // Whoever takes over knows of this process, which was not so when it started.
+                            // A supervisor that takes over knows of this process, which was not so when it
+                            // started.
                             process::outlive_parent()?;
                         }
                         server.is_ready = true;
@@ -542,35 +548,35 @@ pub trait Role {
     }
 }
 
-/// A kind of server that has a process of its own. What is alike in the starts of all of them is in [`main`].
+/// A kind of server that has a process of its own. [`main`] does what is common to their starts.
 pub trait OwnProcess: Role + Sized {
-    /// What it is told.
+    /// The setup on the command line.
     type Setup: OwnSetup;
-    /// What it is given besides what all servers are.
+    /// The descriptors that only this kind of server gets.
     type Given;
-    /// What it is called, for people.
+    /// The name of this kind of server, for people.
     const NAME: &'static str;
-    /// What its process is called, and its number.
+    /// The name of the process, without the number that follows it.
     const PROCESS: &'static str;
 
-    /// Takes the descriptors that only this kind is given.
+    /// Takes the descriptors that only this kind of server gets.
     fn take(setup: &Self::Setup, inherited: &mut Inherited) -> io::Result<Self::Given>;
 
-    /// What it may do.
+    /// Returns the kind of server, which decides about privileges.
     fn kind(given: &Self::Given) -> Kind;
 
-    /// What wakes it when a frame has come.
+    /// Returns the queue that wakes the server when a frame has come, if it has one.
     fn queue(given: &Self::Given) -> Option<BorrowedFd<'_>>;
 
-    /// Begins, when all privileges are given up.
+    /// Creates the server once all privileges are given up.
     fn start(setup: &Self::Setup, given: Self::Given, stack: Surroundings, server: ServerProcess) -> io::Result<Self>;
 }
 
 /// What a server sees of its stack.
 pub struct Surroundings {
-    /// The stack page, for reading.
+    /// The stack page, mapped read-only.
     pub page: StackPage<ShmMemory>,
-    /// What it said at the start.
+    /// The facts that were on the stack page at the start.
     pub facts: StackFacts,
     /// The rings to and from other servers.
     pub mesh: Mesh,
@@ -578,7 +584,8 @@ pub struct Surroundings {
     pub clock: Clock,
 }
 
-/// Runs a server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+/// Runs a server with the descriptors and the setup of the supervisor until it is told to stop. Returns the
+/// exit status of the process.
 pub fn main<R: OwnProcess>(setup: &R::Setup) -> ExitCode {
     run(&format!("{} {}", R::NAME, setup.process().index), start::<R>(setup))
 }
@@ -601,11 +608,11 @@ fn start<R: OwnProcess>(setup: &R::Setup) -> io::Result<R> {
     Ok(role)
 }
 
-/// Where a process gets more servers from.
+/// The source of more servers for a process.
 pub struct Intake<R> {
-    /// The supervisor's end of it gives them, one a packet, with their descriptors.
+    /// The socket over which the supervisor gives servers, one per packet, with their descriptors.
     pub control: unix::Channel,
-    /// What a packet means.
+    /// Creates a server from a packet and its descriptors.
     pub take: fn(&[u8], Vec<OwnedFd>) -> io::Result<R>,
 }
 
@@ -613,7 +620,7 @@ pub struct Intake<R> {
 pub struct Process<R> {
     waiting: Waiting,
     members: Vec<Member<R>>,
-    /// The number of the next one.
+    /// The number of the next server.
     next: u64,
     intake: Option<Intake<R>>,
     /// When to look at control sockets and counters again.
@@ -623,16 +630,15 @@ pub struct Process<R> {
 struct Member<R> {
     number: u64,
     role: R,
-    /// It serves, and what wakes it is watched.
+    /// Whether the server serves, and its bell and device are watched.
     serves: bool,
 }
 
 impl<R: Role> Process<R> {
-    /// A process that is given servers by and by settles down, and gives up all privileges. `page`: where it
-    /// says so, and what it dies of if it does not keep to it.
+    /// Prepares a process that gets servers one after another, and gives up all privileges. Its confinement,
+    /// and a violation of it, are reported on `page`.
     ///
-    /// To be called when all descriptors are taken, and before anything that others have written is looked
-    /// at.
+    /// Call after receiving all descriptors and before reading shared memory.
     pub fn settle(
         clock: Clock,
         config: &ProcessConfig<'_>,
@@ -647,7 +653,7 @@ impl<R: Role> Process<R> {
         Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })
     }
 
-    /// The process of one server, which has settled.
+    /// Creates the process of one server, for which [`ServerProcess::settle`] has been called.
     fn of(mut role: R) -> io::Result<Process<R>> {
         let waiting = role.server().waiting.take();
         let waiting = waiting.ok_or_else(|| io::Error::other("a server that has not settled"))?;
@@ -657,11 +663,11 @@ impl<R: Role> Process<R> {
         Ok(process)
     }
 
-    /// One server more. It serves once the supervisor says that this is all: before that a replica would
-    /// answer for connections that it does not know yet. Returns its number.
+    /// Adds a server and returns its number. The server serves once the supervisor says that this is all:
+    /// before that a replica would answer for connections that it does not know yet.
     fn add(&mut self, mut role: R) -> u64 {
-        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come
-        // again.
+        // A predecessor may have died asleep, and others may have rung for that sleep, so its sleep word is
+        // not used again.
         let (page, rings) = (role.server().page.sleep_word(), role.past_sleep_word());
         let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
         role.change_sleep_word(last.wrapping_add(1) & !1);
@@ -672,7 +678,7 @@ impl<R: Role> Process<R> {
         number
     }
 
-    /// Serves until all have left or were told to stop, or the supervisor goes away.
+    /// Serves until all servers have left or were told to stop, or the supervisor goes away.
     pub fn serve(mut self) -> io::Result<()> {
         let clock = self.waiting.clock;
         let mut now = clock.now();
@@ -693,12 +699,12 @@ impl<R: Role> Process<R> {
             }
             let mut spins = false;
             for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
-                // Each is asked: it is told by this that it waits.
+                // Asks every server; asking also starts its idle period.
                 spins |= role.server().spins(now);
             }
             if spins {
                 let then = now;
-                // The application may be waiting for this very core.
+                // The application may be waiting for this very processor.
                 sched::yield_now();
                 now = clock.now();
                 for Member { role, .. } in &mut self.members {
@@ -711,7 +717,7 @@ impl<R: Role> Process<R> {
         }
     }
 
-    /// Hears what the supervisor says to each server and to the process.
+    /// Handles the supervisor's requests to each server and to the process. Returns whether to go on.
     fn look(&mut self, now: Instant) -> io::Result<Verdict> {
         self.look_at = now + CONTROL_EVERY;
         let mut at = 0;
@@ -732,12 +738,12 @@ impl<R: Role> Process<R> {
         self.take_in()
     }
 
-    /// A server begins to serve.
+    /// Makes the server at `at` serve.
     fn begin(&mut self, at: usize) -> io::Result<()> {
         let Some(member) = self.members.get_mut(at) else { return Ok(()) };
         member.serves = true;
         if self.waiting.briefing.take().is_some() {
-            // What wakes the only one is watched from the start.
+            // The bell and the device of the only server are watched from the start.
             return Ok(());
         }
         let (epoll, first) = (&self.waiting.epoll, member.number * TOKEN_KINDS);
@@ -747,7 +753,7 @@ impl<R: Role> Process<R> {
         epoll.add(&member.role.server().bell, first + TOKEN_BELL, eventfd::WATCHED)
     }
 
-    /// A server does not serve any more.
+    /// Removes a server that was told to stop, or leaves.
     fn end(&mut self, at: usize, now: Instant, verdict: Verdict) -> io::Result<()> {
         let Member { mut role, serves, .. } = self.members.remove(at);
         if let (Verdict::Leave(ledger), true) = (verdict, serves) {
@@ -756,7 +762,8 @@ impl<R: Role> Process<R> {
             role.server().publish(now);
         }
         if serves && self.intake.is_some() {
-            // The supervisor has the same files open, so that closing ours does not take them out of the set.
+            // The supervisor has the same files open, so closing ours does not remove them from the epoll
+            // set.
             if let Some(device) = role.device() {
                 self.waiting.epoll.delete(device)?;
             }
@@ -766,13 +773,13 @@ impl<R: Role> Process<R> {
             }
         }
         if matches!(verdict, Verdict::Leave(_)) {
-            // Behind everything: from here on somebody else may write where this one has written.
+            // This comes last: from here on a successor may write to the memory of this server.
             role.server().control.send(LEFT, &[])?;
         }
         Ok(())
     }
 
-    /// Takes servers that the supervisor gives.
+    /// Takes the servers that the supervisor gives.
     fn take_in(&mut self) -> io::Result<Verdict> {
         let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
         loop {
@@ -785,7 +792,7 @@ impl<R: Role> Process<R> {
                     if let Some(member) = self.members.last_mut() {
                         self.waiting.epoll.add(&member.role.server().control, token, EventFlags::IN)?;
                     }
-                    // It may have been told everything meanwhile.
+                    // The new server's requests may have come meanwhile.
                     self.look_at = self.waiting.clock.now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Verdict::Go),
@@ -794,7 +801,7 @@ impl<R: Role> Process<R> {
         }
     }
 
-    /// Sleeps until a bell, a device, the supervisor or the timer wakes it.
+    /// Sleeps until a bell, a device, the supervisor or the timer wakes the process.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         if let Some(briefing) = &self.waiting.briefing {
             briefing.wait(&mut [epoll::EMPTY; 1], None)?;
@@ -810,12 +817,13 @@ impl<R: Role> Process<R> {
             role.change_sleep_word(asleep);
         }
         if let Some(member) = self.members.first_mut() {
-            // Partner: who sends fences between the store into the ring and the look at the sleep word.
+            // Pairs with the fence of a sender between its store into the ring and its read of the sleep
+            // word.
             member.role.server().page.0.fence();
         }
         let is_ready = self.members.iter().any(|member| member.serves && member.role.is_ready());
         if !is_ready {
-            // Whom nobody watches may have rung.
+            // Bells that are not watched may have been rung.
             let mut deadline = unwatched.then_some(now + CONTROL_EVERY);
             let mut answers = false;
             for Member { role, serves, .. } in &mut self.members {
@@ -823,7 +831,7 @@ impl<R: Role> Process<R> {
                 let server = role.server();
                 answers |= !server.answers.is_empty();
                 let answers_at = (!server.answers.is_empty()).then_some(now + CONTROL_EVERY);
-                // Who sleeps for long has told what happened before.
+                // A server publishes its counters before it sleeps for long.
                 let publish_at = server.unpublished.then_some(server.publish_at).filter(|_| *serves);
                 server.sleeps += u64::from(*serves);
                 deadline = [deadline, timeout, answers_at, publish_at].into_iter().flatten().min();
@@ -850,12 +858,12 @@ impl<R: Role> Process<R> {
     }
 }
 
-/// Serves as the one server of a process, until told to stop. `name`: who fails, for people.
+/// Runs the one server of a process until it is told to stop. `name` names the server in messages to people.
 fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
     report(name, role.and_then(Process::of).and_then(Process::serve))
 }
 
-/// How a process ends. `name`: who it is, for people.
+/// Returns the exit status of a process, and logs its error. `name` names the process in messages to people.
 pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,

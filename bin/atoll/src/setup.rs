@@ -1,7 +1,6 @@
-//! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed
-//! order.
+//! What a server gets from the supervisor when it starts: facts as JSON, and descriptors in a fixed order.
 //!
-//! Descriptors, from number 3 on, without gaps; of a replica, in the packet with its setup:
+//! Descriptors, from number 3 on, without gaps; those of a replica come in the packet with its setup:
 //!
 //! ```text
 //!   control socket (SOCK_SEQPACKET, nonblocking)
@@ -11,16 +10,22 @@
 //!   keys of all servers (sealed)
 //!   memory that it shares with another server  one for each of `pairs`, in that order (`mesh.rs`)
 //!   ledger, LEDGER_BYTES                       of a replica only
-//!   TAP queue                                  of a replica or IP server: only if `has_tap`; of a connection manager: none
-//!   bells of all servers, by number            of a replica or IP server: `servers` of them; of a link server: those of its `peers`
-//!                                              only; of a connection manager: those of all CMs, then those of the replicas
-//!   bells of the replicas                      of a replica only: once more, because it may not copy descriptors
+//!   TAP queue                                  of a link server: always; of a replica or IP server: only if
+//!                                              `has_tap`; of a connection manager: none
+//!   bells of all servers, by number            of a replica or IP server: `servers` of them; of a link
+//!   server:
+//!                                              those of its `peers` only; of a connection manager: those of
+//!                                              all CMs, then those of the replicas
+//!   bells of the replicas                      of a replica only: once more, because it may not copy
+//!   descriptors
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
-//!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
+//!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, however many replicas the peer
+//!   has
 //! ```
-//! A process for replicas starts with three only: a socket on which it is given replicas, one a packet, the
-//! stack page, and a page of its own, which says how it is confined. Servers are numbered as in
+//!
+//! A process for replicas starts with only three: a socket over which it is given replicas, one per packet;
+//! the stack page; and a page of its own, which says how it is confined. Servers are numbered as in
 //! `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::page::REPLICAS_MAX;
@@ -30,19 +35,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::mesh::RING_STRIDE;
 
-/// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started
-/// by a supervisor of another one.
+/// Version of the setups, the order of descriptors, and the requests. A supervisor may start servers of
+/// another build.
 pub const SETUP_VERSION: u32 = 3;
-/// Bytes of one direction of a link: a ring for every pair of replicas.
+/// Bytes of one direction of a link, which has a ring for every pair of replicas.
 const LINK_SIDE_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
-/// Bytes of a link.
+/// Bytes of the memory of a link.
 pub const LINK_BYTES: usize = 2 * LINK_SIDE_BYTES;
-/// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual
+/// The most TCP payload bytes of a frame that the link cuts: an IP packet of 64 KiB without its longest usual
 /// headers.
 pub const SEGMENT_MAX: u32 = 65_535 - 20 - 60;
 
-/// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the
-/// other stack.
+/// Returns the offset in the link memory of the ring from replica `from` of the stack at `sender` to replica
+/// `to` of the other stack.
 pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
     (sender as usize) * LINK_SIDE_BYTES + (from * REPLICAS_MAX + to) * RING_STRIDE
 }
@@ -50,66 +55,66 @@ pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
 /// The command line of a process that the supervisor starts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SetupArgs<S: Setup + Clone + Send + Sync + 'static> {
-    /// Its number; for people who look at the process list.
+    /// The number of the process, for people who look at the process list.
     #[arg(long)]
     pub index: u8,
-    /// Everything else.
+    /// The setup as JSON.
     #[arg(long, value_parser = <S as Setup>::from_json)]
     pub setup: S,
 }
 
-/// What a process is told on its command line.
+/// The setup that a process gets on its command line.
 pub trait Setup: Serialize + DeserializeOwned {
-    /// What every process is told.
+    /// Returns the part of the setup that every process gets.
     fn process(&self) -> &ProcessSetup;
 
-    /// Reads the value of `--setup`.
+    /// Reads the value of `--setup`; the error says what is wrong with it.
     fn from_json(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The value of `--setup`.
+    /// Returns the value of `--setup`.
     fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data has a JSON form")
     }
 }
 
-/// What a server in a process of its own is told there.
+/// The setup that a server in a process of its own gets on the command line.
 pub trait OwnSetup: Setup {
-    /// The subcommand.
+    /// The name of the subcommand.
     const COMMAND: &'static str;
 
-    /// What every such server is told.
+    /// Returns the part of the setup that every such server gets.
     fn server(&self) -> &ServerSetup;
 
-    /// The same, to be filled in.
+    /// Returns the part of the setup that every such server gets, to be filled in.
     fn server_mut(&mut self) -> &mut ServerSetup;
 }
 
-/// The user that servers run as, where the stack is root's.
+/// The user that servers run as if the stack is root's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerUser {
-    /// Number of the user, which is not root.
+    /// The number of the user, which is not 0.
     pub uid: u32,
-    /// Its group.
+    /// The number of the user's group.
     pub gid: u32,
 }
 
-/// What every process is told when it starts.
+/// The setup that every process gets when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSetup {
-    /// Name of the stack.
+    /// The name of the stack.
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
-    /// The user that it becomes; `None`: it stays the supervisor's.
+    /// The user that the process becomes; `None` keeps the supervisor's user.
     #[serde(default)]
     pub user: Option<ServerUser>,
-    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    /// Whether the process outlives the supervisor, because a guardian keeps what the next one needs.
     pub guarded: bool,
-    /// How many descriptors are inherited, for `take_inherited`.
+    /// The number of inherited descriptors, for `take_inherited`.
     pub descriptors: usize,
-    /// Own number among those of its kind; of a link server, also that of its queue.
+    /// The process's number among those of its kind; a link server's is also that of its queue.
     pub index: u8,
     /// The processor to run on.
     pub cpu: Option<usize>,
@@ -117,68 +122,69 @@ pub struct ProcessSetup {
     pub batch_scheduling: bool,
 }
 
-/// What every server in a process of its own is told when it starts.
+/// The setup that every server in a process of its own gets when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSetup {
-    /// What its process is told.
+    /// The setup of the server's process.
     #[serde(flatten)]
     pub process: ProcessSetup,
-    /// Own number among the servers.
+    /// The server's number among all servers.
     pub server: u8,
-    /// The servers with which it shares memory: a descriptor each, in this order.
+    /// The servers with which this one shares memory: a descriptor each, in this order.
     pub pairs: Vec<u8>,
-    /// Own incarnation.
+    /// The epoch of the server.
     pub epoch: u32,
 }
 
-/// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
+/// The setup that a process for replicas gets when it starts. Its replicas come later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSetup {
-    /// What every process is told.
+    /// The setup that every process gets.
     #[serde(flatten)]
     pub process: ProcessSetup,
-    /// It stands by, to be given the replicas of another one that has died; so many octets of its memory are
-    /// to be there then.
+    /// `Some` for a standby, which later gets the replicas of a process that has died: the octets of its
+    /// memory that are to be resident by then.
     #[serde(default)]
     pub standby: Option<u64>,
     /// Whether replicas may come with a TAP queue.
     pub has_tap: bool,
 }
 
-/// What a replica is told when it starts. What all processes of the stack share is on the stack page.
+/// The setup that a replica gets when it starts. What all processes of the stack share is on the stack page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaSetup {
-    /// Own number.
+    /// The replica's number.
     pub index: u8,
-    /// How many replicas the stack has.
+    /// The number of replicas in the stack.
     pub replicas: u8,
-    /// How many servers it has, replicas included.
+    /// The number of servers in the stack, replicas included.
     pub servers: u8,
-    /// Own incarnation.
+    /// The epoch of the replica.
     pub epoch: u32,
-    /// The servers with which it shares memory: a descriptor each, in this order.
+    /// The servers with which the replica shares memory: a descriptor each, in this order.
     pub pairs: Vec<u8>,
-    /// The incarnations of all replicas, by number.
+    /// The epochs of all replicas, by number.
     pub epochs: Vec<u32>,
-    /// Whether there is a TAP queue.
+    /// Whether the replica gets a TAP queue.
     pub has_tap: bool,
-    /// How many connection managers the stack has.
+    /// The number of connection managers in the stack.
     pub managers: u8,
-    /// The server that has the connection manager for this replica; `None`: it has it itself.
+    /// The server with the connection manager for this replica; `None` if the replica has its own.
     pub manager: Option<u8>,
-    /// The incarnation of that one.
+    /// The epoch of that server.
     pub manager_epoch: u32,
     /// Whether connection managers are in processes of their own.
     pub managers_apart: bool,
-    /// The server that has IP for this replica, where that is another one.
+    /// The server with IP for this replica; `None` if the replica has its own.
     pub ip_server: Option<u8>,
-    /// How many IP servers in processes of their own there are.
+    /// The number of IP servers in processes of their own.
     pub ip_servers: u8,
-    /// The server that has the queue for this replica, or the IP server that knows; `None`: it needs none.
+    /// The server with the queue for this replica, or the IP server that knows it; `None` if the replica
+    /// needs none.
     pub link_server: Option<u8>,
-    /// The largest TCP text of a frame that the link cuts into segments, 0 if it cuts none.
+    /// The most TCP payload bytes of a frame that the link cuts into segments; 0 if it cuts none.
     pub segment_max: u32,
-    /// Whether frames may arrive at a replica that does not own their flow group, which then passes them on.
+    /// Whether a frame may arrive at a replica that does not own its flow group, which then passes it on.
     pub software_steering: bool,
     /// The shared-memory link to another stack, if there is one.
     pub link: Option<LinkSetup>,
@@ -186,64 +192,64 @@ pub struct ReplicaSetup {
     pub recovery: RecoveryMode,
 }
 
-/// What a link server in a process of its own is told when it starts.
+/// The setup that a link server in a process of its own gets when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkServerSetup {
-    /// What every server is told.
+    /// The setup that every server gets.
     #[serde(flatten)]
     pub common: ServerSetup,
-    /// The replica that gets what belongs to no flow, or whose IP server does.
+    /// The replica that gets frames of no flow, directly or from its IP server.
     pub first_replica: u8,
-    /// The servers that it gives frames to, and gets them from: the replicas or, where IP is apart, the IP
-    /// servers. Replicas take turns.
+    /// The servers to and from which the link server passes frames: the replicas or, where IP is apart, the
+    /// IP servers, which share the replicas in turns.
     pub peers: Vec<u8>,
 }
 
-/// What an IP server in a process of its own is told when it starts.
+/// The setup that an IP server in a process of its own gets when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpServerSetup {
-    /// What every server is told.
+    /// The setup that every server gets.
     #[serde(flatten)]
     pub common: ServerSetup,
-    /// All IP servers, by their numbers among the servers.
+    /// The server numbers of all IP servers.
     pub ip_servers: Vec<u8>,
-    /// How many servers there are.
+    /// The number of servers in the stack.
     pub servers: u8,
-    /// Whether there is a TAP queue.
+    /// Whether the server gets a TAP queue.
     pub has_tap: bool,
-    /// The server that has the queue; it itself, if there is one.
+    /// The server that has the queue; this server itself if it has one.
     pub link_server: u8,
 }
 
-/// What a connection manager in a process of its own is told when it starts.
+/// The setup that a connection manager in a process of its own gets when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerSetup {
-    /// What every server is told.
+    /// The setup that every server gets.
     #[serde(flatten)]
     pub common: ServerSetup,
-    /// How many of them there are.
+    /// The number of connection managers.
     pub managers: u8,
 }
 
-/// A shared-memory link. The other stack is there once its stack page has facts, and gone when it has none.
+/// A shared-memory link. The other stack is present while its stack page has facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkSetup {
-    /// Which end this stack is.
+    /// The end of the link that this stack has.
     pub side: LinkSide,
 }
 
-/// The two ends of a link, by who made its memory.
+/// The two ends of a link, by which stack made its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkSide {
-    /// The stack that made it.
+    /// The stack that made the link's memory.
     Host = 0,
-    /// The stack that joined.
+    /// The stack that joined the link.
     Guest = 1,
 }
 
 impl LinkSide {
-    /// The other end.
+    /// Returns the other end.
     pub const fn other(self) -> LinkSide {
         match self {
             LinkSide::Host => LinkSide::Guest,
@@ -253,12 +259,12 @@ impl LinkSide {
 }
 
 impl ReplicaSetup {
-    /// Reads the packet by which a process is given a replica.
+    /// Reads the packet by which a process is given a replica; the error says what is wrong with it.
     pub fn from_json(text: &[u8]) -> Result<ReplicaSetup, String> {
         serde_json::from_slice(text).map_err(|error| error.to_string())
     }
 
-    /// That packet.
+    /// Returns the packet by which a process is given this replica.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data has a JSON form")
     }
@@ -326,35 +332,37 @@ impl OwnSetup for ManagerSetup {
 
 /// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
-/// The last packet of a server that was asked to hand over. It touches nothing any more that it was given.
+/// The last packet of a server that was asked to hand over. The server touches nothing after it that it was
+/// given.
 pub const LEFT: &[u8] = br#"{"left":true}"#;
-/// The packet that a process for replicas sends when it may be given some.
+/// The packet that a process for replicas sends when it can be given replicas.
 pub const UP: &[u8] = br#"{"up":true}"#;
 
-/// What a replica says when nothing of a session that has ended needs its memory any more: this, and the
-/// session's number.
+/// The beginning of a replica's packet about a session that has ended and whose memory it does not need any
+/// more; the session's number follows.
 const OVER: &[u8] = b"over";
 
-/// Says it.
+/// Returns the packet that says that a replica does not need the memory of an ended session any more.
 pub fn over(session: u32) -> Vec<u8> {
     [OVER, &session.to_le_bytes()].concat()
 }
 
-/// Which session is over; `None`: the packet says something else.
+/// Returns the session whose memory a replica does not need any more; `None` if the packet says something
+/// else.
 pub fn is_over(packet: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(packet.strip_prefix(OVER)?.try_into().ok()?))
 }
 
-/// What a replica says when its predecessors have died of a session again and again: this, and the session's
-/// number.
+/// The beginning of a replica's packet about a session of which its predecessors have died again and again;
+/// the session's number follows.
 const CUT_OFF: &[u8] = b"cut off";
 
-/// Says it.
+/// Returns the packet that says that a session is cut off.
 pub fn cut_off(session: u32) -> Vec<u8> {
     [CUT_OFF, &session.to_le_bytes()].concat()
 }
 
-/// Which session is cut off; `None`: the packet says something else.
+/// Returns the session that is cut off; `None` if the packet says something else.
 pub fn is_cut_off(packet: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(packet.strip_prefix(CUT_OFF)?.try_into().ok()?))
 }
@@ -415,8 +423,8 @@ mod tests {
         assert_eq!(ManagerSetup::from_json(&setup.to_json()), Ok(setup));
     }
 
-    /// A server of one build is started by a supervisor of another one, in both directions: these are the
-    /// names that version 3 has.
+    /// A supervisor of one build may start a server of another, older or newer one: these are the field names
+    /// of version 3.
     #[test]
     fn what_processes_share_stands_beside_what_only_some_are_told() {
         let of_process =
@@ -437,7 +445,7 @@ mod tests {
         let manager = ManagerSetup { common: common(), managers: 2 };
         let text = format!(r#"{of_server},"managers":2}}"#);
         assert_eq!((value(&manager.to_json()), ManagerSetup::from_json(&text)), (value(&text), Ok(manager)));
-        // One that says no user is of a build from before there was one.
+        // A setup without a user comes from a build that did not have this field yet.
         let text = text.replace(r#""user":{"uid":990,"gid":991},"#, "");
         assert_eq!(ManagerSetup::from_json(&text).unwrap().process().user, None);
     }

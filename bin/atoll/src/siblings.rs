@@ -1,9 +1,9 @@
-//! What do the replicas of a stack tell and ask each other, besides passing on frames? Messages over a
-//! channel for each pair (P3, N8).
+//! Messages between the replicas of a stack, besides the frames that they pass on. Each pair has a channel
+//! (P3, N8).
 //!
-//! A replica that starts greets the others, and those who hear from the supervisor that one has started again
-//! greet that one. Afterwards each tells the others what it alone was told: who a neighbour is, what a path
-//! takes. What a sibling says is hostile until `Ip` finds it plausible.
+//! A replica that starts greets the others, and they greet it when they hear from the supervisor that it has
+//! started again. Afterwards each replica spreads what it alone has learned: the hardware address of a
+//! neighbour, the MTU of a path. A message of a sibling is hostile until `Ip` finds it plausible.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -24,12 +24,13 @@ use atoll_wire::Mac;
 
 use crate::mesh::Mesh;
 
-/// Messages of each sibling handled before the rest of the loop gets its turn.
+/// The most messages of each sibling that are handled before the rest of the loop gets its turn.
 const BATCH: usize = 64;
-/// Who has not answered a greeting for so long is not counted. A sibling answers as soon as it runs.
+/// How long a sibling may take to answer a greeting before it is not counted. A sibling answers as soon as it
+/// runs.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 
-/// What is asked of a sibling is rare, so microthreads of all kinds are kept on the heap.
+/// Requests to siblings are rare, so microthreads of all kinds are kept on the heap.
 type Thread = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The channels of one replica to the others of its stack.
@@ -37,15 +38,15 @@ pub struct Siblings {
     me: ReplicaId,
     own: Epoch,
     dispatcher: Dispatcher<ShmMemory, Transport<ShmMemory>, Thread>,
-    /// Bells, by number of the peer.
+    /// The bells of the siblings, by number of the peer.
     bells: Vec<OwnedFd>,
-    /// Siblings that have answered the greeting: a bit for each peer.
+    /// A bit for each peer that has answered the greeting.
     greeted: Rc<Cell<u64>>,
 }
 
 impl Siblings {
-    /// The channels of replica `me`, whose siblings are the others of `epochs`. `bells`: of all replicas, the
-    /// own included. Each sibling is greeted in the first turn.
+    /// Creates the channels of replica `me` to the others of `epochs`. `bells` are those of all replicas,
+    /// `me` included. Each sibling is greeted in the first turn.
     pub fn new(mesh: &Mesh, me: ReplicaId, epochs: &[Epoch], bells: Vec<OwnedFd>, now: Instant) -> Siblings {
         let own = epochs.get(usize::from(me.0)).copied().unwrap_or_default();
         let mut dispatcher = Dispatcher::new(own, Limits::default(), now);
@@ -58,7 +59,7 @@ impl Siblings {
             if sibling == me.0 {
                 continue;
             }
-            // Every two replicas talk; peers have the numbers that follow from that.
+            // Every two replicas talk; the numbers of peers follow from that.
             let Some((memory, place)) = mesh.channel(sibling.into()) else { break };
             let channel = Channel::resume(memory, place, own, epoch);
             let peer = siblings.dispatcher.add_peer(channel, epoch);
@@ -68,7 +69,7 @@ impl Siblings {
         siblings
     }
 
-    /// The sibling's process has ended: what it was asked is not answered.
+    /// Notes that the process of a sibling has ended, so that requests to it are not answered.
     pub fn gone(&mut self, sibling: ReplicaId) {
         if let Some(peer) = self.peer(sibling) {
             self.dispatcher.peer_gone(peer);
@@ -76,7 +77,7 @@ impl Siblings {
         }
     }
 
-    /// The sibling was started again, in this epoch.
+    /// Notes that a sibling was started again, in this epoch.
     pub fn restarted(&mut self, sibling: ReplicaId, epoch: Epoch, now: Instant) {
         self.gone(sibling);
         if let Some(peer) = self.peer(sibling) {
@@ -85,28 +86,29 @@ impl Siblings {
         }
     }
 
-    /// The peer that a replica is; `None` for this one, and for what is none.
+    /// Returns the number of a replica as a peer; `None` for this replica, and for numbers that are no
+    /// replica's.
     fn peer(&self, sibling: ReplicaId) -> Option<PeerId> {
         let before = u32::from(sibling.0).checked_sub(u32::from(sibling.0 > self.me.0))?;
         (sibling != self.me && (before as usize) < self.bells.len()).then_some(PeerId(before))
     }
 
-    /// In the next turn.
+    /// Greets a sibling in the next turn.
     fn greet(&mut self, peer: PeerId, sibling: ReplicaId, epoch: Epoch, now: Instant) {
         let router = self.dispatcher.router().clone();
         let hello = Message::Hello { replica: self.me, epoch: self.own };
         let expected = Message::Hello { replica: sibling, epoch };
         let greeting = greet(router, peer, hello, expected, now + GREETING_TIME, self.greeted.clone());
-        // There is room: those to earlier incarnations have ended.
+        // There is room: greetings to earlier incarnations have ended.
         let _ = self.dispatcher.spawn(Box::pin(greeting));
     }
 
-    /// Handles what siblings say. Returns whether there was anything.
+    /// Handles messages of siblings. Returns whether there were any.
     pub fn turn(&mut self, now: Instant, transport: &mut Transport<ShmMemory>) -> bool {
         !self.bells.is_empty() && self.dispatcher.turn(now, transport, BATCH)
     }
 
-    /// Tells the siblings what this replica has heard about neighbours and paths since the last time.
+    /// Tells the siblings what this replica has learned about neighbours and paths since the last call.
     pub fn spread_news(&mut self, transport: &mut Transport<ShmMemory>) {
         while let Some(update) = transport.ip_mut().poll_neighbour() {
             self.tell(neighbour_message(update));
@@ -116,36 +118,36 @@ impl Siblings {
         }
     }
 
-    /// Makes visible what was sent, and rings the bells of sleeping siblings. Returns how many were rung.
+    /// Makes sent messages visible, and rings the bells of sleeping siblings. Returns how many were rung.
     pub fn publish(&mut self) -> u64 {
         let bells = &self.bells;
         self.dispatcher.publish(|peer| {
-            // A full counter of the eventfd means that the sibling has been told 2^64 times already.
+            // A full counter of the eventfd means that the sibling was rung 2^64 times already.
             let _ = eventfd::ring(&bells[peer.0 as usize]);
         })
     }
 
-    /// Tells the siblings that the bell is wanted.
+    /// Tells the siblings that this replica wants to be rung.
     pub fn fall_asleep(&mut self) {
         self.dispatcher.fall_asleep();
     }
 
-    /// Tells the siblings that it is not.
+    /// Tells the siblings that this replica does not need to be rung.
     pub fn wake_up(&mut self) {
         self.dispatcher.wake_up();
     }
 
-    /// Whether there is something to handle.
+    /// Returns whether there are messages to handle.
     pub fn is_ready(&self) -> bool {
         self.dispatcher.is_ready()
     }
 
-    /// When the next turn is due even if nobody rings.
+    /// Returns when the next turn is due even if no sibling rings.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.dispatcher.next_timeout()
     }
 
-    /// What was counted.
+    /// Returns the counters of the channels.
     pub fn stats(&self) -> [(Stat, u64); 6] {
         let counts = self.dispatcher.counts();
         [
@@ -158,7 +160,7 @@ impl Siblings {
         ]
     }
 
-    /// Tells all siblings. What one does not take is counted; news get lost without harm.
+    /// Sends a message to all siblings. A message that does not fit is counted; its loss does no harm.
     fn tell(&mut self, message: Message) {
         for peer in 0..self.bells.len() as u32 {
             let _ = self.dispatcher.notify(PeerId(peer), message);
@@ -166,7 +168,7 @@ impl Siblings {
     }
 }
 
-/// Asks a sibling whether it is there, and counts it if it says that it is who it should be.
+/// Greets a sibling, and counts it if it answers with the expected number and epoch.
 async fn greet(
     router: CallRouter<ShmMemory>,
     peer: PeerId,
@@ -205,7 +207,7 @@ fn neighbour_message(update: NeighbourUpdate) -> Message {
     Message::Neighbour { addr: Addr::v4(update.addr), mac: update.mac.0, basis }
 }
 
-/// The news in a message; `None` if it is about no IPv4 neighbour.
+/// Returns the update in a message; `None` if the message is not about an IPv4 neighbour.
 fn neighbour_update(message: Message) -> Option<NeighbourUpdate> {
     let Message::Neighbour { addr, mac, basis } = message else { return None };
     let basis = match basis {
