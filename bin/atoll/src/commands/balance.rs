@@ -1,4 +1,4 @@
-//! `atoll balance`: by which rules do processes get connections?
+//! `atoll balance`: shows or changes the rules by which processes get connections.
 
 use std::process::ExitCode;
 
@@ -23,10 +23,10 @@ pub struct Balance {
     /// By how much what another replica offers counts as slower than it is.
     #[arg(long, value_name = "N")]
     tariff: Option<u16>,
-    /// How long a process takes: median or average of its last connections.
+    /// How the service time of a process is estimated: median or average of its last connections.
     #[arg(long, value_parser = estimate)]
     estimate: Option<Estimate>,
-    /// Of how many connections.
+    /// The number of connections in an estimate.
     #[arg(long, value_name = "N")]
     window: Option<u16>,
     /// Microseconds between two estimates.
@@ -38,13 +38,13 @@ pub struct Balance {
     /// When an offer begins and ceases to count, in percent.
     #[arg(long, value_name = "HIGH,LOW", value_parser = watermarks)]
     watermarks: Option<[u16; 2]>,
-    /// As JSON (docs/cli.md).
+    /// Print JSON (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
 }
 
 impl Balance {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let changes = BalanceRules {
             scheme: self.scheme,
@@ -65,7 +65,7 @@ impl Balance {
     }
 }
 
-/// A line for each rule, in the words of the configuration.
+/// Returns a line for each rule, with the configuration's keys.
 fn text(rules: &BalanceRules) -> String {
     let rows = [
         ("scheme", rules.scheme.map(|scheme| scheme.to_string())),

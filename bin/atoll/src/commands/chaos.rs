@@ -1,5 +1,5 @@
-//! `atoll chaos`: does a stack survive what may happen to its servers? It happens to them, at random, and
-//! what came of it is told.
+//! `atoll chaos`: kills, stops and moves servers of a stack at random, and reports whether the stack
+//! survives.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -47,23 +47,23 @@ pub struct Chaos {
     /// How much time passes between two deeds in the mean.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     every: Duration,
-    /// What decides all that is random, but for what depends on the moment.
+    /// The seed of all random choices that do not depend on timing.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// As JSON (docs/cli.md).
+    /// Print JSON (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
 }
 
-/// What is done to servers.
+/// What is done to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Kill,
-    /// And lets it go on after this time.
+    /// The server is stopped, and continued after this time.
     Stop(Duration),
 }
 
-/// What may be done.
+/// The kinds of deeds that are allowed.
 #[derive(Clone, Copy, Debug)]
 struct Kinds {
     kill: bool,
@@ -81,43 +81,43 @@ struct Victim {
     recovery: RecoveryReport,
 }
 
-/// What has happened.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Report {
-    /// The stack.
+    /// The name of the stack.
     stack: String,
-    /// With it and the same stack, the same is done.
+    /// The seed; it makes another run on such a stack do the same.
     seed: u64,
-    /// How long it took.
+    /// The duration of the run in seconds.
     seconds: f64,
-    /// Servers killed, and stopped.
+    /// The number of servers killed, and stopped.
     kills: u64,
     stops: u64,
-    /// Supervisors killed.
+    /// The number of supervisors killed.
     takeovers: u64,
-    /// Deeds that were done to two servers at once.
+    /// The number of deeds that hit two servers at once.
     pairs: u64,
-    /// Times that replicas were asked to be in other processes, and moves that came of it.
+    /// The number of requests to place replicas differently, and of moves that resulted.
     rearrangements: u64,
     moves: u64,
-    /// Servers that were started again, for any other reason, by name.
+    /// The number of restarts of each server, moves not included, by name.
     restarts: BTreeMap<String, u64>,
-    /// Of recoveries that were watched to their ends, in milliseconds.
+    /// The number of recoveries that were watched to their ends, and their times in milliseconds.
     recoveries: u64,
     recovery_median_ms: f64,
     recovery_p99_ms: f64,
     recovery_max_ms: f64,
-    /// Connections at the end; and what became of those of replicas that died.
+    /// The number of connections at the end, and what became of those of replicas that died.
     connections: u64,
     connections_kept: u64,
     connections_lost: u64,
     connections_quarantined: u64,
-    /// Servers that did not come back.
+    /// The names of servers that did not come back.
     missing: Vec<String>,
 }
 
 impl Chaos {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let seed = match self.seed {
             Some(seed) => seed,
@@ -159,7 +159,7 @@ impl Chaos {
     }
 }
 
-/// One run.
+/// The state of one run.
 struct Course<'a> {
     name: &'a StackName,
     supervisor: SupervisorClient,
@@ -167,12 +167,12 @@ struct Course<'a> {
     signals: Signals,
     interrupted: bool,
     before: StatusReport,
-    /// Crashes of each server, the last time that it was seen to serve.
+    /// The crashes of each server when it was last seen to serve.
     crashes: BTreeMap<String, u64>,
-    /// Those that are stopped, and when they go on.
+    /// Stopped processes, and when they are continued.
     stopped: Vec<(Instant, OwnedFd)>,
     recoveries: Vec<u64>,
-    /// Replicas on their way.
+    /// The thread that waits for replicas to move.
     moving: Option<thread::JoinHandle<Result<(), Failure>>>,
     report: Report,
 }
@@ -201,7 +201,8 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Does something to one or two servers that serve, or to where replicas are. Nothing if there are none.
+    /// Does something to one or two serving servers, or to the placement of replicas. Does nothing if no
+    /// server serves.
     fn act(&mut self, Kinds { kill, stop, moves, supervisor }: Kinds) -> Result<(), Failure> {
         let status = self.watch()?;
         let moves = moves && status.replicas.len() > 1;
@@ -230,13 +231,14 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// For how long a server is stopped: mostly for moments, sometimes for so long that it is replaced.
+    /// Returns how long a server is stopped: mostly a moment, sometimes so long that it is replaced.
     fn pause(&mut self) -> Duration {
         let micros = [1000, 50_000, 500_000, 4_000_000][self.rng.below(4) as usize];
         Duration::from_micros(self.rng.below(micros).into())
     }
 
-    /// Returns whether it was done: the server may have died by itself, and its number may be another's.
+    /// Kills or stops a server. Returns whether that was done: the server may have died by itself, and its
+    /// process number may be another's.
     fn do_to(&mut self, victim: &Victim, deed: Deed) -> Result<bool, Failure> {
         let Ok(process) = process::pidfd_open(victim.pid) else { return Ok(false) };
         if !is_atoll(victim.pid) {
@@ -261,7 +263,8 @@ impl<'a> Course<'a> {
         Ok(true)
     }
 
-    /// Has replicas elsewhere, one way or another, while the rest goes on.
+    /// Asks for another placement of replicas in the background, unless such a request is still being carried
+    /// out.
     fn rearrange(&mut self, status: &StatusReport) -> Result<(), Failure> {
         if self.moving.as_ref().is_some_and(|moving| !moving.is_finished()) {
             return Ok(());
@@ -273,7 +276,7 @@ impl<'a> Course<'a> {
         let name = stack_name(&status.stack.name).map_err(Failure::new)?;
         let scales = self.rng.below(2) == 0;
         self.report.rearrangements += 1;
-        // On a connection of its own: this one is needed to look on.
+        // The thread has a connection of its own; this one is needed for watching.
         self.moving = Some(thread::spawn(move || {
             let supervisor = SupervisorClient::connect(&name)?.with_patience(MOVE_TIME)?;
             let done = if scales { supervisor.scale(Some(number)) } else { supervisor.relocate(some, to) };
@@ -282,15 +285,15 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// Waits until replicas that were asked to be elsewhere are there.
+    /// Waits until requested moves of replicas are done, and returns their error.
     fn await_moves(&mut self) -> Result<(), Failure> {
         let Some(moving) = self.moving.take() else { return Ok(()) };
         let moved = moving.join().unwrap_or_else(|_| Err(Failure::new("who has moved replicas has failed")));
-        // A supervisor that was killed may have taken the request with it.
+        // A supervisor that was killed may have lost the request.
         if self.report.takeovers > 0 { Ok(()) } else { moved }
     }
 
-    /// Has replicas where they were at the start.
+    /// Moves replicas back to where they were at the start.
     fn restore(&self) -> Result<(), Failure> {
         if self.report.rearrangements == 0 {
             return Ok(());
@@ -309,7 +312,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// Lets time pass, in which those that were stopped go on and recoveries are noticed.
+    /// Waits for `time`, continues stopped servers meanwhile, and watches recoveries.
     fn wait(&mut self, time: Duration) -> Result<(), Failure> {
         let end = Instant::now() + time;
         loop {
@@ -317,7 +320,7 @@ impl<'a> Course<'a> {
             self.stopped.retain(|(until, process)| {
                 let is_over = *until <= now;
                 if is_over {
-                    // Who has been replaced meanwhile does not hear it.
+                    // A process that has been replaced meanwhile does not get it.
                     let _ = process::send_signal(process, Signal::CONT);
                 }
                 !is_over
@@ -330,7 +333,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Notes recoveries that have come to their ends.
+    /// Records recoveries that have ended. Returns the current status.
     fn watch(&mut self) -> Result<StatusReport, Failure> {
         let status = self.status()?;
         for victim in victims(&status) {
@@ -343,13 +346,13 @@ impl<'a> Course<'a> {
         Ok(status)
     }
 
-    /// What the supervisor says, or the next one if it is killed meanwhile.
+    /// Asks the supervisor for its status, or the next supervisor if it is killed meanwhile.
     fn status(&mut self) -> Result<StatusReport, Failure> {
         let deadline = Instant::now() + RETURN_TIME;
         loop {
             match self.supervisor.status() {
                 Err(failure) if Instant::now() >= deadline => return Err(failure),
-                // It has died with the answer.
+                // The supervisor died before it answered.
                 Err(_) => {
                     thread::sleep(LOOK_EVERY);
                     self.supervisor = SupervisorClient::connect(self.name)?.with_patience(ANSWER_TIME)?;
@@ -366,11 +369,11 @@ impl<'a> Course<'a> {
         Ok(self.interrupted)
     }
 
-    /// Lets everybody go on, waits until all serve again, and tells what there was.
+    /// Continues all stopped servers, waits until all serve again, and returns the report.
     fn finish(mut self, seed: u64, start: Instant) -> Result<Report, Failure> {
         let seconds = start.elapsed().as_secs_f64();
         for (_, process) in self.stopped.drain(..) {
-            // It may have been replaced.
+            // The process may have been replaced.
             let _ = process::send_signal(&process, Signal::CONT);
         }
         self.await_moves()?;
@@ -424,7 +427,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// All servers, always in the same order.
+/// Returns all servers, always in one order.
 fn victims(status: &StatusReport) -> Vec<Victim> {
     let victim = |ServerView { kind, index, pid, epoch, recovery, .. }: ServerView<'_>| Victim {
         name: format!("{kind} {index}"),
@@ -435,13 +438,13 @@ fn victims(status: &StatusReport) -> Vec<Victim> {
     status.servers().map(victim).collect()
 }
 
-/// A counter of all replicas.
+/// Returns the sum of a counter over all replicas.
 fn sum(status: &StatusReport, name: &str) -> u64 {
     status.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
 }
 
-/// Whether a process is one of a stack, as far as what it calls itself tells: the number of one that has died
-/// may be another's.
+/// Returns whether a process belongs to a stack, judged by its name: the number of a dead process may be
+/// another's.
 fn is_atoll(pid: u32) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let program = words.split(|octet| *octet == 0).next().unwrap_or_default();
@@ -473,7 +476,7 @@ fn text(report: &Report) -> String {
     out
 }
 
-/// A time with its unit.
+/// Parses a time with its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 =
@@ -489,15 +492,15 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 const SUPERVISOR: &str = "supervisor";
-/// How long a supervisor may take to answer, before another one is asked.
+/// How long a supervisor may take to answer before another one is asked.
 const ANSWER_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(2);
-/// How long replicas may take to be elsewhere.
+/// How long a move of replicas may take.
 const MOVE_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(60);
-/// Between two looks at the stack.
+/// The time between two looks at the stack.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long servers may take to come back at the end.
 const RETURN_TIME: Duration = Duration::from_secs(20);
-/// Four weeks.
+/// The longest run that can be requested: four weeks, in milliseconds.
 const TIME_MAX_MS: u64 = 28 * 24 * 3_600_000;
 
 #[cfg(test)]

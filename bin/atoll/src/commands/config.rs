@@ -1,4 +1,4 @@
-//! `atoll config`: what can be configured, and what is the default?
+//! `atoll config`: prints the configuration of a stack, with all defaults.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let file = self.options.load()?;
         self.options.validate(&file)?;

@@ -1,4 +1,4 @@
-//! `atoll down`: how does a stack end?
+//! `atoll down`: ends a stack.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub struct Down {
 }
 
 impl Down {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         if !self.all {
             end(&self.name)?;
@@ -44,5 +44,5 @@ fn end(name: &StackName) -> Result<(), Failure> {
     }
 }
 
-/// Longer than the supervisor gives its replicas.
+/// How long to wait for the end of a stack, which is longer than the supervisor gives its replicas.
 const DOWN_TIME: Duration = Duration::from_secs(10);

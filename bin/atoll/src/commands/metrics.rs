@@ -1,5 +1,5 @@
-//! `atoll metrics`: what does a monitoring system get to know of a stack? The numbers of
-//! `atoll status --json`, as Prometheus reads them.
+//! `atoll metrics`: exports the numbers of `atoll status --json` to a monitoring system, in a format that
+//! Prometheus reads.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let Some(address) = self.listen else {
             print!("{}", text(SupervisorClient::connect(&self.name)?.status()?)?);
@@ -41,7 +41,7 @@ impl Metrics {
         let listener = TcpListener::bind(address).or_fail(format!("listening on {address}"))?;
         complain!("atoll: serving http://{}/metrics", listener.local_addr().or_fail("the own address")?);
         loop {
-            // Who has gone again, or is too slow, is none of the next one's business.
+            // A client that has gone, or is too slow, does not affect the next one.
             if let Ok((client, _)) = listener.accept() {
                 let _ = serve(client, || text(SupervisorClient::connect(&self.name)?.status()?));
             }
@@ -49,7 +49,7 @@ impl Metrics {
     }
 }
 
-/// Answers one request. A stack that is not there is 503, and the next look finds it when it is.
+/// Answers one request. The answer is 503 if the stack is not up; the next request tries again.
 fn serve(mut client: TcpStream, text: impl FnOnce() -> Result<String, Failure>) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
@@ -69,7 +69,7 @@ fn serve(mut client: TcpStream, text: impl FnOnce() -> Result<String, Failure>) 
     client.write_all(body.as_bytes())
 }
 
-/// What a client says up to the empty line, or as much as a request for this may be long.
+/// Reads from a client up to the empty line, or to the longest length of a request.
 fn head(client: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut part = [0; 1024];
@@ -82,7 +82,7 @@ fn head(client: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// The path of a GET, without what is behind a question mark; `None` if it is none (RFC 9112 §3).
+/// Returns the path of a GET request without its query; `None` for anything else (RFC 9112 §3).
 fn target(head: &[u8]) -> Option<String> {
     let line = String::from_utf8_lossy(head.split(|octet| *octet == b'\r').next()?).into_owned();
     let mut words = line.split(' ');
@@ -91,7 +91,7 @@ fn target(head: &[u8]) -> Option<String> {
     is_get.then(|| target.split('?').next().unwrap_or_default().to_owned())
 }
 
-/// A status in the words of OpenMetrics.
+/// Returns a status in the format of OpenMetrics.
 fn text(status: StatusReport) -> Result<String, Failure> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Status(status)));
@@ -103,7 +103,7 @@ fn text(status: StatusReport) -> Result<String, Failure> {
 #[derive(Debug)]
 struct Status(StatusReport);
 
-/// A server, and what tells its samples from others.
+/// A server, and the labels that tell its samples from others.
 struct Server<'a> {
     labels: Labels,
     view: ServerView<'a>,
@@ -197,7 +197,7 @@ impl Collector for Status {
 
 /// How long a client may take for each step.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest request.
+/// The longest request, in bytes.
 const HEAD_MAX: usize = 8192;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
@@ -261,7 +261,7 @@ mod tests {
         ] {
             assert_eq!(target(head).as_deref(), path);
         }
-        // One that never ends.
+        // This request never ends.
         assert!(head(&mut io::repeat(b'a')).unwrap().len() < HEAD_MAX + 1024);
     }
 }

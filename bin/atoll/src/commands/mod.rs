@@ -1,4 +1,4 @@
-//! The commands, a file each.
+//! The commands, one per file.
 
 pub mod balance;
 pub mod chaos;
@@ -15,8 +15,8 @@ pub mod status;
 pub mod up;
 pub mod upgrade;
 
-/// `text` without what a terminal would take for orders: parts of it come from servers, which somebody may
-/// have taken over.
+/// Replaces control characters, except newline and tab, because parts of `text` come from servers, which may
+/// be compromised.
 fn harmless(text: &str) -> String {
     text.replace(|character: char| character.is_control() && character != '\n' && character != '\t', "?")
 }

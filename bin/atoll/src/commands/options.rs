@@ -1,4 +1,4 @@
-//! Which flags describe a stack? A file, and what overrides it.
+//! The options that describe a stack: a configuration file, and options that override its keys.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use crate::failure::{Failure, OrFail};
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "The stack (each overrides its key in the file; see `atoll config`)")]
 pub struct StackOptions {
-    /// The configuration, in TOML.
+    /// The configuration file, in TOML.
     #[arg(long, short = 'c', value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How many replicas: 1 to 8.
+    /// The number of replicas: 1 to 8.
     #[arg(long, short = 'r', value_name = "N")]
     pub replicas: Option<u8>,
-    /// Its servers in Pika's notation, such as TS2LS2CM2 or TS2CM2+LS1 (docs/cli.md).
+    /// The servers in Pika's notation, such as TS2LS2CM2 or TS2CM2+LS1 (docs/cli.md).
     #[arg(long, value_name = "SERVERS", conflicts_with = "replicas")]
     pub configuration: Option<String>,
     /// What joins the stack to the world: tap, shm or none.
@@ -32,7 +32,7 @@ pub struct StackOptions {
     /// The address for the kernel's end of the TAP device, or "none".
     #[arg(long, value_name = "ADDRESS/PREFIX")]
     pub peer_address: Option<String>,
-    /// Who knows the way to other networks.
+    /// The router to other networks.
     #[arg(long, value_name = "ADDRESS")]
     pub gateway: Option<String>,
     /// Do without IPv6 on the link.
@@ -44,10 +44,10 @@ pub struct StackOptions {
     /// An IPv6 address for the kernel's end of the TAP device.
     #[arg(long, value_name = "ADDRESS/PREFIX")]
     pub peer_address6: Option<String>,
-    /// Who knows the way to other IPv6 networks.
+    /// The router to other IPv6 networks.
     #[arg(long, value_name = "ADDRESS")]
     pub gateway6: Option<String>,
-    /// Take no IPv6 addresses and ways from router advertisements.
+    /// Take no IPv6 addresses and routes from router advertisements.
     #[arg(long)]
     pub no_autoconf: bool,
     /// The network namespace in which the TAP device is made.
@@ -68,19 +68,20 @@ pub struct StackOptions {
     /// The stack at the other end of a shared-memory link; implies --link shm.
     #[arg(long, value_name = "STACK")]
     pub peer: Option<String>,
-    /// Who sorts incoming frames by replica: auto, bpf or software.
+    /// How incoming frames are sorted by replica: auto, bpf or software.
     #[arg(long, value_name = "BY", value_parser = steering)]
     pub steering: Option<Steering>,
     /// How long to look for work before sleeping, in microseconds.
     #[arg(long, value_name = "MICROSECONDS")]
     pub spin_us: Option<u32>,
-    /// The processors of the replicas and, after them, of link servers apart, such as 0,1.
+    /// The processors of the replicas and, after them, of link servers in processes of their own, such as
+    /// 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
     /// What becomes of connections when a replica dies: stateful (they go on) or stateless (they are reset).
     #[arg(long, value_name = "MODE", value_parser = recovery)]
     pub recovery: Option<RecoveryMode>,
-    /// In how many processes the replicas are at the start: 1 to their number.
+    /// The number of processes for the replicas at the start: 1 to the number of replicas.
     #[arg(long, value_name = "N")]
     pub processes: Option<u8>,
     /// How much memory the stack may take, such as 512M.
@@ -98,7 +99,8 @@ pub struct StackOptions {
 }
 
 impl StackOptions {
-    /// The file, or the defaults, with the flags on top.
+    /// Returns the configuration of the file, or the defaults, with the options applied. Fails if the file
+    /// cannot be read or parsed.
     pub fn load(&self) -> Result<ConfigFile, Failure> {
         let mut file = match &self.config {
             Some(path) => {
@@ -145,7 +147,7 @@ impl StackOptions {
         Ok(file)
     }
 
-    /// Checks what [`StackOptions::load`] gave; says which file an error is in.
+    /// Checks what [`StackOptions::load`] returned; the error names the file, if there is one.
     pub fn validate(&self, file: &ConfigFile) -> Result<Config, Failure> {
         file.validate().map_err(|error| match &self.config {
             Some(path) => Failure::new(format!("{}: {error}", path.display())),
@@ -153,7 +155,7 @@ impl StackOptions {
         })
     }
 
-    /// Whether any of them was given.
+    /// Returns whether any option was given.
     pub fn any(&self) -> bool {
         let StackOptions {
             config,
@@ -257,7 +259,7 @@ fn recovery(text: &str) -> Result<RecoveryMode, String> {
     }
 }
 
-/// The value of `--name` and of `NAME`.
+/// Parses the value of `--name` and of `NAME`.
 pub fn stack_name(text: &str) -> Result<StackName, String> {
     text.parse().map_err(str::to_owned)
 }

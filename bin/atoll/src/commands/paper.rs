@@ -1,5 +1,5 @@
-//! `atoll paper`: the papers' experiments in a simulated machine of many cores, beside what was measured for
-//! real.
+//! `atoll paper`: repeats the papers' experiments in a simulated machine of many cores, and shows real
+//! measurements beside them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Paper {
     /// An experiment such as pika-fig7, `all`, `list`, or `measure`: what the real code costs on this
     /// machine, as a table.
     name: String,
-    /// Where the files go.
+    /// The directory for the files.
     #[arg(long, value_name = "DIR", default_value = "papers")]
     out: PathBuf,
     /// Less of everything: seconds instead of minutes, rougher numbers.
@@ -31,10 +31,10 @@ pub struct Paper {
     costs: Option<PathBuf>,
 }
 
-/// Serves recorded connections, for tools that count what a process does.
+/// Serve recorded connections, for tools that count what a process does.
 #[derive(clap::Args)]
 pub struct Replayed {
-    /// What `Replay::to_bytes` wrote.
+    /// A file with the output of `Replay::to_bytes`.
     file: PathBuf,
 }
 
@@ -79,7 +79,7 @@ impl Paper {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Makes one experiment and writes its files.
+    /// Runs one experiment and writes its files; the error says which file or experiment failed.
     fn make(&self, experiment: &Experiment, table: &Table) -> Result<(), Failure> {
         fs::create_dir_all(&self.out).or_fail(self.out.display())?;
         let file = |ending: &str| self.out.join(format!("{}{ending}", experiment.name));
@@ -116,13 +116,13 @@ impl Replayed {
     }
 }
 
-/// This program under Cachegrind.
+/// Runs this program under Cachegrind.
 struct Valgrind {
     folder: PathBuf,
 }
 
 impl Valgrind {
-    /// `None`: there is none.
+    /// Returns `None` if Valgrind is not installed.
     fn find(folder: &Path) -> Option<Valgrind> {
         let there = Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success());
         there.then(|| Valgrind { folder: folder.to_path_buf() })
@@ -153,7 +153,7 @@ impl Cachegrind for Valgrind {
     }
 }
 
-/// The first number behind `what`, with commas in it.
+/// Returns the first number after `what` in `text`, which may contain commas.
 fn count(text: &str, what: &str) -> Option<u64> {
     let (_, rest) = text.split_once(what)?;
     let digits: String = rest.split_whitespace().next()?.chars().filter(|c| *c != ',').collect();

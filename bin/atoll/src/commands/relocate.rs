@@ -1,4 +1,4 @@
-//! `atoll move`: in which process is a replica?
+//! `atoll move`: moves replicas to another process.
 
 use std::process::ExitCode;
 
@@ -16,20 +16,20 @@ use crate::failure::{Failure, OrFail};
 /// `atoll scale` spreads them evenly.
 #[derive(clap::Args)]
 pub struct Move {
-    /// The stack, and which replicas: numbers, with commas between them. With these alone, those of the stack
-    /// "default".
+    /// The stack, and the numbers of the replicas, separated by commas. The stack is "default" if only
+    /// replicas are given.
     #[arg(value_name = "[NAME] REPLICAS", num_args = 1..=2, required = true)]
     what: Vec<String>,
-    /// The number of the process; it is started if it is not there.
+    /// The number of the process; it is started if it does not exist.
     #[arg(long, value_name = "PROCESS")]
     to: u8,
-    /// As JSON (docs/cli.md).
+    /// Print JSON (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
 }
 
 impl Move {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let (name, replicas) = self.whom()?;
         let report = SupervisorClient::connect(&name)?.relocate(replicas, self.to)?;

@@ -1,9 +1,9 @@
-//! `atoll run`: how does an unmodified program get onto a stack?
+//! `atoll run`: runs an unmodified program on a stack.
 //!
 //! The program is started with `LD_PRELOAD` naming libatoll.so and `ATOLL_SOCKET` naming the stack's control
-//! socket. On a stack that is up, `atoll run` becomes the program. For a stack made for it alone, `atoll run`
-//! stays as its parent: passes signals on, returns its status, and lets the stack end when everything it sent
-//! has arrived.
+//! socket. On a stack that is up, `atoll run` becomes the program. For a stack made for the program alone,
+//! `atoll run` stays as its parent: it passes signals on, returns the program's status, and lets the stack
+//! end when everything the program sent has arrived.
 
 mod elf;
 
@@ -60,7 +60,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let library = library()?;
         if let Some(reason) = elf::why_not_interposable(&self.program[0]) {
@@ -115,7 +115,7 @@ impl Run {
     fn run_privately(&self, library: &OsStr) -> Result<ExitCode, Failure> {
         let options = &self.options;
         let mut file = options.load()?;
-        // Without a word about a link there is none: that works for everybody.
+        // A stack without options for a link has none, which works without privileges.
         if options.config.is_none() && options.link.is_none() && options.peer.is_none() && !describes_tap(options) {
             file.link.kind = LinkType::None;
         }
@@ -160,7 +160,7 @@ impl Run {
     }
 }
 
-/// Whether an option makes sense for a TAP device only.
+/// Returns whether an option was given that makes sense for a TAP device only.
 fn describes_tap(options: &StackOptions) -> bool {
     options.address.is_some()
         || options.peer_address.is_some()
@@ -172,7 +172,8 @@ fn describes_tap(options: &StackOptions) -> bool {
         || options.gateway6.is_some()
 }
 
-/// Finds libatoll.so: named by `ATOLL_LIB`, beside this binary, or in ../lib.
+/// Finds libatoll.so: named by `ATOLL_LIB`, beside this binary, or in ../lib or ../lib/atoll. The error says
+/// where it was looked for.
 fn library() -> Result<OsString, Failure> {
     if let Some(path) = std::env::var_os("ATOLL_LIB").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -193,7 +194,7 @@ fn library() -> Result<OsString, Failure> {
     }
 }
 
-/// ld.so separates the names in LD_PRELOAD by colons and blanks, and knows no quotes.
+/// Checks that LD_PRELOAD can name the file: ld.so separates names by colons and blanks, and knows no quotes.
 fn preloadable(path: PathBuf) -> Result<OsString, Failure> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
@@ -205,13 +206,13 @@ fn preloadable(path: PathBuf) -> Result<OsString, Failure> {
     Ok(path.into_os_string())
 }
 
-/// Says why, and gives the status that a shell would give.
+/// Prints why the program cannot be run, and returns the status that a shell would return.
 fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
     complain!("atoll: running {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Waits for the program, and passes signals on to it meanwhile.
+/// Waits for the program, and passes signals on to it meanwhile. Returns its status.
 fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
     let what = "waiting for the program";
     let pidfd = process::pidfd_open(child.id()).or_fail(what)?;
@@ -222,7 +223,7 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
             Err(error) => return Err(error).or_fail(what),
         }
         while let Some(caught) = signals.next().or_fail(what)? {
-            // What a key of the terminal caused has reached the program already.
+            // A signal that a key of the terminal caused has reached the program already.
             if let (false, Some(signal)) = (caught.by_kernel, Signal::from_named_raw(caught.signal)) {
                 let _ = rustix::process::pidfd_send_signal(&pidfd, signal);
             }
@@ -233,8 +234,8 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// Tells the private stack that the program has ended and waits until it has, too. Gives its last report, or
-/// `None` if children of the program still use it.
+/// Tells the private stack that the program has ended, and waits until the stack has ended, too. Returns its
+/// last report, or `None` if children of the program still use it.
 fn wait_for_end(channel: &Channel) -> Option<StatusReport> {
     channel.set_timeouts(END_TIME).ok()?;
     channel.send(br#"{"program_ended":true}"#, &[]).ok()?;
@@ -250,7 +251,7 @@ fn wait_for_end(channel: &Channel) -> Option<StatusReport> {
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {
-    // 128 + n for signal n, as the shell says it.
+    // The status is 128 + n for signal n, as in a shell.
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     ExitCode::from(u8::try_from(code & 0xff).expect("masked"))
 }
@@ -278,10 +279,10 @@ fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) 
     );
 }
 
-/// Signals that people and service managers send to a program.
+/// The signals that people and service managers send to a program.
 const PASSED_ON: &[Signal] =
     &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
-/// The supervisor ends earlier by itself, unless peers never stop sending.
+/// How long to wait for the end of a private stack, which ends earlier unless peers never stop sending.
 const END_TIME: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! `atoll scale`: in how many processes are the replicas of a stack?
+//! `atoll scale`: sets or shows the number of processes for the replicas of a stack.
 
 use std::process::ExitCode;
 
@@ -17,16 +17,16 @@ use crate::failure::{Failure, OrFail};
 pub struct Scale {
     /// The stack.
     name: String,
-    /// How many: 1 to the number of replicas, or "auto": as many as they need. Without it they are only
-    /// shown.
+    /// The number of processes, from 1 to the number of replicas, or "auto" for as many as they need. Without
+    /// it the number is only shown.
     #[arg(value_parser = number)]
     processes: Option<Wanted>,
-    /// As JSON (docs/cli.md).
+    /// Print JSON (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
 }
 
-/// How many processes somebody wants.
+/// The requested number of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Number(u8),
@@ -34,7 +34,7 @@ enum Wanted {
 }
 
 impl Scale {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let (name, wanted) = self.whom_and_what()?;
         let supervisor = SupervisorClient::connect(&name)?;
@@ -51,7 +51,7 @@ impl Scale {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// With a number alone, that of the stack called "default" is meant.
+    /// Returns the stack and the requested number. A number alone applies to the stack called "default".
     fn whom_and_what(&self) -> Result<(StackName, Option<Wanted>), Failure> {
         match (self.processes, number(&self.name)) {
             (None, Ok(wanted)) => Ok((stack_name("default").map_err(Failure::new)?, Some(wanted))),
@@ -60,7 +60,7 @@ impl Scale {
     }
 }
 
-/// How it is, for people.
+/// Returns a line for people.
 pub fn text(report: &ScalingReport) -> String {
     let ScalingReport { processes, wanted, auto, min, max } = report;
     let mut out = format!("processes {processes}");

@@ -1,4 +1,4 @@
-//! `atoll ss`: which sockets does a stack have? In the columns and words of ss(8).
+//! `atoll ss`: lists the sockets of a stack, with the columns and words of ss(8).
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -19,16 +19,16 @@ pub struct Ss {
     /// The stack.
     #[arg(default_value = "default", value_parser = stack_name)]
     name: StackName,
-    /// TCP sockets.
+    /// Show TCP sockets.
     #[arg(long, short = 't')]
     tcp: bool,
-    /// UDP sockets.
+    /// Show UDP sockets.
     #[arg(long, short = 'u')]
     udp: bool,
-    /// Listeners only.
+    /// Show listeners only.
     #[arg(long, short = 'l', conflicts_with = "all")]
     listening: bool,
-    /// Listeners and connections.
+    /// Show listeners and connections.
     #[arg(long, short = 'a')]
     all: bool,
     /// Show ports as numbers, which this command always does.
@@ -37,7 +37,7 @@ pub struct Ss {
     /// Show processes, which this command always does.
     #[arg(long, short = 'p')]
     processes: bool,
-    /// Show what TCP knows about each connection, and what is known of those who accept.
+    /// Show what TCP knows about each connection, and what is known of acceptors.
     #[arg(long, short = 'i')]
     info: bool,
     /// Show timers.
@@ -46,13 +46,13 @@ pub struct Ss {
     /// Leave the line of headings out.
     #[arg(long, short = 'H')]
     no_header: bool,
-    /// As JSON: every row of every replica (docs/cli.md).
+    /// Print every row of every replica as JSON (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
 }
 
 impl Ss {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let supervisor = SupervisorClient::connect(&self.name)?;
         let (mut rows, restarting) = supervisor.sockets()?;
@@ -64,7 +64,8 @@ impl Ss {
             println!("{}", serde_json::to_string_pretty(&rows).or_fail("writing JSON")?);
             return Ok(ExitCode::SUCCESS);
         }
-        // Asked afterwards, so that every session that is named is known, unless it has ended since.
+        // The status is requested afterwards, so that it has every session that a row names, unless the
+        // session has ended since.
         let sessions: BTreeMap<u32, SessionReport> =
             supervisor.status()?.sessions.into_iter().map(|session| (session.id, session)).collect();
         let rows = merge_listeners(rows);
@@ -128,10 +129,10 @@ impl Ss {
     }
 }
 
-/// The column of the own address, which ss aligns to the right.
+/// The index of the column of the local address, which `ss` aligns to the right.
 const LOCAL: usize = 4;
 
-/// One row for the copies of a listener in all replicas.
+/// Merges the copies of a listener in all replicas into one row.
 fn merge_listeners(rows: Vec<SocketRow>) -> Vec<SocketRow> {
     let mut merged: Vec<SocketRow> = Vec::new();
     let mut seen: BTreeMap<(String, String, u32), usize> = BTreeMap::new();
@@ -157,8 +158,8 @@ fn merge_listeners(rows: Vec<SocketRow>) -> Vec<SocketRow> {
     merged
 }
 
-/// What another replica knows of the acceptors of a listener: counts are added, and the home's estimate is
-/// the one that counts.
+/// Adds what replica `replica` knows of the acceptors of a listener: counts are added, and the estimate of
+/// the acceptor's home replica is used.
 fn merge_acceptors(merged: &mut Vec<AcceptorRow>, others: Vec<AcceptorRow>, replica: u8) {
     for other in others {
         match merged.iter_mut().find(|row| (row.session, row.lease) == (other.session, other.lease)) {
@@ -175,7 +176,7 @@ fn merge_acceptors(merged: &mut Vec<AcceptorRow>, others: Vec<AcceptorRow>, repl
     }
 }
 
-/// A line for each, with its share of all connections given.
+/// Returns a line for each acceptor, with its share of all connections given.
 fn acceptor_lines(acceptors: &[AcceptorRow]) -> String {
     let all: u64 = acceptors.iter().map(|row| row.given).sum();
     let line = |row: &AcceptorRow| {
@@ -195,14 +196,14 @@ fn acceptor_lines(acceptors: &[AcceptorRow]) -> String {
     acceptors.iter().map(line).collect()
 }
 
-/// `users:(("nginx",pid=12),("nginx",pid=13))`
+/// Returns the processes of a socket's session, such as `users:(("nginx",pid=12),("nginx",pid=13))`.
 fn users(row: &SocketRow, sessions: &BTreeMap<u32, SessionReport>) -> String {
     let Some(session) = sessions.get(&row.session) else { return String::new() };
     let users: Vec<String> = session.members.iter().map(|pid| format!("(\"{}\",pid={pid})", comm(*pid))).collect();
     if users.is_empty() { String::new() } else { format!("users:({})", users.join(",")) }
 }
 
-/// As `ss -i` writes it; what is zero is left out where ss does so.
+/// Returns the facts of a connection as `ss -i` writes them; zeros are left out where `ss` does so.
 fn info_line(info: &TcpRow) -> String {
     let mut out: Vec<String> = info.options.clone();
     out.push(info.congestion.clone());
@@ -253,13 +254,13 @@ fn info_line(info: &TcpRow) -> String {
     out.join(" ")
 }
 
-/// At most three digits after the point, and no zeros at the end.
+/// Formats a number with at most three digits after the point, and no zeros at the end.
 fn trimmed(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `7.2sec`, `200ms`
+/// Formats a time as `7.2sec` or `200ms`.
 fn milliseconds(ms: u64) -> String {
     if ms < 1000 { format!("{ms}ms") } else { trimmed(ms as f64 / 1e3) + "sec" }
 }

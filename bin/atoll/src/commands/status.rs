@@ -1,4 +1,4 @@
-//! `atoll status`: what are the replicas and the sessions of a stack doing?
+//! `atoll status`: shows what the replicas and the sessions of a stack are doing.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -21,19 +21,19 @@ pub struct Status {
     /// The stack.
     #[arg(default_value = "default", value_parser = stack_name)]
     name: StackName,
-    /// As JSON, with all counters (docs/cli.md).
+    /// Print JSON, with all counters (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
     /// Show all counters that are not zero.
     #[arg(long, short = 'v', conflicts_with = "json")]
     verbose: bool,
-    /// Over how long rates are measured, in milliseconds; 0: no rates.
+    /// The time over which rates are measured, in milliseconds; 0 shows no rates.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 200)]
     interval: u64,
 }
 
 impl Status {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let supervisor = SupervisorClient::connect(&self.name)?;
         let mut report = supervisor.status()?;
@@ -69,7 +69,7 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
 }
 
 fn rates(old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64>, seconds: f64) -> Rates {
-    // What a server has counted in its last moments dies with it.
+    // A counter may go back: what a server counted in its last moments dies with it.
     let per_second = |name: &str| counter(new, name).saturating_sub(counter(old, name)) as f64 / seconds;
     Rates {
         frames_in: per_second("frames_in"),
@@ -218,7 +218,7 @@ fn link(report: &StatusReport) -> String {
     out
 }
 
-/// Which replicas share a process; nothing if each has its own, and that is how it stays.
+/// Returns which replicas share a process; empty if each has its own, and that is how it stays.
 fn processes(report: &StatusReport) -> String {
     let scaling = &report.stack.scaling;
     if usize::from(scaling.processes) == report.replicas.len() && scaling.wanted == scaling.processes && !scaling.auto {
@@ -234,7 +234,7 @@ fn processes(report: &StatusReport) -> String {
     format!("{}  replicas {}\n", super::scale::text(scaling), all.join("  "))
 }
 
-/// What the servers do without; what the kernel does not let them do without is in capitals.
+/// Returns the line about memory; the level is in capitals if memory is short.
 fn memory(report: &MemoryReport) -> String {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let level = match report.level.as_str() {
@@ -246,6 +246,7 @@ fn memory(report: &MemoryReport) -> String {
     format!("{level} {used}  left {left} of {limit} ({}){stalls}\n", report.bound)
 }
 
+/// Returns what the servers have given up; what the kernel does not let them give up is in capitals.
 fn confinement(servers: &ConfinementReport) -> String {
     let capabilities = if servers.capabilities { "no capabilities" } else { "WITH CAPABILITIES" };
     let files = match servers.file_system {
@@ -302,7 +303,7 @@ fn replica_row(replica: &ReplicaReport) -> Vec<String> {
     ]
 }
 
-/// Where the time of incoming connections went, in microseconds; nothing if none was timed.
+/// Returns where the time of incoming connections was spent, in microseconds; empty if none was timed.
 fn handshakes(report: &StatusReport) -> String {
     let mut rows = vec![row(["REPLICA", "TIMED", "T-CM", "T-TCP", "T-MSG", "T-ACCEPT", "T-TOTAL"])];
     rows.extend(report.replicas.iter().filter_map(|replica| {
@@ -404,13 +405,13 @@ fn manager_row(server: &ServerReport) -> Vec<String> {
     ]
 }
 
-/// `0.1.0-4d85aa9f`
+/// Formats a build as `0.1.0-4d85aa9f`.
 fn build(build: &BuildReport) -> String {
     let id = build.id.as_deref().map_or("unknown", |id| id.get(..8).unwrap_or(id));
     format!("{}-{id}", build.version)
 }
 
-/// Servers that have died, have moved to another process, or are not there.
+/// Returns the servers that have died, have moved to another process, or are not running.
 fn recoveries(report: &StatusReport) -> String {
     let mut rows = vec![row(RECOVERY_COLUMNS)];
     for ServerView { kind, index, recovery, stats, .. } in report.servers() {
@@ -454,7 +455,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Left-aligned columns.
+/// Formats rows as left-aligned columns.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -468,7 +469,7 @@ fn table(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// `12.3k`
+/// Formats a number as `12.3k`.
 fn quantity(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{:.1}G", v / 1e9),
@@ -485,7 +486,7 @@ fn share(calls: u64, with_system_call: u64) -> String {
     format!("{:.2}%", 100.0 * calls.saturating_sub(with_system_call) as f64 / calls as f64)
 }
 
-/// `3d04h`, `2h05m`, `1m07s`, `4s`
+/// Formats a time as `3d04h`, `2h05m`, `1m07s` or `4s`.
 fn duration(seconds: f64) -> String {
     let s = seconds as u64;
     match s {

@@ -1,4 +1,4 @@
-//! `atoll up`: how does a stack start, here or in the background?
+//! `atoll up`: starts a stack, in the foreground or in the background.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -24,7 +24,7 @@ use crate::{client, guardian, log, privileges, runtime};
 /// stack on a TAP device needs root (or CAP_NET_ADMIN), or --rootless.
 #[derive(clap::Args)]
 pub struct Up {
-    /// What to call the stack.
+    /// The name of the stack.
     #[arg(long, short = 'n', value_name = "NAME", value_parser = stack_name)]
     name: Option<StackName>,
     /// Go into the background as soon as the stack is ready.
@@ -39,7 +39,7 @@ pub struct Up {
 }
 
 impl Up {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let mut file = self.options.load()?;
         if let Some(name) = &self.name {
@@ -57,7 +57,7 @@ impl Up {
         }
         if self.daemon {
             let started = start_supervisor(&Job { file, mode: Mode::Daemon, rootless: self.rootless })?;
-            // The stack is up, whether somebody still reads this or not.
+            // The stack is up even if nobody reads this.
             let _ = writeln!(std::io::stdout(), "{}", started.described);
             return Ok(ExitCode::SUCCESS);
         }
@@ -73,7 +73,7 @@ impl Up {
     }
 }
 
-/// Reports the end of a stack that was not asked for.
+/// Returns the exit status after the end of a stack; an end that was not asked for is a failure.
 fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
     match ending {
         Ending::ServerGone { .. } => {
@@ -95,7 +95,8 @@ fn describe(stack: &Running, rootless: bool) -> String {
     text
 }
 
-/// A user namespace in which this process is root, and a network of its own.
+/// Enters a user namespace in which this process is root, and a network namespace of its own, and switches on
+/// the loopback device there.
 fn enter_namespaces() -> Result<(), Failure> {
     process::become_root_in_user_namespace().map_err(|error| {
         Failure::new(format!(
@@ -111,32 +112,32 @@ fn enter_namespaces() -> Result<(), Failure> {
     netlink.set_up(lo).or_fail(what)
 }
 
-/// What a supervisor in a process of its own is to do.
+/// The task of a supervisor in a process of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The stack.
+    /// The configuration of the stack.
     pub file: ConfigFile,
-    /// For whom.
+    /// The users of the stack.
     pub mode: Mode,
-    /// Whether in namespaces of its own.
+    /// Whether the stack is in namespaces of its own.
     pub rootless: bool,
 }
 
-/// For whom a supervisor works.
+/// The users of a supervisor's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// For everybody, until it is told to end.
+    /// Any program, until the stack is told to end.
     Daemon,
-    /// For the program of one `atoll run`.
+    /// Only the program of one `atoll run`.
     Private,
 }
 
 /// A supervisor that is ready.
 pub struct Started {
-    /// What to tell people.
+    /// The description of the stack, for people.
     pub described: String,
-    /// In private mode, what keeps the stack up.
+    /// The connection to the supervisor; a private stack stays up until it closes.
     pub channel: Channel,
 }
 
@@ -147,7 +148,8 @@ enum Readiness {
     Failed(String),
 }
 
-/// Starts a supervisor in a process of its own and waits until its stack is ready.
+/// Starts a supervisor in a process of its own and waits until its stack is ready. The error is the
+/// supervisor's, or says how it ended.
 pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
     let what = "starting the supervisor";
     let (channel, theirs) = Channel::pair(Blocking::Yes).or_fail(what)?;
@@ -155,7 +157,7 @@ pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
     let for_address = Duration::from_secs(if by_dhcp { job.file.link.dhcp_wait_s.into() } else { 0 });
     channel.set_timeouts(READY_TIME + for_address).or_fail(what)?;
     let mut spawn = Spawn::this_binary("atoll").or_fail(what)?;
-    // Of an `atoll run` around this one: supervisors use the kernel's sockets.
+    // This process may itself run under `atoll run`, but supervisors use the kernel's sockets.
     spawn.env("LD_PRELOAD", "").or_fail(what)?;
     spawn.arg("supervise").or_fail(what)?;
     spawn.arg(serde_json::to_string(job).or_fail(what)?).or_fail(what)?;
@@ -188,25 +190,26 @@ pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
     }
 }
 
-/// The supervisor in a process of its own.
+/// Run the supervisor in a process of its own.
 #[derive(clap::Args)]
 pub struct Supervise {
     /// A [`Job`] as JSON.
     job: String,
-    /// A guardian watches: the socket for notes is its last descriptor.
+    /// A guardian watches this supervisor; the last descriptor is the socket for notes.
     #[arg(long)]
     guarded: bool,
-    /// The same, and the stack is up.
+    /// Take over a running stack from a dead supervisor; the last descriptor is the socket for notes.
     #[arg(long)]
     takeover: bool,
-    /// This is to be the guardian of the supervisor with this number, which has started it: descriptors are
-    /// that one's pidfd, and the socket.
+    /// Be the guardian of the supervisor with this number, which has started this process; the descriptors
+    /// are the supervisor's pidfd, and the socket for notes.
     #[arg(long, value_name = "PID")]
     guardian_of: Option<u32>,
 }
 
 impl Supervise {
-    /// Runs the command: reports to the process that started it whether the stack is ready, then serves.
+    /// Reports to the process that started this one whether the stack is ready, then serves. Returns the exit
+    /// status.
     pub fn run(&self) -> ExitCode {
         let Ok(job) = serde_json::from_str::<Job>(&self.job) else { return ExitCode::FAILURE };
         privileges::protect_from_oom();
@@ -240,8 +243,8 @@ impl Supervise {
             };
         }
         let Some(channel) = descriptors.pop() else { return ExitCode::FAILURE };
-        // A stack at the end of another one's link ends with its supervisor, and so does one that is made for
-        // a program.
+        // A stack that joins another one's link ends with its supervisor, and so does one that is made for a
+        // program.
         let wants_guardian = guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
         let prepared = if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
         if is_first {
@@ -287,17 +290,17 @@ fn serve(stack: Running, job: &Job) -> ExitCode {
     })
 }
 
-/// What this process says from now on is for the log, which nobody may read.
+/// Sends everything that this process logs from now on to the stack's log, which may not be read.
 fn open_log(job: &Job) {
     let name: Option<StackName> = job.file.name.parse().ok().filter(|_| job.mode == Mode::Daemon);
     log::open(name.map(|name| runtime::paths(&name).log));
 }
 
-/// Leaves the terminal, and the place where the command was given.
+/// Leaves the terminal and the working directory of the command. Returns the checked configuration.
 fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
     let config = job.file.validate().or_fail("configuration")?;
     let what = "going into the background";
-    // Keys of the terminal reach the program, not its stack, which ends after it.
+    // Keys of the terminal reach the program, but not its stack, which ends after it.
     rustix::process::setsid().or_fail(what)?;
     let nothing = OpenOptions::new().read(true).write(true).open("/dev/null").or_fail("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing).or_fail(what)?;
@@ -305,7 +308,7 @@ fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
         runtime::prepare_directory()?;
         if client::SupervisorClient::find(&config.name)?.is_none() {
             let path = runtime::paths(&config.name).log;
-            // Whoever empties it later finds no hole at its beginning.
+            // Appending leaves no hole at the beginning if the log is truncated later.
             let log = OpenOptions::new().create(true).append(true).open(&path).or_fail(path.display())?;
             log.set_len(0).or_fail(path.display())?;
             rustix::stdio::dup2_stdout(&log).or_fail(what)?;
@@ -321,5 +324,6 @@ fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
     Ok(config)
 }
 
-/// Longer than a supervisor gives its replicas, so that it can say which of them was late.
+/// How long a stack may take until it is ready: longer than a supervisor gives its replicas, so that it can
+/// report which of them was late.
 const READY_TIME: Duration = Duration::from_secs(30);

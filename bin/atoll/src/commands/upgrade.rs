@@ -1,4 +1,4 @@
-//! `atoll upgrade`: how does another build of the program take over a stack that is up?
+//! `atoll upgrade`: replaces the servers of a running stack by those of another build.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let path = self.path.display().to_string();
         let file = rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).or_fail(&path)?;
@@ -40,7 +40,7 @@ impl Upgrade {
         let whole = self.path.canonicalize().or_fail(&path)?.display().to_string();
         let supervisor = SupervisorClient::connect(&self.name)?;
         supervisor.upgrade(&whole, |line| {
-            // The upgrade goes on, whether somebody still reads this or not.
+            // The upgrade goes on even if nobody reads this any more.
             let _ = writeln!(std::io::stdout(), "{line}");
             let _ = std::io::stdout().flush();
         })?;

@@ -1,5 +1,5 @@
-//! Can libatoll.so be loaded into a program? Not if it is linked statically, or runs with more rights than
-//! its caller.
+//! Whether libatoll.so can be loaded into a program, which is impossible if the program is linked statically,
+//! or runs with more rights than its caller.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why not; `None` if it can, or if nothing is known.
+/// Returns why the library cannot be loaded into `program`; `None` if it can, or if nothing is known.
 pub fn why_not_interposable(program: &OsStr) -> Option<&'static str> {
     let path = find(program)?;
     let file = File::open(&path).ok()?;
@@ -31,8 +31,8 @@ enum Interpreter {
     Absent,
 }
 
-/// Whether the beginning of an ELF file names a dynamic loader (PT_INTERP); `None` if it is not such a file.
-/// elf(5).
+/// Returns whether the beginning of a 64-bit ELF file names a dynamic loader (PT_INTERP, elf(5)); `None` if
+/// it is not such a file.
 fn has_interpreter(head: &[u8]) -> Option<Interpreter> {
     const PT_INTERP: u32 = 3;
     let is_64_bit_little_endian = head.get(..6)? == b"\x7fELF\x02\x01";
@@ -52,7 +52,7 @@ fn has_interpreter(head: &[u8]) -> Option<Interpreter> {
     Some(Interpreter::Absent)
 }
 
-/// The file that execvp(3) would run.
+/// Returns the file that execvp(3) would run.
 fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return Some(Path::new(program).to_path_buf());
