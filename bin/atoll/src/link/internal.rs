@@ -1,4 +1,4 @@
-//! The link from a stack to itself: own address, loopback addresses.
+//! The link from a stack to itself, for its own address and loopback addresses.
 
 use std::collections::VecDeque;
 
@@ -6,26 +6,26 @@ use atoll_ipc::Memory;
 
 use super::rings::{Outgoing, Rings};
 
-/// Frames waiting for this replica itself at most: beyond it the link is full, as a NIC's queue would be.
+/// The most frames that wait for this replica itself. Beyond it the link is full, as a NIC's queue would be.
 const OWN_FRAMES_MAX: usize = 1024;
-/// Buffers kept for reuse.
+/// The number of buffers kept for reuse.
 const SPARE_MAX: usize = 64;
 
-/// One frame: virtio-net header, padding, Ethernet header ...
+/// One frame: virtio-net header, padding, then the frame from the Ethernet header on.
 pub type Packet = Vec<u8>;
 
 /// The internal link of one replica.
 pub struct InternalLink {
     me: usize,
-    /// To and from every server of the stack, itself included (that ring stays empty: own frames go through
-    /// `own`).
+    /// The rings to and from every server of the stack. This server's own ring stays empty, because its own
+    /// frames go through `own`.
     pub rings: Rings,
     own: VecDeque<Packet>,
     spare: Vec<Packet>,
 }
 
 impl InternalLink {
-    /// The link of replica `me`.
+    /// Creates the link of replica `me`.
     pub fn new(me: usize, rings: Rings) -> InternalLink {
         InternalLink { me, rings, own: VecDeque::new(), spare: Vec::new() }
     }
@@ -55,18 +55,18 @@ impl InternalLink {
         true
     }
 
-    /// Takes the next of the frames that this replica sent to itself. To be given back with
+    /// Takes the next of the frames that this replica sent to itself. Give it back with
     /// [`InternalLink::recycle`].
     pub fn take_own(&mut self) -> Option<Packet> {
         self.own.pop_front()
     }
 
-    /// Frames to itself that are waiting.
+    /// Returns the number of frames to this replica itself that wait.
     pub fn own_waiting(&self) -> usize {
         self.own.len()
     }
 
-    /// Keeps a packet's memory for the next one.
+    /// Keeps a packet's memory for another packet.
     pub fn recycle(&mut self, packet: Packet) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(packet);

@@ -1,4 +1,4 @@
-//! Where does a frame of the transport go?
+//! The links of a replica, and the choice of the link for a frame of the transport.
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ipc::page::StackPage;
@@ -13,36 +13,36 @@ use super::internal::InternalLink;
 use super::retry_queue::RetryQueue;
 use super::rings::{FRAME_PREFIX, OUTBOUND, Outgoing, Rings};
 
-/// What carries frames to other hosts.
+/// The device that carries frames to other hosts.
 pub enum Device {
-    /// No other hosts: the stack talks to itself only.
+    /// There are no other hosts: the stack talks only to itself.
     None,
-    /// One queue of a TAP device.
+    /// The replica has a queue of a TAP device.
     Tap(Queue),
-    /// The rings to the replicas of a joined stack, and that stack's steering.
+    /// The replica has rings to the replicas of a joined stack, and knows that stack's steering.
     Joined(Box<Joined>),
-    /// The server with this number has the queue for this one, too.
+    /// The server with this number has a queue, and carries the replica's frames.
     Server(usize),
 }
 
 /// A link to another stack.
 pub struct Joined {
-    /// To and from its replicas.
+    /// The rings to and from the other stack's replicas.
     pub rings: Rings,
     page: StackPage<ShmMemory>,
-    /// Its steering, while it is there.
+    /// The other stack's steering; `None` while that stack is not up.
     steering: Option<Steering>,
 }
 
 impl Joined {
-    /// A link whose other end says on `page` who it is.
+    /// Creates a link. `page` is the stack page of the other stack.
     pub fn new(rings: Rings, page: StackPage<ShmMemory>) -> Joined {
         let mut joined = Joined { rings, page, steering: None };
         joined.refresh();
         joined
     }
 
-    /// Looks whether the other stack is there, and who owns what in it.
+    /// Checks whether the other stack is up, and which replica owns which flows there.
     pub fn refresh(&mut self) {
         self.steering = self.page.facts().map(|facts| {
             let mut steering = Steering::new(facts.key);
@@ -51,7 +51,8 @@ impl Joined {
         });
     }
 
-    /// Sends a frame to the replica that owns its flow there; what is not about a flow goes to replica 0.
+    /// Sends a frame to the replica that owns its flow there; a frame of no flow goes to replica 0. Returns
+    /// whether the frame was taken, or lost because the other stack is not up.
     fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
         let Some(steering) = &self.steering else { return true };
         let owner = receivers_tuple(headers).map_or(0, |tuple| steering.owner(&tuple).0);
@@ -59,47 +60,47 @@ impl Joined {
     }
 }
 
-/// All links of one replica, with what they count.
+/// All links of one replica, with their counters.
 pub struct Links {
-    /// To other hosts.
+    /// The link to other hosts.
     pub device: Device,
-    /// To the other servers and to itself.
+    /// The link to the other servers and to the replica itself.
     pub internal: InternalLink,
-    /// What this server does for those without a device.
+    /// Frames that the replica carries for servers without a device.
     pub retry_queue: RetryQueue,
-    /// Who owns which flow of this stack.
+    /// The steering of this stack: which replica owns which flow.
     pub steering: Box<Steering>,
-    /// Largest text of a super-segment; 0: the device cuts nothing.
+    /// The most payload bytes of a super-segment; 0 if the device cuts nothing.
     pub segment_max: u32,
-    /// Frames sent over the device.
+    /// The number of frames sent over the device.
     pub frames_out: u64,
-    /// Octets of these, from the Ethernet header on.
+    /// The octets of those frames, from the Ethernet header on.
     pub bytes_out: u64,
-    /// Frames that a link did not take.
+    /// The number of frames that a link did not take.
     pub failures: u64,
 }
 
 impl Links {
-    /// The links of one replica. `segment_max`: largest text of a super-segment that the device cuts, 0 if it
-    /// does not.
+    /// Creates the links of one replica. `segment_max` is the most payload bytes of a super-segment that the
+    /// device cuts, 0 if it cuts none.
     pub fn new(device: Device, internal: InternalLink, steering: Box<Steering>, segment_max: u32) -> Links {
         let retry_queue = RetryQueue::new(internal.rings.len());
         Links { device, internal, retry_queue, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
     }
 
-    /// Gives a frame from outside to the replica that owns it.
+    /// Gives a frame from outside to the replica that owns it. `now` is when the frame came.
     pub fn forward(&mut self, now: Instant, owner: usize, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
         self.retry_queue.forward(now, &mut self.internal.rings, owner, vnet, frame);
     }
 
-    /// Sends a frame of server `from`, which has no device: `record` as it came out of the ring.
+    /// Sends a frame of server `from`, which has no device. `record` is the frame as it came out of the ring.
     pub fn carry(&mut self, from: usize, record: &[u8]) {
         if let Device::Tap(queue) = &mut self.device {
             self.retry_queue.send(queue, &mut self.internal.rings, from, record);
         }
     }
 
-    /// Tries again what device and rings did not take for others.
+    /// Tries again what the device and rings did not take for other servers.
     pub fn retry(&mut self) {
         let queue = match &mut self.device {
             Device::Tap(queue) => Some(queue),
@@ -108,7 +109,7 @@ impl Links {
         self.retry_queue.retry(queue, &mut self.internal.rings);
     }
 
-    /// Publishes what was sent over rings and rings bells of sleeping peers. Returns how many were rung.
+    /// Publishes what was sent over rings, and rings the bells of sleeping peers. Returns how many were rung.
     pub fn publish(&mut self) -> u64 {
         let joined = match &mut self.device {
             Device::Joined(joined) => joined.rings.publish(),
@@ -117,7 +118,7 @@ impl Links {
         joined + self.internal.rings.publish()
     }
 
-    /// Whether a frame is waiting in a ring (devices wake a sleeper by themselves).
+    /// Returns whether a frame waits in a ring (devices wake a sleeper by themselves).
     pub fn is_ready(&self) -> bool {
         let joined = match &self.device {
             Device::Joined(joined) => joined.rings.is_ready(),
@@ -126,7 +127,7 @@ impl Links {
         joined || self.internal.rings.is_ready() || self.internal.own_waiting() > 0
     }
 
-    /// The highest sleep word that a predecessor has told a peer.
+    /// Returns the highest sleep word that this replica, or a predecessor, has written for a peer.
     pub fn sleep_word(&self) -> u32 {
         let own = self.internal.rings.sleep_word();
         match &self.device {
@@ -138,7 +139,7 @@ impl Links {
         }
     }
 
-    /// Tells all peers whether our bell is wanted.
+    /// Writes the sleep word where the peers look: an odd `word` says that this replica's bell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         if let Device::Joined(joined) = &self.device {
             joined.rings.set_sleep_word(word);
@@ -183,8 +184,8 @@ impl FrameSink<ShmMemory> for Links {
 }
 
 fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
-    // One part for all headers: gathering costs the kernel a little for each part. Whole frames of the IP
-    // component are longer.
+    // The headers are one part, because gathering costs the kernel a little for each part. Whole frames of
+    // the IP component are longer.
     let mut front = [0u8; 128];
     let front_len = vnet.len() + headers.len();
     let mut gather = Gather::new();
@@ -207,7 +208,7 @@ fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_
     }
     match fits.then(|| queue.send(&gather)) {
         Some(Ok(SendOutcome::Sent)) => true,
-        // A frame that the kernel refuses for itself would be refused again: as lost on the wire.
+        // What the kernel refuses now it would refuse again, so the frame counts as lost on the wire.
         Some(Ok(SendOutcome::Refused | SendOutcome::LinkDown) | Err(_)) | None => true,
         Some(Ok(SendOutcome::NoRoom)) => false,
     }
@@ -224,7 +225,7 @@ fn outgoing<'a>(vnet: &[u8; vnet::HEADER_LEN], headers: &'a [u8], text: &'a Text
     Outgoing { prefix, headers, slice, pieces }
 }
 
-/// The virtio-net header that says what the receiving side, or the kernel, still has to do.
+/// Returns the virtio-net header that says what the receiving side, or the kernel, still has to do.
 fn vnet_header(headers: &[u8], offload: &Offload) -> [u8; vnet::HEADER_LEN] {
     let mut header = vnet::Header::default();
     if offload.needs_checksum {
@@ -242,8 +243,8 @@ fn vnet_header(headers: &[u8], offload: &Offload) -> [u8; vnet::HEADER_LEN] {
     bytes
 }
 
-/// The flow as the receiver of one of *our* frames sees it: the headers are our own, so their places are
-/// known.
+/// Returns the flow as the receiver of one of this replica's own frames sees it. The frame was made here, so
+/// the offsets of its headers are known.
 fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
     if is_v6(headers) {
         return receivers_tuple_v6(headers);
@@ -255,7 +256,7 @@ fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
     let (src, dst) = (word(26)?, word(30)?);
     let (id_and_fragment, protocol) = (word(18)?, *headers.get(23)?);
     let ports = match protocol {
-        // As in `atoll_link::classify`: fragments have an identification instead.
+        // Fragments have an identification instead of ports, as in `atoll_link::classify`.
         _ if id_and_fragment & 0x3fff != 0 => id_and_fragment & 0xffff_0000 | u32::from(protocol),
         6 | 17 => word(34)?,
         _ => 0,

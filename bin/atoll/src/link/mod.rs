@@ -13,8 +13,8 @@ pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, fo
 
 pub use crate::mesh::Way;
 
-/// What tells the conversations of frames apart, well enough for `SpinPolicy`: where the ports are, if there
-/// are no options.
+/// Returns a number that tells the conversations of frames apart, well enough for `SpinPolicy`: the octets
+/// that are the ports if there are no IP options.
 pub(crate) fn partner_of(frame: &[u8]) -> u32 {
     let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
     frame.get(at..at + 4).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))

@@ -1,6 +1,6 @@
-//! What does a link server do for transport servers in other processes? It sends their frames over its
-//! device, and gives them theirs. What somebody does not take is kept, in the order in which it came, and
-//! holds up nobody else.
+//! The retry queue of a server with a device, which serves transport servers in other processes: it sends
+//! their frames over the device, and gives them the frames for them. Frames that a receiver does not take are
+//! kept in order, and hold up nobody else.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use atoll_wire::vnet;
 
 use super::rings::{FRAME_PREFIX, Outgoing, Rings, forwarded_prefix};
 
-/// Octets of frames that are kept for one server whose ring is full. Beyond it they are lost, as in a full
+/// Octets of frames that are kept for one server whose ring is full. Further frames are lost, as in a full
 /// queue of a NIC.
 const KEPT_MAX: usize = 4 << 20;
 
@@ -19,37 +19,38 @@ const KEPT_MAX: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub struct RetryQueue {
     servers: Vec<Kept>,
-    /// Frames that are kept.
+    /// The number of frames that are kept.
     kept: usize,
-    /// Frames of other servers that the device has taken.
+    /// The number of frames of other servers that the device has taken.
     pub frames_out: u64,
-    /// Octets of these, from the Ethernet header on.
+    /// The octets of those frames, from the Ethernet header on.
     pub bytes_out: u64,
-    /// Times that the device took none.
+    /// How often the device took no frame.
     pub failures: u64,
-    /// Frames lost because their receiver takes none.
+    /// The number of frames lost because their receiver took none.
     pub dropped: u64,
 }
 
-/// What is kept of, and for, one server.
+/// The frames that are kept from, and for, one server.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The frame that the device did not take, as it came out of the ring. Until it does, nothing more is
-    /// taken from that ring.
+    /// The frame that the device did not take, as it came out of the ring. Until the device takes it, nothing
+    /// more is taken from that ring.
     outbound: Option<Vec<u8>>,
     /// Frames from outside that the server's ring did not take.
     inbound: VecDeque<Vec<u8>>,
-    /// Octets of these.
+    /// The octets of `inbound` frames, without their prefixes.
     inbound_len: usize,
 }
 
 impl RetryQueue {
-    /// A queue for servers with numbers below `servers`.
+    /// Creates an empty queue for servers with numbers below `servers`.
     pub fn new(servers: usize) -> RetryQueue {
         RetryQueue { servers: (0..servers).map(|_| Kept::default()).collect(), ..RetryQueue::default() }
     }
 
-    /// Sends a frame of server `from` over the device: `record` as it came out of the ring, prefix first.
+    /// Sends a frame of server `from` over the device. `record` is the frame as it came out of the ring,
+    /// prefix first.
     pub fn send(&mut self, queue: &mut Queue, rings: &mut Rings, from: usize, record: &[u8]) {
         if !self.put_record(queue, record)
             && let Some(kept) = self.servers.get_mut(from)
@@ -60,7 +61,7 @@ impl RetryQueue {
         }
     }
 
-    /// Gives a frame from outside to the server that owns it. `now`: when it came.
+    /// Gives a frame from outside to the server that owns it. `now` is when the frame came.
     pub fn forward(
         &mut self,
         now: Instant,
@@ -72,7 +73,8 @@ impl RetryQueue {
         self.pass_on(rings, owner, forwarded_prefix(now, vnet), frame);
     }
 
-    /// The same for a frame that has been passed on before: `prefix` says when it came.
+    /// Gives a frame that has been passed on before to the server that owns it. `prefix` says when the frame
+    /// came.
     pub fn pass_on(&mut self, rings: &mut Rings, owner: usize, prefix: [u8; FRAME_PREFIX], frame: &[u8]) {
         let Some(kept) = self.servers.get_mut(owner) else { return };
         if kept.inbound.is_empty() && rings.send_frame(owner, &forwarded(prefix, frame)) {
@@ -87,7 +89,7 @@ impl RetryQueue {
         kept.inbound.push_back([&prefix, frame].concat());
     }
 
-    /// Tries again what was not taken. `queue`: the device, if there is one.
+    /// Tries again what was not taken. `queue` is the device, if there is one.
     pub fn retry(&mut self, mut queue: Option<&mut Queue>, rings: &mut Rings) {
         if self.kept == 0 {
             return;
@@ -114,7 +116,7 @@ impl RetryQueue {
         }
     }
 
-    /// Whether anything is kept, so that [`RetryQueue::retry`] is due soon.
+    /// Returns whether any frame is kept, so that [`RetryQueue::retry`] is due soon.
     pub fn keeps(&self) -> bool {
         self.kept > 0
     }
@@ -126,7 +128,7 @@ impl RetryQueue {
         }
     }
 
-    /// Whether the device has taken a frame, or lost it.
+    /// Sends a frame over the device. Returns whether the device has taken it, or lost it.
     pub fn put(&mut self, queue: &mut Queue, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         let mut gather = Gather::new();
         let fits = gather.push_slice(vnet).is_ok() && gather.push_slice(frame).is_ok();
@@ -134,7 +136,7 @@ impl RetryQueue {
             self.failures += 1;
             return false;
         }
-        // What the kernel refuses for itself it would refuse again: as lost on the wire.
+        // What the kernel refuses now it would refuse again, so the frame counts as lost on the wire.
         self.frames_out += 1;
         self.bytes_out += frame.len() as u64;
         true

@@ -14,35 +14,36 @@ use atoll_wire::vnet;
 
 use crate::mesh::{RING_LOG2, Way};
 
-/// Octets that may wait in the ring of a peer that sleeps before it gets nothing more that does not wake it.
+/// Octets that may wait in the ring of a sleeping peer before it gets no more records that do not wake it.
 const UNREAD_MAX: u64 = 2048;
-/// Where the stamp lies in the prefix of a frame that a link server has passed on.
+/// Offset of the timestamp in the prefix of a frame that a link server has passed on.
 const STAMP: usize = 12;
 
 /// Bytes before the Ethernet header in a frame record: the virtio-net header, padded.
 pub const FRAME_PREFIX: usize = 16;
-/// Value of the byte behind the virtio-net header that marks a frame which came from outside.
+/// Value of the byte behind the virtio-net header that marks a frame from outside.
 pub const FORWARDED: u8 = 1;
-/// Value of that byte in a frame that the receiver, a link server, is to send over its device.
+/// Value of the byte behind the virtio-net header that marks a frame which the receiver is to send over its
+/// device.
 pub const OUTBOUND: u8 = 2;
 
 /// A record that was taken out of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Who sent it.
+    /// The number of the peer that sent it.
     pub peer: usize,
-    /// `KIND_*` of `atoll_ipc::mesh`.
+    /// The kind of the record: `KIND_*` of `atoll_ipc::mesh`.
     pub kind: u32,
-    /// Length of its payload.
+    /// The length of the payload in bytes.
     pub len: usize,
 }
 
-/// The rings between this server and each of `peers` others.
+/// The rings between this server and a number of peers.
 ///
-/// A record that a ring does not take is dropped, as by a full queue of a NIC; the transport retransmits.
-/// Lost with the process: nothing, positions live in the rings.
+/// A record that a full ring does not take is dropped, as by the full queue of a NIC; the transport
+/// retransmits. Positions live in the rings, so nothing is lost with the process.
 pub struct Rings {
-    /// By number; `None`: the two say nothing to each other.
+    /// The peers by number; `None` for those with which this server does not communicate.
     peers: Vec<Option<Peer>>,
     /// Records dropped because a ring was full.
     pub dropped: u64,
@@ -54,28 +55,28 @@ struct Peer {
     consumer: MeshConsumer,
     bell: OwnedFd,
     unpublished: bool,
-    /// Somebody is to be woken for what was sent.
+    /// Whether the peer is to be woken for what was sent.
     rings: bool,
-    /// Sleep word for which the bell was rung already.
+    /// The sleep word for which the bell was last rung.
     rung: u32,
-    /// Nothing is taken from it for now.
+    /// Whether records of this peer stay in its ring for now.
     held_up: bool,
 }
 
-/// What a frame consists of: headers as bytes, text as bytes or as pieces of an arena.
+/// The parts of a frame: headers as bytes, payload as bytes or as pieces of an arena.
 pub struct Outgoing<'a> {
-    /// virtio-net header, then [`FORWARDED`], [`OUTBOUND`] or 0, then padding.
+    /// The virtio-net header, then [`FORWARDED`], [`OUTBOUND`] or 0, then padding.
     pub prefix: [u8; FRAME_PREFIX],
-    /// Ethernet, IP and transport headers.
+    /// The Ethernet, IP and transport headers.
     pub headers: &'a [u8],
-    /// Text that lies in private memory.
+    /// The payload, if it lies in private memory.
     pub slice: &'a [u8],
-    /// Text that lies in an arena: pieces as absolute offset and length.
+    /// The payload, if it lies in an arena: pieces as absolute offset and length.
     pub pieces: Option<(&'a ShmMemory, &'a [(usize, usize)])>,
 }
 
-/// The prefix of a frame from outside that is passed on to its owner: with the time, so that the owner knows
-/// how long it waited.
+/// Returns the prefix of a frame from outside that is passed on to its owner. It has a timestamp, so that the
+/// owner knows how long the frame waited.
 pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRAME_PREFIX] {
     let mut prefix = [0; FRAME_PREFIX];
     prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
@@ -84,17 +85,17 @@ pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRA
     prefix
 }
 
-/// How long ago a frame with this prefix was passed on: nothing beyond two seconds, which half the stamp's
-/// range is.
+/// Returns how long ago a frame with this prefix was passed on. Times beyond two seconds, half the range of
+/// the timestamp, read as zero.
 pub fn waited(now: Instant, prefix: &[u8]) -> Duration {
     let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else { return Duration::ZERO };
     let nanos = (now.as_nanos() as u32).wrapping_sub(u32::from_le_bytes(*stamp));
-    // Negative: it came after the round had begun.
+    // A negative time means that the frame came after the round had begun.
     if nanos > i32::MAX as u32 { Duration::ZERO } else { Duration::from_nanos(nanos.into()) }
 }
 
 impl Outgoing<'_> {
-    /// Length from the Ethernet header on.
+    /// Returns the length in bytes from the Ethernet header on.
     pub fn frame_len(&self) -> usize {
         let pieces: usize = self.pieces.map_or(0, |(_, parts)| parts.iter().map(|(_, len)| len).sum());
         self.headers.len() + self.slice.len() + pieces
@@ -102,14 +103,14 @@ impl Outgoing<'_> {
 }
 
 impl Rings {
-    /// Resumes the rings to and from each peer, by number. `bells[i]`: the bell of peer `i`.
+    /// Resumes the rings to and from each peer, by number. `bells[i]` is the bell of peer `i`.
     pub fn resume(ways: Vec<Option<Way>>, bells: Vec<OwnedFd>) -> Rings {
         let peer = |Way { memory, to, from }: Way, bell| Peer {
             producer: MeshProducer::resume(&memory, to, RING_LOG2),
             consumer: MeshConsumer::resume(&memory, from, RING_LOG2),
             memory,
             bell,
-            // A predecessor may have published something and died before it rang.
+            // A predecessor may have published records and died before it rang.
             unpublished: true,
             rings: true,
             rung: 0,
@@ -123,7 +124,7 @@ impl Rings {
         self.peers.get_mut(peer)?.as_mut()
     }
 
-    /// How many peers there are.
+    /// Returns the number of peers.
     pub fn len(&self) -> usize {
         self.peers.len()
     }
@@ -161,8 +162,8 @@ impl Rings {
         taken
     }
 
-    /// Sends a record of another kind to the replicas of `to`, a bit each. If it does not wake them, they
-    /// read it whenever they wake up.
+    /// Sends a record of another kind to the replicas in the bit mask `to`. Sleeping replicas are woken only
+    /// if `wakes` is set; otherwise they read the record whenever they wake up.
     pub fn tell(&mut self, to: u64, wakes: bool, kind: u32, payload: &[u8]) {
         let replicas = self.peers.iter_mut().enumerate().take(REPLICAS_MAX);
         for peer in replicas.filter(|(i, _)| to >> i & 1 == 1).filter_map(|(_, peer)| peer.as_mut()) {
@@ -173,8 +174,8 @@ impl Rings {
         }
     }
 
-    /// Who does not sleep, and who takes a record without being woken: a sleeper's ring is for frames, and is
-    /// not filled with what can wait.
+    /// Returns which replicas are awake, and which take a record without being woken: the ring of a sleeping
+    /// replica is for frames, and is not filled with records that can wait.
     pub fn reach(&self) -> Reach {
         let mut reach = Reach::default();
         for (i, peer) in self.peers.iter().enumerate().take(REPLICAS_MAX) {
@@ -187,8 +188,8 @@ impl Rings {
         reach
     }
 
-    /// Takes the next record from any peer that is not held up, starting with `first`; the payload is in
-    /// `out`.
+    /// Takes the next record from any peer that is not held up, starting with peer `first`. The payload is in
+    /// `out`; `None` means that no record waits.
     pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<Received> {
         let count = self.peers.len();
         (0..count).map(|i| (first + i) % count).find_map(|at| {
@@ -198,7 +199,7 @@ impl Rings {
         })
     }
 
-    /// Says whether records of a peer stay in its ring for now: then the ring fills, and the peer notices.
+    /// Sets whether records of a peer stay in its ring for now. The ring fills then, and the peer notices.
     pub fn hold_up(&mut self, peer: usize, held_up: bool) {
         if let Some(peer) = self.peer_mut(peer) {
             peer.held_up = held_up;
@@ -214,7 +215,7 @@ impl Rings {
                 let word = peer.producer.publish(&peer.memory);
                 if std::mem::take(&mut peer.rings) && word & 1 == 1 && word != peer.rung {
                     peer.rung = word;
-                    // A full eventfd counter means that the peer has been told 2^64 times already.
+                    // A full eventfd counter means that the peer was rung 2^64 times already.
                     let _ = eventfd::ring(&peer.bell);
                     rung += 1;
                 }
@@ -223,20 +224,20 @@ impl Rings {
         rung
     }
 
-    /// Tells the peers whether our bell is wanted.
+    /// Writes the sleep word where the peers look: an odd `word` says that this server's bell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         for peer in self.peers.iter().flatten() {
             peer.consumer.set_sleep_word(&peer.memory, word);
         }
     }
 
-    /// The highest sleep word that we, or a predecessor, have told a peer.
+    /// Returns the highest sleep word that this server, or a predecessor, has written for a peer.
     pub fn sleep_word(&self) -> u32 {
         let words = self.peers.iter().flatten().map(|peer| peer.consumer.sleep_word(&peer.memory));
         words.fold(0, |last, word| if word.wrapping_sub(last) as i32 > 0 { word } else { last })
     }
 
-    /// Whether a record is waiting that may be taken.
+    /// Returns whether a record waits that may be taken.
     pub fn is_ready(&self) -> bool {
         self.peers.iter().flatten().any(|peer| !peer.held_up && peer.consumer.is_ready(&peer.memory))
     }
@@ -251,7 +252,8 @@ mod tests {
         let now = Instant::from_nanos(u64::from(u32::MAX) - 10);
         let prefix = forwarded_prefix(now, &[1; vnet::HEADER_LEN]);
         assert_eq!((prefix[vnet::HEADER_LEN - 1], prefix[vnet::HEADER_LEN]), (1, FORWARDED));
-        // Over the end of the stamp's range, backwards, and of a record that is too short.
+        // The three cases: across the end of the timestamp's range, backwards, and a record that is too
+        // short.
         assert_eq!(waited(now + Duration::from_micros(7), &prefix), Duration::from_micros(7));
         assert_eq!(waited(Instant::from_nanos(now.as_nanos() - 5), &prefix), Duration::ZERO);
         assert_eq!(waited(now, &prefix[..15]), Duration::ZERO);

@@ -12,7 +12,7 @@ use crate::mesh::Way;
 
 const VNET: [u8; vnet::HEADER_LEN] = [7; vnet::HEADER_LEN];
 
-/// A link server with two replicas, and a socket for a device.
+/// A link server with two replicas, and a socket in place of a device.
 struct Bench {
     retry_queue: RetryQueue,
     rings: Rings,
@@ -28,7 +28,7 @@ impl Bench {
         let memory = create_memfd("test-mesh", bytes).unwrap();
         let way = |to, from| Some(Way { memory: ShmMemory::map(&memory, bytes, Access::ReadWrite).unwrap(), to, from });
         let bell = || eventfd::create().unwrap();
-        // To and from each replica.
+        // Offsets of the rings to and from each replica.
         let places = [(0, RING_STRIDE), (2 * RING_STRIDE, 3 * RING_STRIDE)];
         let (device, wire) = UnixDatagram::pair().unwrap();
         device.set_nonblocking(true).unwrap();
@@ -43,7 +43,7 @@ impl Bench {
         }
     }
 
-    /// Replica `from` hands out a frame.
+    /// Makes replica `from` send a frame. Returns whether the ring took it.
     fn hand_out(&mut self, from: usize, frame: &[u8]) -> bool {
         let mut prefix = [0; FRAME_PREFIX];
         prefix[..vnet::HEADER_LEN].copy_from_slice(&VNET);
@@ -53,7 +53,7 @@ impl Bench {
         taken
     }
 
-    /// The link server sends what is in its rings.
+    /// Makes the link server send what is in its rings. Returns the number of frames.
     fn send_all(&mut self) -> usize {
         let mut count = 0;
         while let Some(Received { peer, kind: KIND_FRAME, len }) = self.rings.receive(0, &mut self.buffer) {
@@ -64,7 +64,7 @@ impl Bench {
         count
     }
 
-    /// First octets of the frames on the wire.
+    /// Returns the first octets of the frames on the wire.
     fn on_wire(&mut self) -> Vec<u8> {
         let mut seen = Vec::new();
         while let Ok(len) = self.wire.recv(&mut self.buffer) {
@@ -75,7 +75,7 @@ impl Bench {
         seen
     }
 
-    /// First octets of the frames that replica `to` finds.
+    /// Returns the first octets of the frames that replica `to` finds.
     fn brought(&mut self, to: usize) -> Vec<u8> {
         self.rings.publish();
         let mut seen = Vec::new();
@@ -122,7 +122,7 @@ fn what_the_device_does_not_take_is_kept_in_order_and_its_sender_is_held_up() {
 fn what_a_replica_does_not_take_is_kept_in_order_and_holds_up_no_other() {
     let mut bench = Bench::new();
     let frame = |first: u8| vec![first; 60_000];
-    // More than a ring takes, less than is kept.
+    // These are more frames than a ring takes, and fewer than are kept.
     for first in 0..40 {
         bench.retry_queue.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &frame(first));
     }
@@ -149,7 +149,7 @@ fn what_is_kept_for_a_replica_is_bounded() {
     let kept = bench.retry_queue.servers[0].inbound_len;
     assert!(kept <= KEPT_MAX && kept > KEPT_MAX - 60_000);
     assert!(bench.retry_queue.dropped > 900);
-    // Who does not exist gets nothing.
+    // A server that does not exist gets nothing.
     bench.retry_queue.forward(Instant::ZERO, &mut bench.rings, 7, &VNET, &[1]);
 }
 
