@@ -1,4 +1,4 @@
-//! How is a socket written in `atoll ss`? From the facts of a transport server to a row.
+//! Rows of `atoll ss`, made from the facts that a transport server reports about its sockets.
 
 use atoll_base::{Addr, Endpoint};
 use atoll_connmgr::AcceptorView;
@@ -9,7 +9,7 @@ use atoll_transport::SocketFacts;
 
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 
-/// One line of `atoll ss`.
+/// Returns the row of one socket in `atoll ss`.
 pub fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
     SocketRow {
         proto: if facts.protocol == Protocol::Tcp { "tcp" } else { "udp" }.into(),
@@ -18,7 +18,7 @@ pub fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
         send_q: facts.send_queue,
         local: endpoint(facts.local, facts.v6_only),
         peer: match facts.remote.port {
-            // ss(8): a listener's peers are those that its own address says.
+            // The peers of a listener are any of its own address's family (ss(8)).
             0 => endpoint(Endpoint::at(any_of(facts.local.addr), 0), facts.v6_only || !is_both(facts.local.addr)),
             _ => endpoint(facts.remote, false),
         },
@@ -31,7 +31,7 @@ pub fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
     }
 }
 
-/// What this replica knows of the acceptors of a listener.
+/// Returns what this replica knows of the acceptors of a listener; nothing for other sockets.
 pub fn acceptors_of(facts: &SocketFacts, all: &[(Endpoint, AcceptorView)]) -> Vec<AcceptorRow> {
     if facts.protocol != Protocol::Tcp || facts.state != LISTEN {
         return Vec::new();
@@ -86,7 +86,7 @@ fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
     }
 }
 
-/// As ss writes it; numbers of linux/tcp_states.h.
+/// Returns the state as `ss` writes it; the numbers are those of linux/tcp_states.h.
 fn state_name(protocol: Protocol, state: u8) -> &'static str {
     match (protocol, state) {
         (Protocol::Udp, 7) => "UNCONN",
@@ -104,7 +104,7 @@ fn state_name(protocol: Protocol, state: u8) -> &'static str {
     }
 }
 
-/// As ss writes it: `*` is any address of both families.
+/// Returns an endpoint as `ss` writes it; `*` is any address of both families.
 fn endpoint(endpoint: Endpoint, v6_only: bool) -> String {
     let port = if endpoint.port == 0 { "*".to_owned() } else { endpoint.port.to_string() };
     match endpoint.addr {
@@ -114,17 +114,17 @@ fn endpoint(endpoint: Endpoint, v6_only: bool) -> String {
     }
 }
 
-/// Any address of the family.
+/// Returns the unspecified address of the family.
 fn any_of(addr: Addr) -> Addr {
     if addr.is_v4() { Addr::V4_ANY } else { Addr::ANY }
 }
 
-/// Whether a socket at this address may speak both families.
+/// Returns whether a socket at this address may use both families.
 fn is_both(addr: Addr) -> bool {
     addr == Addr::ANY
 }
 
-/// State of a listener, as in linux/tcp_states.h.
+/// The state of a listener, as in linux/tcp_states.h.
 const LISTEN: u8 = 10;
 
 #[cfg(test)]
