@@ -24,25 +24,25 @@ const KINDS: &[(&str, Kind)] = &[
 const INSIDE: &str = "ATOLL_TEST_INSIDE";
 const MAPPED: usize = 1 << 20;
 
-/// What a test leaves to a process of its own: what it has to work with.
+/// What a test process of its own has to work with.
 struct Inside {
     kind: Kind,
     what: String,
     page: ReplicaPage<ShmMemory>,
-    /// Memory of a session, not mapped yet.
+    /// The memory of a session, which is not mapped yet.
     arena: OwnedFd,
     bell: OwnedFd,
     control: Channel,
 }
 
-/// What became of it.
+/// What became of a test process.
 #[derive(Debug)]
 struct Outcome {
     exit: Exit,
-    /// The call that it died of.
+    /// The system call that killed the process.
     call: Option<String>,
     layers: u32,
-    /// What it wrote to standard error.
+    /// What the process wrote to standard error.
     said: String,
 }
 
@@ -59,7 +59,7 @@ fn again(test: &str, kind: &str, what: &str) -> Outcome {
         spawn.arg(argument).unwrap();
     }
     spawn.env(INSIDE, format!("{kind}:{what}")).unwrap();
-    // The harness's threads have arenas of their own otherwise, which grow by mprotect. Servers have one
+    // Without this, the harness's threads have arenas of their own, which grow by mprotect. Servers have one
     // thread.
     spawn.env("MALLOC_ARENA_MAX", "1").unwrap();
     for fd in [page_fd.as_fd(), arena.as_fd(), bell.as_fd(), theirs.as_fd(), writer.as_fd()] {
@@ -76,7 +76,7 @@ fn again(test: &str, kind: &str, what: &str) -> Outcome {
     Outcome { exit, call: page.forbidden_call().map(name_of), layers: page.layers(), said }
 }
 
-/// In the process of its own: confined already.
+/// Returns the resources of a test process, which is confined then; `None` in the harness itself.
 fn inside() -> Option<Inside> {
     let (kind, what) = std::env::var(INSIDE).ok()?.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let mut fds = process::take_inherited(5).unwrap().into_iter();
@@ -89,10 +89,10 @@ fn inside() -> Option<Inside> {
     Some(Inside { kind, what, page, arena, bell, control })
 }
 
-/// What it is about, the calls of which it may die, and how it is tried.
+/// A description, the system calls that may kill the process, and the attempt itself.
 type Attempt = (&'static str, &'static [&'static str], fn(&Inside));
 
-/// Everything that a server might try first that somebody has taken over.
+/// Everything that a compromised server might try first.
 const ATTEMPTS: &[Attempt] = &[
     ("open a file", &["openat", "open"], |_| drop(File::open("/etc/passwd"))),
     ("look at a file", &["statx", "newfstatat"], |_| drop(std::fs::metadata("/etc/passwd"))),
@@ -138,14 +138,14 @@ fn what_is_not_on_the_list_is_deadly() {
     if let Some(inside) = inside() {
         let (.., attempt) = ATTEMPTS.iter().find(|(what, ..)| *what == inside.what).unwrap();
         attempt(&inside);
-        // Whatever came of it.
+        // Status 0 says that the attempt was not deadly, whatever it returned.
         std::process::exit(0);
     }
     for (kind, _) in KINDS {
         for (what, names, _) in ATTEMPTS {
             let outcome = again("what_is_not_on_the_list_is_deadly", kind, what);
             assert_eq!(outcome.exit, Exit::Signal(libc::SIGSYS), "{kind}: {what}: {outcome:?}");
-            // The library starts programs with all signals blocked, so that the handler does not run.
+            // The library starts programs with all signals blocked, so the handler does not run.
             let is_named = outcome.call.as_ref().map_or(*what == "run a program", |call| names.contains(&&**call));
             assert!(is_named, "{kind}: {what}: {outcome:?}");
             assert!(outcome.layers & LAYER_SECCOMP != 0 && outcome.layers & LAYER_CAPABILITIES != 0);
@@ -153,8 +153,8 @@ fn what_is_not_on_the_list_is_deadly() {
     }
 }
 
-/// Memory that no limit counts is memory of the machine's. What the lists say is what the kernel does
-/// (`seccomp/tests.rs`).
+/// Memory that no limit counts could exhaust the machine's. `seccomp/tests.rs` checks that the kernel does
+/// what the lists say.
 #[test]
 fn all_memory_that_a_server_can_have_is_counted() {
     use libc::{
@@ -184,20 +184,20 @@ fn only_servers_of_a_stack_that_somebody_keeps_may_outlive_the_supervisor() {
     }
 }
 
-/// What differs: sessions are for replicas, and so is watching something new; frames are for those with a
-/// queue.
+/// The lists differ: sessions are for replicas, and so is watching something new; frames are for servers with
+/// a queue.
 #[test]
 fn each_kind_has_a_list_of_its_own() {
     if let Some(inside) = inside() {
         match inside.what.as_str() {
             "map a session" => drop(ShmMemory::map(&inside.arena, MAPPED, Access::ReadWrite).unwrap()),
             "watch something else" => {
-                // What is no instance says so; whoever may not ask does not hear it.
+                // The bell is no epoll instance, so a call that is allowed fails.
                 let data = rustix::event::epoll::EventData::new_u64(0);
                 let (bell, control) = (&inside.bell, &inside.control);
                 assert!(rustix::event::epoll::add(bell, control, data, rustix::event::epoll::EventFlags::IN).is_err());
             }
-            // As many octets as a bell has all may read.
+            // A read of as many octets as a bell has is allowed to all servers.
             "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 9]), Ok(8)),
             "write a frame" => {
                 let ring = 1u64.to_ne_bytes();
@@ -223,7 +223,7 @@ fn each_kind_has_a_list_of_its_own() {
     }
 }
 
-/// The work of every server, and the ways in which it may end.
+/// Checks the work of every server, and the ways in which it may end.
 #[test]
 fn what_servers_do_is_allowed() {
     if let Some(inside) = inside() {
@@ -257,7 +257,7 @@ fn work(inside: &Inside) {
     process::random(&mut [0; 32]).unwrap();
     sched::yield_now();
     eprintln!("writing works");
-    // Growing and shrinking, below and above the size from which the allocator maps memory.
+    // Memory grows and shrinks, below and above the size from which the allocator maps memory.
     let mut kept = Vec::new();
     for size in [100, 10_000, 200_000, 5 << 20, 200 << 20] {
         let mut bytes = vec![1u8; size];
@@ -283,7 +283,7 @@ fn overflow(depth: u64) -> u8 {
     if depth == u64::MAX { 0 } else { overflow(depth + 1).wrapping_add(bytes[17]) }
 }
 
-/// Sleeping, too: the instance is made before.
+/// Checks that sleeping works with an epoll instance that was made before the confinement.
 #[test]
 fn a_confined_server_sleeps_and_wakes() {
     let Ok(setting) = std::env::var(INSIDE) else {
@@ -297,7 +297,7 @@ fn a_confined_server_sleeps_and_wakes() {
     let (epoll, mut timer) = (Epoll::new().unwrap(), LazyTimer::new(Duration::from_millis(1)).unwrap());
     epoll.add(&timer, 5, EventFlags::IN | EventFlags::ET).unwrap();
     let clock = atoll_sys::Clock::kernel();
-    // The descriptors above have the numbers of none that is inherited.
+    // The descriptors above do not have numbers of inherited ones.
     let _inside = inside().unwrap();
     let now: Instant = clock.now();
     timer.wake_at(now, now + Duration::from_millis(2)).unwrap();
