@@ -43,32 +43,33 @@ struct Bench {
     socket: PathBuf,
 }
 
-/// Servers without processes: what the supervisor has started.
+/// The servers that the supervisor has started, which have no processes.
 #[derive(Default)]
 struct Launches {
-    /// Which server, its incarnation, and its end of the control socket.
+    /// The number of each server, its incarnation, and its end of the control socket.
     started: Vec<(usize, u32, Channel)>,
-    /// Processes for replicas: their numbers, and their ends of the sockets over which they are given some.
+    /// The numbers of processes for replicas, and their ends of the sockets over which they are given
+    /// replicas.
     hosts: Vec<(usize, Channel)>,
-    /// Versions of these, in the same order.
+    /// The versions of those processes, in that order.
     builds: Vec<String>,
-    /// For how many octets each of those that stand by is to have memory.
+    /// The octets of memory that each standby is to have.
     memory: Vec<u64>,
-    /// Whether they do not say that they are up.
+    /// Whether processes for replicas do not report that they are up.
     are_dumb: bool,
-    /// How many launches are to fail.
+    /// The number of launches that are to fail.
     failing: u32,
-    /// Of what they fail; `None`: of nothing that passes.
+    /// The error of a failing launch; `None` means one that no shortage causes.
     for_want: Option<i32>,
 }
 
-/// The number of one that has none.
+/// The number that stands for a server without one.
 const STANDBY: usize = usize::MAX;
 
 struct FakeLauncher(Rc<RefCell<Launches>>);
 
 impl FakeLauncher {
-    /// What is started is a socket.
+    /// Returns the two ends of a socket that stands for a process, or the failure that was asked for.
     fn socket(&mut self) -> Result<(Channel, Channel), Failure> {
         if self.0.borrow().failing > 0 {
             self.0.borrow_mut().failing -= 1;
@@ -130,7 +131,7 @@ impl Bench {
         Bench::with(replicas, "")
     }
 
-    /// With more configuration.
+    /// Creates a bench whose configuration has `more` at its end.
     fn with(replicas: u8, more: &str) -> Bench {
         process::raise_nofile_limit(1 << 16).unwrap();
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -141,10 +142,10 @@ impl Bench {
              receive_log2 = 16\n{more}"
         );
         let mut config = ConfigFile::parse(&text).unwrap().validate().unwrap();
-        // Where it counts, it is asked for.
+        // Only tests that need a standby ask for it.
         config.recovery.standby = more.contains("standby = true");
         let memory = StackMemory::create(bells(usize::from(replicas)).unwrap(), None).unwrap();
-        // As with kernels that let descriptors come (before 6.16).
+        // The listener accepts descriptors, as on kernels before 6.16.
         let bind = |path: &std::path::Path| {
             let listener = Listener::bind(path, 16, Blocking::No).unwrap();
             Channel::ask_for_senders(&listener).unwrap();
@@ -182,7 +183,7 @@ impl Bench {
         bench
     }
 
-    /// Lets the supervisor do all it can do now.
+    /// Lets the supervisor do all it can do now. Returns how the stack has ended, if it has.
     fn settle(&mut self) -> Option<Ending> {
         let mut ending = None;
         for _ in 0..30 {
@@ -195,7 +196,7 @@ impl Bench {
         Channel::connect(&self.socket, Blocking::No).unwrap()
     }
 
-    /// One of the command line.
+    /// Returns a connection as the command line makes it.
     fn administrator(&self) -> Channel {
         Channel::connect(&self.socket.with_extension("admin"), Blocking::No).unwrap()
     }
@@ -221,7 +222,8 @@ impl Bench {
         }
     }
 
-    /// The end of the control socket of the server that was started last; says that it is ready.
+    /// Returns the end of the control socket of the server that was started last, which has said that it is
+    /// ready.
     fn comes_back(&mut self, server: usize, epoch: u32) -> Channel {
         let (which, incarnation, channel) = self.launches.borrow_mut().started.pop().expect("one was started");
         assert_eq!((which, incarnation), (server, epoch));
@@ -243,7 +245,7 @@ impl Drop for Bench {
     }
 }
 
-/// Hears whether a bell is rung.
+/// Notices whether a bell is rung.
 struct Watch(Epoll);
 
 impl Watch {
@@ -287,7 +289,7 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     }
     let most = 513 + 257 * (clock::now().since(begin).as_secs() as u32 + 1);
     assert!((500..=most).contains(&count), "{count}");
-    // It is the same process, so it waits, too, and one that has gone meanwhile is forgotten.
+    // The other connection is of this process as well, so it waits, too; it is forgotten once it is closed.
     waiting.send(&attach.encode(), &[]).unwrap();
     bench.settle();
     assert!(receive(&waiting).is_none());
@@ -295,7 +297,7 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     drop(waiting);
     bench.settle();
     assert_eq!((bench.server.clients.len(), bench.server.clients.slowed()), (clients - 1, 1));
-    // Nobody is asked for a turn before the time has come, and then it goes on.
+    // No turn is due before that time; the connection is served then.
     let due = bench.server.clients.slowed_until().expect("one waits");
     assert!(bench.server.servers_timeout_ms(clock::now()).is_some_and(|ms| ms <= 1000));
     std::thread::sleep(due.since(clock::now()));
@@ -322,7 +324,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
         let opened = Request::decode(&packet).unwrap();
         assert!(matches!(opened, Request::SessionOpened { session: 1, pid, .. } if pid == std::process::id()));
         assert_eq!(theirs.len(), 3 + BELLS);
-        // The arena is the one that the application has for this replica, and the bells are its bells.
+        // The replica has the arena and the bells that the application has for it.
         let ours = ShmMemory::map(&fds[2 + BELLS + index * 3 + 1], layout.total, Access::ReadWrite).unwrap();
         atoll_ipc::Memory::store64(&ours, 8192, 4711);
         let same = ShmMemory::map(&theirs[0], layout.total, Access::ReadWrite).unwrap();
@@ -334,7 +336,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
     }
 }
 
-/// What a program hangs on a bell makes it slow to ring, for all who ring it.
+/// A program can make its bells slow to ring, for all who ring them.
 #[test]
 fn no_bell_is_shared_between_sessions() {
     let mut bench = Bench::new(2);
@@ -352,7 +354,7 @@ fn no_bell_is_shared_between_sessions() {
     }
     bells(&first).iter().for_each(|bell| eventfd::ring(bell).unwrap());
     assert!(watches.iter().chain(&of_servers).all(|watch| !watch.is_rung()));
-    // Each replica hears both.
+    // Each replica hears both sessions.
     for (index, end) in bench.replicas.iter().enumerate() {
         for fds in [&first, &second] {
             let (_, theirs) = receive(end).unwrap();
@@ -387,7 +389,8 @@ fn a_session_ends_with_its_last_process() {
     assert!(bench.server.books.open_now().is_empty() && bench.server.clients.len() == 0);
 }
 
-/// Its programs live on, but no replica listens to them in it; other sessions of theirs are not concerned.
+/// The programs of the session live on, but no replica reads its rings; their other sessions are not
+/// affected.
 #[test]
 fn a_session_that_replicas_have_died_of_ends() {
     let mut bench = Bench::new(2);
@@ -397,7 +400,7 @@ fn a_session_that_replicas_have_died_of_ends() {
     let own = bench.ask(&child, &Request::Attach { layout_version: LAYOUT_VERSION }).0.unwrap().session;
     bench.told(0);
     bench.told(1);
-    // A session that there is not, or not any more, is passed over.
+    // A report about a session that does not exist, or has ended, is ignored.
     for session in [joined.session, 77, joined.session] {
         bench.replicas[0].send(&setup::cut_off(session), &[]).unwrap();
         bench.settle();
@@ -477,7 +480,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
     }
     assert!(client.send(br#"{"cmd":"status"}"#, &[]).is_err(), "its requests wait in its own socket");
     assert!(bench.server.clients.have_waiting());
-    // Others are served meanwhile, and it is served once it reads.
+    // Other clients are served meanwhile, and this one is served once it reads.
     bench.attach();
     let mut done = 0;
     assert!(sent > 20);
@@ -587,7 +590,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert_eq!(bench.told(0).len(), 3);
     drop(bench.replicas.remove(1));
     assert_eq!(bench.settle(), None, "the stack goes on");
-    // What happens before it is ready it hears, too.
+    // The successor is told also what happens before it is ready.
     drop(gone);
     bench.settle();
     assert_eq!(
@@ -629,7 +632,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     bench.settle();
     bench.replicas.push(back);
     assert!(bench.server.all_ready());
-    // It is one of the others again.
+    // The successor is told of new sessions as the other replica is.
     let _client = bench.attach();
     assert!(matches!(bench.told(1)[..], [Request::SessionOpened { session: 3, .. }]));
     let life = bench.server.servers.replicas()[1].record().life();
@@ -646,7 +649,7 @@ fn who_waits_for_servers_that_start_does_not_spin() {
     assert_ne!(bench.server.servers_timeout_ms(later), Some(0), "it would do nothing then");
 }
 
-/// What its connections have still to send lies in it.
+/// A session's memory holds what its connections have still to send.
 #[test]
 fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
     let mut bench = Bench::new(2);
@@ -654,7 +657,7 @@ fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
     drop(ends);
     bench.settle();
     bench.replicas[1].send(&setup::over(1), &[]).unwrap();
-    // What it says of others, or twice, does no harm.
+    // Reports about other sessions, or repeated ones, do no harm.
     for session in [1, 7] {
         bench.replicas[1].send(&setup::over(session), &[]).unwrap();
     }
@@ -676,7 +679,7 @@ fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
     bench.replicas[0].send(&setup::over(1), &[]).unwrap();
     bench.settle();
     assert!(bench.server.books.ended().is_empty());
-    // As many as there may be, and not more.
+    // The number of ended sessions with memory has a limit.
     let config = bench.server.config.sessions.arena;
     let memory = Rc::new(SessionMemory::create(1, User::privileged(0), 2, config).unwrap());
     for session in 2..LINGERING_MAX as u32 + 5 {
@@ -691,7 +694,7 @@ fn status_and_sockets_are_told_while_a_replica_is_away() {
     let (before, after) = (bench.administrator(), bench.administrator());
     before.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
     bench.settle();
-    // It dies before it has listed its sockets; the other one lists them.
+    // The replica dies before it has listed its sockets; the other one lists them.
     bench.launches.borrow_mut().failing = 2;
     drop(bench.replicas.remove(1));
     bench.settle();
@@ -761,13 +764,13 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
     assert_eq!(ending, Ending::ProgramEnded);
 }
 
-/// Another build, which differs in nothing but its name.
+/// Returns another build, which differs only in its name.
 fn next_build() -> Program {
     let own = Program::own();
     Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own }
 }
 
-/// A client has asked for [`next_build`], and the exchange has begun.
+/// Begins an exchange of servers for those of [`next_build`]. Returns the client that has asked for it.
 fn begin_exchange(bench: &mut Bench) -> Channel {
     let client = bench.administrator();
     bench.settle();
@@ -797,7 +800,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     bench.settle();
     assert_eq!(bench.told(0), [Request::HandOver { ledger: 1 }]);
     assert_eq!(bench.told(1).len(), 1, "of the session, and nothing of an upgrade");
-    // It leaves, and the next one is told everything.
+    // The server leaves, and everything is repeated to the next one.
     drop(bench.replicas.remove(0));
     bench.settle();
     let next = bench.comes_back(0, 2);
@@ -811,7 +814,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
         "not before it has proved itself"
     );
     assert_eq!(bench.server.servers.replicas()[0].record().life().crashes, 0);
-    // It crashes.
+    // The new server crashes.
     drop(next);
     bench.settle();
     let back = bench.comes_back(0, 3);
@@ -829,7 +832,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     assert!(bench.server.succession.is_none() && bench.server.all_ready());
 }
 
-/// What a supervisor has noted, as its guardian would have it.
+/// Returns what a supervisor has noted, as its guardian would keep it.
 fn notes_of(guardian: &Channel) -> crate::notes::Notes {
     let mut notes = crate::notes::Notes::new();
     loop {
@@ -839,7 +842,7 @@ fn notes_of(guardian: &Channel) -> crate::notes::Notes {
     }
 }
 
-/// What is left to a guardian at the other end.
+/// Returns the state of a supervisor whose guardian has the other end of `channel`.
 fn kept_by(channel: Channel) -> PersistedState {
     let lock = std::fs::File::open("/dev/null").unwrap();
     PersistedState::new(crate::supervise::Guardian { pid: 1, channel, job: String::new() }, lock.into())
@@ -868,7 +871,7 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
     let stack: crate::supervise::persisted::StackNote = serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
     assert_eq!(stack.exchange_for, Some(id.0));
 
-    // The next one is of the old build, and says why.
+    // The next supervisor is of the old build, and says why.
     let reason = Some("it was ended by SIGABRT".into());
     bench.server.course.goes_on();
     bench.server.exchanged(id, reason).unwrap();
@@ -887,9 +890,9 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let child = bench.client();
     let (joined, _) = bench.ask(&child, &Request::Join { session: first.session, key: first.key });
     assert_eq!(joined.unwrap().member, 1);
-    // It is gone by the time that there is a supervisor again.
+    // This client is gone by the time that there is a supervisor again.
     let (short, third, _) = bench.attach();
-    // Replica 1 has been somebody else since, and one client has asked, and got no answer.
+    // Replica 1 has been restarted since, and one client has asked, and got no answer.
     bench.replicas.remove(1);
     bench.settle();
     let replica1 = bench.comes_back(1, 2);
@@ -908,7 +911,7 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     let launcher = Box::new(FakeLauncher(launches.clone()));
     let mut next = found.resume(config, identity, launcher, None, kept_by(theirs)).unwrap();
-    // The one before lives no more: what it does not own alone stays open.
+    // The old supervisor is dropped: descriptors that others have too stay open.
     std::mem::swap(server, &mut next);
     drop(next);
     for end in [&replicas[0], &replica1] {
@@ -941,7 +944,7 @@ fn another_supervisor_goes_on_where_one_has_died() {
         [(1, 0), (2, 1)]
     );
 
-    // A connection stays what it was made for.
+    // A connection may still do only what it could do before.
     for (client, done) in [(&early, false), (&administrator, true)] {
         client.send(br#"{"cmd":"balance"}"#, &[]).unwrap();
         for _ in 0..30 {
@@ -952,8 +955,8 @@ fn another_supervisor_goes_on_where_one_has_died() {
     }
     drop(administrator);
 
-    // It can die as well, and what has happened since is known to the third one. Of the sessions that have
-    // ended, one is over everywhere.
+    // The second supervisor can die as well, and the third one knows what has happened since. Of the sessions
+    // that have ended, one is over everywhere.
     drop((late, early));
     for _ in 0..30 {
         server.turn(Some(0)).unwrap();
@@ -984,8 +987,8 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let _ = std::fs::remove_file(socket);
 }
 
-/// What it has accepted is an application's: connections could be used for both, and were inherited by
-/// anybody.
+/// A connection that an old supervisor accepted becomes an application's, because such connections could be
+/// used for both purposes, and any child could inherit them.
 #[test]
 fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     let mut bench = Bench::new(1);
@@ -1017,7 +1020,8 @@ fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     }
 }
 
-/// For a child in a chroot: as good as one that was made by the path, and no better.
+/// A child in a chroot needs this. The new connection has the rights of one that was made by the path, and no
+/// others.
 #[test]
 fn a_connection_gives_another_one() {
     let mut bench = Bench::new(1);
@@ -1031,7 +1035,7 @@ fn a_connection_gives_another_one() {
     bench.settle();
     another.send(br#"{"cmd":"down"}"#, &[]).unwrap();
     assert_eq!(bench.settle(), None);
-    // It waits, as one that a program has made does.
+    // The request waits for its turn, as on a connection that a program has made.
     another.set_timeouts(atoll_base::Duration::from_secs(5)).unwrap();
     let (packet, _) = receive(&another).unwrap();
     assert!(matches!(serde_json::from_slice(&packet), Ok(ReportPart::Error(_))));
@@ -1042,8 +1046,8 @@ fn a_connection_gives_another_one() {
     assert!(bench.server.clients.len() == 0 && bench.server.books.len() == 0);
 }
 
-/// It says who asks, not who has connected or attached, and what that one may have; the seal is of exactly
-/// that.
+/// The voucher names the user who asks, not the one who connected or attached, with that user's rights; the
+/// seal covers exactly that.
 #[test]
 fn whoever_asks_is_vouched_for_as_who_he_is() {
     let mut bench = Bench::new(1);
@@ -1058,8 +1062,8 @@ fn whoever_asks_is_vouched_for_as_who_he_is() {
     let key = bench.server.memory.lease_key;
     assert_eq!(seal, seal_pass(&key, &pass));
     assert!(key != [0; 16] && seal != seal_pass(&[0; 16], &pass), "and nobody else can make it");
-    // Somebody else, over the same connection: the kernel lets root name whom it likes, and who that is may
-    // have none of the low ports.
+    // Another user asks over the same connection: the kernel lets root name any user, and that user may have
+    // none of the low ports.
     if uid == 0 {
         for (claims, pass) in [(33, Pass { uid: 33, port: 0, ..pass }), (0, pass)] {
             client.send_as(&vouch.encode(), claims).unwrap();

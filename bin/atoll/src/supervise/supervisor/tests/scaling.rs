@@ -1,13 +1,13 @@
 use super::*;
 
-/// Which replicas a process for replicas was given, since this was asked last.
+/// Returns the number of a process for replicas, and the replicas that it was given since the last call.
 pub(super) fn given(bench: &Bench, at: usize) -> (usize, Vec<u8>) {
     let launches = bench.launches.borrow();
     let (number, channel) = &launches.hosts[at];
     (*number, std::iter::from_fn(|| receive(channel)).map(|(packet, _)| packet[0]).collect())
 }
 
-/// The replica was asked to hand over. It does, and goes on.
+/// Lets a replica hand over, as it was asked to, and go on in another process.
 pub(super) fn move_on(bench: &mut Bench, replica: usize, epoch: u32) {
     let told = bench.told(replica);
     assert!(matches!(told.last(), Some(Request::HandOver { .. })), "replica {replica}: {told:?}");
@@ -59,7 +59,7 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     (0..3).for_each(|replica| drop(bench.told(replica)));
     let asks = ask_to_scale(&mut bench, "3");
     assert_eq!(bench.told(2), [], "one at a time");
-    // A program comes, and one goes, while the first is leaving; it does not read that any more.
+    // A program comes, and one goes, while the first replica is leaving, which does not read that any more.
     let (gone, ..) = bench.attach();
     drop(gone);
     bench.settle();
@@ -94,7 +94,7 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     assert_eq!((hosts(&bench), answers(&asks)), (vec![0, 1, 2], scaled(3, 3)));
     let life = |index: usize| bench.server.servers.replicas()[index].record().life().report();
     assert_eq!((life(0).moves, life(1).moves, life(1).crashes, life(1).last), (0, 1, 0, None));
-    // And back: the processes that are left without replicas are let go.
+    // Back to one process: processes that are left without replicas end.
     let asks = ask_to_scale(&mut bench, "1");
     move_on(&mut bench, 1, 3);
     move_on(&mut bench, 2, 3);
@@ -129,7 +129,7 @@ fn who_asks_for_something_else_is_obeyed_and_the_first_one_told() {
     assert!(
         matches!(&answers(&first)[..], [ReportPart::Error(reason)] if reason.contains("2 processes were asked for"))
     );
-    // The first one was under way to where it is to be still.
+    // The first replica is under way to where it is still to be.
     move_on(&mut bench, 1, 2);
     move_on(&mut bench, 3, 2);
     assert_eq!((hosts(&bench), answers(&second)), (vec![0, 1, 0, 1], scaled(2, 4)));
@@ -156,7 +156,7 @@ fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     let mut bench = Bench::with(2, "[scaling]\nstart = 1");
     let asks = ask_to_scale(&mut bench, "2");
     assert!(bench.told(1).iter().any(is_hand_over));
-    // Both die instead.
+    // Both replicas die instead.
     bench.launches.borrow_mut().hosts.remove(0);
     bench.settle();
     assert_eq!(hosts(&bench), [0, 1]);
@@ -164,7 +164,7 @@ fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     bench.replicas[0] = bench.comes_back(0, 2);
     bench.settle();
     assert_eq!(answers(&asks), scaled(2, 2));
-    // And when it dies in the process that it has come to: that takes the other one along.
+    // The replica dies in the process to which it has moved, and takes the other replica along.
     let asks = ask_to_scale(&mut bench, "1");
     bench.told(1);
     bench.replicas[1].send(setup::LEFT, &[]).unwrap();
@@ -172,7 +172,7 @@ fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     let (_, epoch, dies) = bench.launches.borrow_mut().started.pop().unwrap();
     assert_eq!((epoch, hosts(&bench)), (3, vec![0, 0]));
     drop(dies);
-    // They have died before, not long ago: they are given a moment.
+    // Both have died not long ago, so their restart is delayed.
     while bench.launches.borrow().started.len() < 2 {
         bench.server.turn(None).unwrap();
     }
@@ -202,7 +202,7 @@ fn processes_that_cannot_be_had_leave_everything_as_it_was() {
         "{answer:?}"
     );
     assert!(bench.server.all_ready() && !bench.told(1).iter().any(is_hand_over));
-    // Who asks again is heard at once.
+    // A client that asks again is heard at once.
     let asks = ask_to_scale(&mut bench, "2");
     move_on(&mut bench, 1, 2);
     assert_eq!(answers(&asks), scaled(2, 2));
@@ -234,7 +234,7 @@ fn a_stack_may_be_left_to_itself() {
     assert_eq!(hosts(&bench), [0; 4], "the fewest");
     let report = bench.server.scaling_report();
     assert_eq!(report, ScalingReport { processes: 1, wanted: 1, auto: true, min: 1, max: 2 });
-    // Whoever says a number says for how long.
+    // A number given by a client holds until a client gives it up.
     let asks = ask_to_scale(&mut bench, "1");
     assert_eq!(answers(&asks)[1], ReportPart::Done(true));
     assert!(!bench.server.scaling_report().auto);
@@ -257,13 +257,13 @@ fn replicas_move_where_they_are_wanted() {
     move_on(&mut bench, 1, 2);
     move_on(&mut bench, 3, 2);
     assert_eq!((hosts(&bench), answers(&asks)), (vec![0, 0, 2, 0], scaled(2, 4)));
-    // One that is there already, and one to a process that there is not yet, in turn.
+    // One replica is in the process already, and one moves to a process that does not exist yet.
     let asks = ask_to_move(&mut bench, "[0]", 0);
     assert_eq!(answers(&asks), scaled(2, 4));
     let asks = ask_to_move(&mut bench, "[3,3]", 1);
     move_on(&mut bench, 3, 3);
     assert_eq!((hosts(&bench), answers(&asks)), (vec![0, 0, 2, 1], scaled(3, 4)));
-    // Who dies comes back where it was.
+    // A replica that dies comes back where it was.
     bench.launches.borrow_mut().hosts.retain(|(number, _)| *number != 0);
     bench.settle();
     assert_eq!(hosts(&bench), [0, 0, 2, 1]);
@@ -282,7 +282,7 @@ fn replicas_move_where_they_are_wanted() {
 fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
     let mut bench = Bench::with(2, "[scaling]\nstart = 1");
     let client = begin_exchange(&mut bench);
-    // Nobody goes elsewhere meanwhile.
+    // No replica moves meanwhile.
     let asks = ask_to_scale(&mut bench, "2");
     assert!(matches!(&answers(&asks)[..], [ReportPart::Error(said)] if said.contains("an upgrade is under way")));
     move_on(&mut bench, 0, 2);
@@ -298,8 +298,8 @@ fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
     bench.replicas[1] = bench.comes_back(1, 2);
     bench.settle();
     assert_eq!((builds(&bench).len(), given(&bench, 1).1), (2, vec![0, 1]), "in the one that is there");
-    // One of the old build would have ended; one of the new build dies, and takes both along. The old one
-    // comes back.
+    // A process of the old build would have ended. One of the new build dies, and takes both replicas along;
+    // the old build comes back.
     bench.launches.borrow_mut().hosts.clear();
     bench.settle();
     assert_eq!((builds(&bench)[2..].to_vec(), given(&bench, 0).1), (vec![own_version()], vec![0, 1]));
@@ -310,7 +310,7 @@ fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
         std::iter::from_fn(|| receive(&client)).map(|(packet, _)| String::from_utf8(packet).unwrap()).collect();
     assert!(said.contains("the old build is back"), "{said}");
     assert!(bench.server.succession.is_none() && bench.server.all_ready());
-    // Now they may.
+    // Replicas may move again.
     let asks = ask_to_scale(&mut bench, "2");
     move_on(&mut bench, 1, 4);
     assert_eq!(answers(&asks), scaled(2, 2));
@@ -326,7 +326,7 @@ fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way(
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     bench.server.leave_to(kept_by(theirs));
     let asks = ask_to_move(&mut bench, "[1,2]", 3);
-    // Replica 1 was asked to leave, and has left, but there is nobody to hear it.
+    // Replica 1 was asked to leave, and has left, but there is no supervisor to hear it.
     assert!(bench.told(1).iter().any(is_hand_over));
     bench.replicas[1].send(setup::LEFT, &[]).unwrap();
     let notes = notes_of(&guardian);

@@ -1,6 +1,6 @@
-//! Is every replica in one process, and in the end where it is wanted, whatever happens? The supervisor is
-//! the real one; processes and replicas are sockets that answer late, die at any moment, or are not to be
-//! had.
+//! Checks that every replica is in one process, and in the end where it is wanted, whatever happens. The
+//! supervisor is the real one; processes and replicas are sockets that answer late, die at any moment, or
+//! cannot be started.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use atoll_supervisor::host_of;
 use super::scaling::{answers, hosts};
 use super::*;
 
-/// What is outside the supervisor: processes by number of their start, and replicas in them.
+/// The processes, by number of their start, and the replicas in them, as they are outside the supervisor.
 struct Outside {
     bench: Bench,
     rng: Rng,
@@ -17,9 +17,10 @@ struct Outside {
     started: usize,
     replicas: Vec<Option<Incarnation>>,
     epochs: Vec<u32>,
-    /// Deaths that are still to come: a supervisor gives those who die again and again more and more time.
+    /// The number of deaths still to come: a supervisor delays servers that die again and again more and
+    /// more.
     deaths: u32,
-    /// Where each replica is wanted, and who has asked for that or for something else.
+    /// Where each replica is wanted, and the clients that have asked for that or for something else.
     wanted: Vec<usize>,
     askers: Vec<Channel>,
 }
@@ -28,10 +29,10 @@ struct Outside {
 struct Incarnation {
     control: Channel,
     process: usize,
-    /// It has been told to adopt.
+    /// Whether it has been told to adopt.
     adopts: bool,
     serves: bool,
-    /// It is to leave.
+    /// Whether it was asked to leave.
     leaves: bool,
 }
 
@@ -62,7 +63,8 @@ impl Outside {
         outside
     }
 
-    /// Processes that were started, and which replicas they have been given since this was asked last.
+    /// Collects the processes that were started. Returns the process that each replica was put into since the
+    /// last call.
     fn places(&mut self) -> BTreeMap<usize, usize> {
         for started in self.bench.launches.borrow_mut().hosts.drain(..) {
             self.processes.insert(self.started, started);
@@ -84,7 +86,7 @@ impl Outside {
             }
         }
         for key in ended {
-            // The supervisor lets go of those that have nobody.
+            // The supervisor lets processes end that have no replicas.
             assert!(
                 self.replicas.iter().flatten().all(|life| life.process != key),
                 "a process ends with its last replica"
@@ -94,7 +96,7 @@ impl Outside {
         places
     }
 
-    /// What the supervisor has done.
+    /// Follows what the supervisor has done.
     fn observe(&mut self) {
         let places = self.places();
         let started: Vec<_> = self.bench.launches.borrow_mut().started.drain(..).collect();
@@ -102,7 +104,7 @@ impl Outside {
             assert!(self.replicas[replica].is_none(), "replica {replica} is in a process already");
             assert!(epoch > self.epochs[replica], "each incarnation has its own number");
             self.epochs[replica] = epoch;
-            // It may have died with its process before that was looked at.
+            // The replica may have died with its process before this.
             let Some(&process) = places.get(&replica) else { continue };
             self.replicas[replica] =
                 Some(Incarnation { control, process, adopts: false, serves: false, leaves: false });
@@ -130,7 +132,7 @@ impl Outside {
         }
     }
 
-    /// A replica does what there is to do, or not yet.
+    /// Lets a replica do what it was asked to do, or not yet.
     fn act(&mut self, replica: usize) {
         let chance = self.rng.below(8);
         let Some(life) = &mut self.replicas[replica] else { return };
@@ -139,7 +141,7 @@ impl Outside {
             life.control.send(setup::READY, &[]).unwrap();
             life.serves = true;
         } else if life.leaves && chance > 2 {
-            // The death of its process, if it comes now, is heard together with its last word.
+            // If the process dies now, the supervisor hears of that together with the replica's last message.
             let dies = self.deaths > 0 && chance == 3;
             if !(dies && self.rng.below(2) == 0) {
                 life.control.send(setup::LEFT, &[]).unwrap();
@@ -152,7 +154,7 @@ impl Outside {
         }
     }
 
-    /// Somebody wants something else.
+    /// Lets a client ask for another placement.
     fn want(&mut self) {
         let count = self.replicas.len();
         let to = self.rng.below(count as u32) as usize;
@@ -167,7 +169,7 @@ impl Outside {
         let client = self.bench.administrator();
         client.send(request.as_bytes(), &[]).unwrap();
         self.askers.push(client);
-        // It is heard before anything else happens: `wanted` is what the supervisor knows.
+        // The supervisor reads the request before anything else happens, so `wanted` is what it knows.
         while self
             .bench
             .server
@@ -221,7 +223,7 @@ fn every_replica_is_in_one_process_and_in_the_end_where_it_is_wanted() {
         }
         outside.bench.settle();
         outside.observe();
-        // Where the supervisor believes them to be, and where they are.
+        // These are the places that the supervisor knows, and the real ones.
         let real = |life: &Option<Incarnation>| outside.processes[&life.as_ref().expect("it serves").process].0;
         let real: Vec<usize> = outside.replicas.iter().map(real).collect();
         assert_eq!((&hosts(&outside.bench), &real), (&outside.wanted, &outside.wanted), "seed {seed}");
@@ -230,7 +232,8 @@ fn every_replica_is_in_one_process_and_in_the_end_where_it_is_wanted() {
         numbers.dedup();
         let left: Vec<usize> = outside.processes.values().map(|(number, _)| *number).collect();
         assert_eq!(left.len(), numbers.len(), "seed {seed}: {left:?}");
-        // Everybody is answered once: that it is so, or that somebody else has wanted something else.
+        // Every client is answered once: that it is done, or that another client has asked for something
+        // else.
         let last = outside.askers.len() - 1;
         for (at, asker) in outside.askers.iter().enumerate() {
             let said = answers(asker);

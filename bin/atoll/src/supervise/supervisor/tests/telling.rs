@@ -1,5 +1,5 @@
-//! Is a successor told before it serves of what its ledger names, and of everything else soon after, whatever
-//! happens meanwhile?
+//! Checks that a successor is told before it serves of the sessions that its ledger names, and of all others
+//! soon after, whatever happens meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use super::*;
 use crate::supervise::supervisor::telling::TOLD_AT_ONCE;
 
 impl Bench {
-    /// The ledger of a replica, as one that lives has opened it.
+    /// Returns the ledger of a replica, opened as a live replica does.
     fn ledger(&self, replica: usize, epoch: u32) -> Ledger<ShmMemory> {
         let memory = ShmMemory::map(&self.server.memory.ledgers[replica], LEDGER_BYTES, Access::ReadWrite).unwrap();
         Ledger::open(memory, LedgerConfig::STACK, Epoch(epoch)).unwrap()
     }
 
-    /// Sessions with nothing in them. Each ends with its connection.
+    /// Opens sessions with nothing in them. Each ends with its connection.
     fn attach_many(&mut self, count: usize) -> BTreeMap<u32, Channel> {
         let all = (0..count).map(|_| self.attach());
         let all: Vec<_> = all.map(|(client, joined, _)| (joined.session, client)).collect();
@@ -25,9 +25,9 @@ impl Bench {
         all.into_iter().collect()
     }
 
-    /// The replica dies; its successor is there, and does not serve yet.
+    /// Lets the replica die. Returns the control socket of its successor, which does not serve yet.
     fn succeeded(&mut self, replica: usize, epoch: u32) -> Channel {
-        // A death that comes soon after another one would have to be waited for.
+        // The next start would be delayed if a death came soon after another one.
         self.server.servers.lives_anew(replica);
         self.replicas[replica] = Channel::pair(Blocking::No).unwrap().0;
         self.settle();
@@ -36,13 +36,13 @@ impl Bench {
         channel
     }
 
-    /// One turn, for which time passes. What the replica hears in it.
+    /// Lets the supervisor do one turn, for which time passes. Returns what the replica is told in it.
     fn hears(&mut self, replica: usize) -> Vec<Request> {
         self.server.turn(Some(2)).unwrap();
         self.told(replica)
     }
 
-    /// All that it hears until there is nothing more, in parts that are small.
+    /// Returns all that the replica is told until there is nothing more; checks that the parts are small.
     fn hears_all(&mut self, replica: usize) -> Vec<Request> {
         let (mut all, mut turns) = (Vec::new(), 0);
         while !self.server.servers.replicas()[replica].untold().is_empty() {
@@ -57,7 +57,7 @@ impl Bench {
     }
 }
 
-/// What an application asks for that is in force.
+/// Returns the record of a request of an application that is in force.
 fn in_force(session: u32) -> RequestRecord {
     let (token, lease, protocol) = (0, session.into(), Protocol::Udp);
     let (reuse_addr, reuse_port, v6_only) = (false, false, false);
@@ -81,7 +81,7 @@ fn before_it_serves_a_successor_hears_of_sessions_that_its_ledger_names_and_then
     let mut ledger = bench.ledger(1, 1);
     ledger.stage_request(0, Some(&in_force(5)));
     ledger.commit();
-    // Sessions of which servers have died, and one that was being opened.
+    // The ledger also names a session of which servers have died, and one that was being opened.
     ledger.set_deaths(SessionId(7), 1);
     ledger.mark(atoll_ipc::ledger::Work::Opening(SessionId(9)));
     let next = bench.succeeded(1, 2);
@@ -92,7 +92,7 @@ fn before_it_serves_a_successor_hears_of_sessions_that_its_ledger_names_and_then
     for _ in 0..5 {
         assert_eq!(bench.hears(1), [], "before it serves nothing more is said");
     }
-    // What happens meanwhile: one of which it knows has ended, and one of which it does not.
+    // Meanwhile one session ends that the successor knows, and one that it does not.
     clients.remove(&5);
     clients.remove(&20);
     bench.settle();
@@ -104,7 +104,7 @@ fn before_it_serves_a_successor_hears_of_sessions_that_its_ledger_names_and_then
     let at = told.iter().position(|request| *request == Request::SessionGone { session: 20 }).expect("it is told");
     assert!(matches!(told[at - 1], Request::SessionOpened { session: 20, .. }), "{:?}", told[at - 1]);
     assert_eq!(told.len(), newest_first.len() + 1);
-    // From now on it hears everything at once.
+    // From now on the successor hears of everything at once.
     clients.remove(&30);
     bench.settle();
     assert_eq!(bench.told(1), [Request::SessionGone { session: 30 }]);
@@ -123,7 +123,7 @@ fn of_few_sessions_and_of_those_of_a_ledger_that_cannot_be_read_it_hears_before_
     bench.settle();
     clients.extend(bench.attach_many(10));
     let header = ShmMemory::map(&bench.server.memory.ledgers[0], LEDGER_BYTES, Access::ReadWrite).unwrap();
-    // The version of a later build.
+    // This is the version of a later build.
     atoll_ipc::Memory::store32(&header, 8, 99);
     bench.replicas[0] = bench.succeeded(0, 3);
     assert_eq!(opened(&bench.told(0)).len(), clients.len());
@@ -189,7 +189,7 @@ fn another_supervisor_tells_of_all_sessions_in_the_same_way() {
     let found = Found::read(notes, &mut config).unwrap();
     let launcher = Box::new(FakeLauncher(bench.launches.clone()));
     bench.server = found.resume(config, identity, launcher, None, PersistedState::default()).unwrap();
-    // It has told of some before its first turn.
+    // The supervisor has told of some sessions before its first turn.
     let mut told = bench.told(0);
     assert!(opened(&told).len() <= TOLD_AT_ONCE, "{} at once", told.len());
     told.extend(bench.hears_all(0));
@@ -198,7 +198,7 @@ fn another_supervisor_tells_of_all_sessions_in_the_same_way() {
     assert!(gone(10) && gone(20) && !gone(30), "{told:?}");
 }
 
-/// A replica as it is outside, with what it has been told.
+/// A replica as the test sees it, with what it has been told.
 #[derive(Default)]
 struct Heard {
     adopts: bool,
@@ -241,7 +241,7 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
         let mut rng = Rng::new(seed);
         let mut bench = Bench::new(2);
         let mut clients = bench.attach_many(40);
-        // Keys of sessions, for children.
+        // The keys of sessions, with which children join them.
         let mut children: Vec<Channel> = Vec::new();
         let mut keys: BTreeMap<u32, u64> = BTreeMap::new();
         let mut heard = [(); 2].map(|()| Heard { adopts: true, serves: true, ..Heard::default() });
@@ -274,7 +274,7 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
                 }
                 8 if !children.is_empty() => drop(children.swap_remove(rng.below(children.len() as u32) as usize)),
                 9 | 10 if heard[replica].serves => {
-                    // With something in force for some of the sessions.
+                    // Some of the sessions have a request in force.
                     let session = any(&mut rng, &clients);
                     named[replica] = BTreeSet::from([session]);
                     let mut ledger = bench.ledger(replica, epochs[replica]);
