@@ -1,38 +1,40 @@
-//! What time is it? CLOCK_MONOTONIC, read from the time stamp counter where that is trustworthy.
+//! The current time: CLOCK_MONOTONIC, read from the time stamp counter where that is trustworthy.
 //!
-//! Arming timers and, in a virtual machine, leaving it costs microseconds, while the stack wants to know the
-//! time for every batch. `rdtsc` and one multiplication are ~10 ns; the vDSO needs about twice that.
+//! Arming timers costs microseconds, and so does leaving a virtual machine, while the stack needs the time
+//! for every batch. `rdtsc` and one multiplication take ~10 ns; the vDSO needs about twice that.
 
 use std::fs;
 
 use atoll_base::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How time stamp counter values become nanoseconds: `ns0 + ((tsc - tsc0) * mult >> 48)`.
+/// The conversion of time stamp counter values to nanoseconds: `ns0 + ((tsc - tsc0) * mult >> 48)`.
 ///
-/// Plain data. The supervisor measures it once and puts it into a shared page, so that every process converts
-/// identically and instants can be compared between processes. A page that an attacker scribbles on yields
-/// wrong times, never undefined behaviour.
+/// It is plain data. The supervisor measures it once and puts it into a shared page, so that every process
+/// converts identically and instants can be compared between processes. A page that an attacker overwrites
+/// yields wrong times, never undefined behaviour.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calibration {
-    /// Counter value at `ns0`.
+    /// The counter value at `ns0`.
     pub tsc0: u64,
-    /// CLOCK_MONOTONIC, in nanoseconds, at `tsc0`.
+    /// CLOCK_MONOTONIC at `tsc0`, in nanoseconds.
     pub ns0: u64,
-    /// Nanoseconds per tick, times 2^48. Zero means: there is no usable counter, ask the kernel every time.
+    /// Nanoseconds per tick, times 2^48; 0 if there is no usable counter, so that the kernel is asked every
+    /// time.
     pub mult: u64,
 }
 
 impl Calibration {
-    /// Ask the kernel every time (vDSO `clock_gettime`). Right everywhere, and about 10 ns slower.
+    /// A calibration that asks the kernel every time (vDSO `clock_gettime`), which is right everywhere, and
+    /// about 10 ns slower.
     pub const KERNEL: Calibration = Calibration { tsc0: 0, ns0: 0, mult: 0 };
 
-    /// Compares the counter with CLOCK_MONOTONIC for 25 ms, sleeping. Meant to be called once per machine.
+    /// Compares the counter with CLOCK_MONOTONIC for 25 ms, sleeping. Call it once per machine.
     ///
-    /// Gives [`Calibration::KERNEL`] where the counter is not invariant or the kernel itself does not trust
-    /// it. Error of the rate: ~2 ppm from the measurement, plus whatever NTP slews later (at most 500 ppm);
-    /// so instants may drift from CLOCK_MONOTONIC by microseconds per second, but never differ between
+    /// Returns [`Calibration::KERNEL`] if the counter is not invariant or the kernel itself does not trust
+    /// it. The error of the rate is ~2 ppm from the measurement, plus what NTP slews later (at most 500 ppm).
+    /// Instants may therefore drift from CLOCK_MONOTONIC by microseconds per second, but never differ between
     /// processes.
     pub fn measure() -> Calibration {
         if !counter_is_trustworthy() {
@@ -43,13 +45,13 @@ impl Calibration {
         let (tsc1, ns1) = read_both();
         let ticks = tsc1.saturating_sub(tsc0);
         if ticks < 1_000_000 {
-            return Calibration::KERNEL; // Slower than 50 MHz: not a time stamp counter worth using.
+            return Calibration::KERNEL; // A counter slower than 50 MHz is not worth using.
         }
         let mult = (u128::from(ns1.saturating_sub(ns0)) << SHIFT) / u128::from(ticks);
         Calibration { tsc0: tsc1, ns0: ns1, mult: u64::try_from(mult).unwrap_or(0) }
     }
 
-    /// The moment at which the counter stood at `tsc`; counter values before `tsc0` count as `tsc0`.
+    /// Returns the instant at which the counter stood at `tsc`; counter values before `tsc0` count as `tsc0`.
     #[inline]
     pub const fn convert(self, tsc: u64) -> Instant {
         let ticks = tsc.saturating_sub(self.tsc0) as u128;
@@ -57,34 +59,35 @@ impl Calibration {
     }
 }
 
-/// Reads the time. Copy it freely: it is a [`Calibration`] that has decided how to read.
+/// A clock. It can be copied freely: it is a [`Calibration`], which decides how the time is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     calibration: Calibration,
 }
 
 impl Clock {
-    /// A clock that converts as `calibration` says; processes that share a calibration share the clock.
+    /// Creates a clock that converts as `calibration` says; processes that share a calibration share the
+    /// clock.
     pub const fn new(calibration: Calibration) -> Clock {
         Clock { calibration }
     }
 
-    /// A clock that asks the kernel.
+    /// Creates a clock that asks the kernel.
     pub const fn kernel() -> Clock {
         Clock::new(Calibration::KERNEL)
     }
 
-    /// Measures a calibration (takes 25 ms) and uses it.
+    /// Measures a calibration, which takes 25 ms, and returns a clock that uses it.
     pub fn calibrate() -> Clock {
         Clock::new(Calibration::measure())
     }
 
-    /// What to hand to another process, so that it shares this clock.
+    /// Returns the calibration, which makes another process share this clock.
     pub const fn calibration(&self) -> Calibration {
         self.calibration
     }
 
-    /// The present moment. ~10 ns by counter, ~20 ns by kernel.
+    /// Returns the current time. Costs ~10 ns by counter, ~20 ns by kernel.
     #[inline]
     pub fn now(&self) -> Instant {
         if self.calibration.mult == 0 { kernel_now() } else { self.calibration.convert(read_counter()) }
@@ -96,21 +99,21 @@ pub const MEASURING_TIME: Duration = Duration::from_millis(25);
 
 const SHIFT: u32 = 48;
 
-/// How long the calling thread has had a processor. CLOCK_THREAD_CPUTIME_ID, clock_gettime(2). Cost: a system
-/// call.
+/// Returns how long the calling thread has had a processor (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)). Costs
+/// a system call.
 pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
-/// CLOCK_MONOTONIC, clock_gettime(2).
+/// Returns CLOCK_MONOTONIC (clock_gettime(2)).
 #[inline]
 fn kernel_now() -> Instant {
     let t = clock_gettime(ClockId::Monotonic);
     Instant::from_nanos((t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64))
 }
 
-/// Counter and kernel clock at the same moment: of 32 attempts the one during which the least time passed.
+/// Reads the counter and the kernel's clock at one moment: of 32 attempts, the one that took the least time.
 fn read_both() -> (u64, u64) {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..32 {
@@ -124,10 +127,10 @@ fn read_both() -> (u64, u64) {
     (best.1, best.2)
 }
 
-/// Whether the counter ticks at one rate in all power states and the kernel, which watches it, uses it as its
-/// clock.
+/// Returns whether the counter ticks at one rate in all power states, and the kernel, which watches it, uses
+/// it as its clock.
 ///
-/// Where sysfs cannot be read the answer is no: a clock that jumps is worse than one that takes 10 ns longer.
+/// Returns false if sysfs cannot be read: a clock that jumps is worse than one that takes 10 ns longer.
 fn counter_is_trustworthy() -> bool {
     counter_is_invariant()
         && fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -138,7 +141,7 @@ fn counter_is_trustworthy() -> bool {
 fn counter_is_invariant() -> bool {
     use core::arch::x86_64::__cpuid;
     const POWER_MANAGEMENT: u32 = 0x8000_0007;
-    // CPUID leaves a virtual machine (~6 us), so this runs once per calibration only.
+    // CPUID leaves a virtual machine (~6 us), so this runs only once per calibration.
     __cpuid(0x8000_0000).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & (1 << 8) != 0
 }
 

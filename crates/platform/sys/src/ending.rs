@@ -1,9 +1,8 @@
-//! Who hears first that a process ends? Who waits on a word that the kernel marks: get_robust_list(2).
+//! Notices the end of a process early, by a word that the kernel marks (get_robust_list(2)).
 //!
-//! A pidfd tells that a process has ended, which it has when the kernel has taken its memory apart: a
-//! millisecond or more, with much memory many. The word is marked before that, and after the last instruction
-//! of the program. It may also be marked by whoever else can write it: what the kernel says of the process
-//! has to be asked.
+//! A pidfd reports the end of a process when the kernel has freed its memory, which takes a millisecond or,
+//! with much memory, many. The word is marked before that, and after the last instruction of the program.
+//! Another process that can write the word may mark it, too: ask the kernel whether the process has ended.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -17,17 +16,17 @@ use crate::futex;
 #[repr(C)]
 struct RobustList {
     first: usize,
-    /// From an entry to its futex.
+    /// The offset from an entry to its futex.
     offset: isize,
-    /// The entry that is being locked or unlocked; 0: none.
+    /// The entry that is being locked or unlocked; 0 if there is none.
     pending: AtomicUsize,
 }
 
-/// The kernel marks the word when the calling thread ends, and wakes who waits in [`await_mark`]. For a
-/// thread that uses no robust mutexes, and one word. The word has to stay where it is for as long as the
-/// thread lives.
+/// Makes the kernel mark the word when the calling thread ends, and wake the waiter in [`await_mark`]. The
+/// thread must not use robust mutexes, and can have only one such word, which has to stay where it is as long
+/// as the thread lives.
 ///
-/// Fails with ENOSYS where there are no such lists.
+/// Fails with ENOSYS if the thread has no list of robust futexes.
 pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     let (mut list, mut len): (*const RobustList, usize) = (std::ptr::null(), 0);
     // SAFETY: two words to be written, which outlive the call.
@@ -42,12 +41,12 @@ pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the process write the number of the signal to `word` by which it dies of its own fault: SIGSEGV,
-/// SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT. What another process sends is no fault of its own, and may not
-/// be deadly: the word stays what it was. It dies of it as it would anyway. Call it once, and before handlers
-/// of these signals cannot be changed any more. sigaction(2).
+/// Makes the process write the number of the signal to `word` when it dies by its own fault: SIGSEGV, SIGBUS,
+/// SIGILL, SIGFPE, SIGTRAP, SIGABRT (sigaction(2)). A signal from another process is not its own fault, and
+/// may not be deadly, so it leaves the word as it is. The process dies as it would without this. Call it
+/// once, and while handlers of these signals can still be changed.
 pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
-    // Relaxed, as the others: the handler runs in this thread.
+    // Relaxed, here and below: the handler runs in this thread.
     WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
     for (signal, before) in FAULTS.iter().zip(&BEFORE) {
         // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask.
@@ -56,11 +55,12 @@ pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
         if unsafe { libc::sigaction(*signal, std::ptr::null(), &mut action) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // The standard library's, which tells of an overflow of the stack; it takes all three arguments.
+        // This is the standard library's handler, which reports a stack overflow; it takes all three
+        // arguments.
         if action.sa_flags & libc::SA_SIGINFO != 0 {
             before.store(action.sa_sigaction, Ordering::Relaxed);
         }
-        // Of whoever has none the fault comes again when the handler returns, and then it is deadly.
+        // Without an earlier handler the fault happens again when this one returns, and is deadly then.
         let once = if before.load(Ordering::Relaxed) == 0 { libc::SA_RESETHAND } else { 0 };
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | once;
         action.sa_sigaction = fault as extern "C" fn(_, _, _) as libc::sighandler_t;
@@ -75,10 +75,10 @@ pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
 const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-/// The handlers that were there; 0: none.
+/// The handlers that were installed before; 0 if there was none.
 static BEFORE: [AtomicUsize; FAULTS.len()] = [const { AtomicUsize::new(0) }; FAULTS.len()];
 
-/// The handler: writes down which signal it is, and leaves the rest to whoever had it before.
+/// Handles a fault: writes the number of the signal, and leaves the rest to the earlier handler.
 extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs.
     let own = unsafe { info.as_ref() }.is_some_and(is_own);
@@ -94,20 +94,21 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
         let before: Handler = unsafe { std::mem::transmute::<usize, Handler>(before) };
         before(signal, info, context);
     } else if signal == libc::SIGABRT {
-        // Nothing that is carried out again raises it.
+        // SIGABRT does not come again when the handler returns, so it is raised again.
         // SAFETY: the handler is not there any more, so that it is deadly now.
         unsafe { libc::raise(signal) };
     }
 }
 
-/// Whether the process itself has caused the signal: by an instruction, or by raising it. sigaction(2),
-/// si_code.
+/// Returns whether the process itself has caused the signal, by an instruction or by raising it
+/// (sigaction(2), si_code).
 fn is_own(info: &libc::siginfo_t) -> bool {
     // SAFETY: where a process has sent the signal (not above 0), its number is there.
     info.si_code > 0 || unsafe { info.si_pid() } == getpid().as_raw_nonzero().get()
 }
 
-/// Sleeps until the word is marked. `false`: it was changed again and again, but not by the kernel.
+/// Sleeps until the word is marked, and returns true. Returns false if it was changed again and again, but
+/// not by the kernel.
 pub fn await_mark(word: &AtomicU32) -> io::Result<bool> {
     for _ in 0..LOOKS {
         let value = word.load(Ordering::Acquire);
@@ -119,7 +120,7 @@ pub fn await_mark(word: &AtomicU32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Nothing but the kernel changes the word, and signals are few.
+/// The most changes that are looked at. Only the kernel should change the word, and signals are few.
 const LOOKS: u32 = 64;
 
 #[cfg(test)]
@@ -148,7 +149,7 @@ mod tests {
         });
     }
 
-    /// In processes of their own, which die.
+    /// The test runs in processes of their own, which die.
     #[test]
     fn a_fault_is_told_and_deadly_all_the_same() {
         const INSIDE: &str = "ATOLL_TEST_FAULT";
@@ -160,7 +161,7 @@ mod tests {
             // SAFETY: aligned, and mapped for as long as the process lives.
             let word: &'static AtomicU32 = unsafe { AtomicU32::from_ptr(mapping.as_ptr().cast()) };
             report_faults_to(word).unwrap();
-            // A child of this one dies of it, so that there is somebody to look.
+            // A child of this process dies by the fault, so that this one can look at the word.
             // SAFETY: the child does what is said here, and dies.
             let child = unsafe { libc::fork() };
             if child == 0 {
@@ -179,7 +180,8 @@ mod tests {
                 unsafe { libc::_exit(0) };
             }
             let mut status = 0;
-            // The library's handler lets the first one pass, and is gone after that.
+            // The standard library's handler ignores the first signal, and is not installed any more after
+            // that.
             // SAFETY: a child that was not reaped, and a valid place for the status.
             while kind == "outside" && unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
                 // SAFETY: as above.
@@ -214,7 +216,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| await_mark(&word).unwrap());
             while !waits.is_finished() {
-                // Never marked.
+                // The word is never marked.
                 word.fetch_add(1, Ordering::Release);
                 let _ = futex::wake(&word, 1);
                 std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! How does a process wait for many descriptors? epoll(7).
+//! Waiting for many descriptors: epoll(7).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,35 +8,35 @@ use rustix::event::epoll as sys;
 pub use rustix::event::epoll::{Event, EventFlags};
 use rustix::io::Errno;
 
-/// An epoll instance, CLOEXEC.
+/// An epoll instance, which is CLOEXEC.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
-    /// A set without members. epoll_create(2).
+    /// Creates an epoll instance that watches nothing (epoll_create(2)).
     pub fn new() -> io::Result<Epoll> {
         Ok(Epoll(sys::create(sys::CreateFlags::CLOEXEC)?))
     }
 
-    /// Watches `fd`; its events will carry `token`. epoll_ctl(2).
+    /// Watches `fd`, whose events will carry `token` (epoll_ctl(2)).
     pub fn add(&self, fd: impl AsFd, token: u64, events: EventFlags) -> io::Result<()> {
         Ok(sys::add(&self.0, fd, sys::EventData::new_u64(token), events)?)
     }
 
-    /// Changes what is watched, or the token. epoll_ctl(2).
+    /// Changes the events that are watched, and the token (epoll_ctl(2)).
     pub fn modify(&self, fd: impl AsFd, token: u64, events: EventFlags) -> io::Result<()> {
         Ok(sys::modify(&self.0, fd, sys::EventData::new_u64(token), events)?)
     }
 
-    /// Stops watching `fd`. epoll_ctl(2).
+    /// Stops watching `fd` (epoll_ctl(2)).
     pub fn delete(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(sys::delete(&self.0, fd)?)
     }
 
-    /// Waits until something happens, for at most `timeout_ms` milliseconds (`None`: for ever; 0: just look),
-    /// and returns how many of `events` were filled. A signal ends the wait with 0 events. epoll_wait(2).
+    /// Waits until an event comes, for at most `timeout_ms` milliseconds (`None`: for ever; 0: not at all),
+    /// and returns how many of `events` were filled (epoll_wait(2)). A signal ends the wait with 0 events.
     ///
-    /// Timeouts above 0 arm a timer, which costs tens of microseconds in a virtual machine.
+    /// A timeout above 0 arms a timer, which costs tens of microseconds in a virtual machine.
     pub fn wait(&self, events: &mut [Event], timeout_ms: Option<u32>) -> io::Result<usize> {
         let timeout = timeout_ms.map(|ms| Timespec {
             tv_sec: i64::from(ms.min(i32::MAX as u32) / 1000),
@@ -57,7 +57,7 @@ impl AsFd for Epoll {
 }
 
 impl From<OwnedFd> for Epoll {
-    /// Takes over an epoll instance that came from elsewhere.
+    /// Takes over an epoll instance that was created elsewhere.
     fn from(fd: OwnedFd) -> Epoll {
         Epoll(fd)
     }
@@ -66,7 +66,7 @@ impl From<OwnedFd> for Epoll {
 /// An event to fill buffers with: `[EMPTY; 64]`.
 pub const EMPTY: Event = Event { flags: EventFlags::empty(), data: sys::EventData::new_u64(0) };
 
-/// The token of an event.
+/// Returns the token of an event.
 #[inline]
 pub fn token(event: &Event) -> u64 {
     // The fields of a packed struct are copied, never borrowed.
@@ -74,7 +74,7 @@ pub fn token(event: &Event) -> u64 {
     data.u64()
 }
 
-/// What happened.
+/// Returns which events have come.
 #[inline]
 pub fn flags(event: &Event) -> EventFlags {
     event.flags

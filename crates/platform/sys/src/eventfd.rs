@@ -1,17 +1,17 @@
-//! How does one process ring another that sleeps in epoll? eventfd(2).
+//! Doorbells: how one process wakes another that sleeps in epoll (eventfd(2)).
 //!
-//! A bell is given to others who are not trusted, and all have the same rights to it: each may add to its
+//! A bell is given to processes that are not trusted, and all have equal rights to it: each may add to its
 //! counter, take away from it, or make it block (O_NONBLOCK belongs to the bell, not to a descriptor of it).
-//! So nothing is said by the counter. It stands so high from the start that the bell always is readable and
-//! writable. What wakes is that somebody has touched it: to be watched edge-triggered for both ([`WATCHED`]),
-//! and never to be read otherwise. A watch begins with one event.
+//! So the counter carries no information. It begins so high that the bell is always readable and writable.
+//! What wakes a sleeper is that a process has touched the bell: watch it edge-triggered for both
+//! ([`WATCHED`]), and never read it otherwise. A watch begins with one event.
 //!
-//! It is rung by taking one from the counter (EFD_SEMAPHORE), because that never blocks whatever flags the
-//! bell has: nobody lives long enough to empty it. Writing, be it nothing, would wait for ever at a counter
-//! that asynchronous input and output has filled to its last number.
+//! Ringing takes one from the counter (EFD_SEMAPHORE), because that never blocks, whatever flags the bell
+//! has: emptying it would take too long. Writing, even of zero, would wait for ever at a counter that
+//! asynchronous I/O has filled to its last number.
 //!
-//! A bell belongs to one session, or to servers: whoever may watch it can make ringing it slow, by watching
-//! it many thousand times.
+//! A bell belongs to one session, or to servers: a process that may watch it can make ringing it slow, by
+//! watching it many thousand times.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,25 +20,25 @@ use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Rings, or readings by others, that it would take to empty a bell, one by one: ten million a second for
-/// 29,000 years.
+/// The initial counter: the number of rings, or reads by others, that would empty a bell, which takes 29,000
+/// years at ten million per second.
 const HIGH: u64 = 1 << 63;
 
-/// What who sleeps on a bell watches it for.
+/// The events for which a sleeper watches its bell.
 pub const WATCHED: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::ET);
 
-/// A new doorbell: nonblocking, CLOEXEC.
+/// Creates a doorbell, which is nonblocking and CLOEXEC.
 pub fn create() -> io::Result<OwnedFd> {
     let bell = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
     rustix::io::write(&bell, &HIGH.to_ne_bytes())?;
     Ok(bell)
 }
 
-/// Wakes those who watch `fd`. Cost: ~150 ns, and up to 12 us when it wakes a processor that sleeps in
-/// another virtual CPU.
+/// Wakes the processes that watch `fd`. Costs ~150 ns, and up to 12 us if it wakes a sleeping processor of a
+/// virtual machine.
 pub fn ring(fd: impl AsFd) -> io::Result<()> {
     match rustix::io::read(fd, &mut [0; 8]) {
-        // AGAIN: it is none of ours.
+        // AGAIN: the bell is not one that `create` made.
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -48,8 +48,8 @@ pub fn ring(fd: impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Whoever may ring a bell may also fill it, take from it, and make it block. Who sleeps hears of every
-    /// ring all the same, and who rings does not wait.
+    /// A process that may ring a bell may also fill it, take from it, and make it block. The sleeper notices
+    /// every ring nevertheless, and ringing does not wait.
     #[test]
     fn others_who_have_a_bell_cannot_silence_it() {
         use crate::epoll::{EMPTY, Epoll};
@@ -64,11 +64,11 @@ mod tests {
             ring(&bell).unwrap();
             assert_eq!(woken(), 1);
             assert_eq!(woken(), 0, "once for each ring");
-            // Emptied between the ring and the look at it.
+            // The bell is emptied between the ring and the sleeper's look at it.
             ring(&bell).unwrap();
             let _ = rustix::io::read(&hostile, &mut count);
             assert_eq!(woken(), 1);
-            // Filled.
+            // The bell is filled.
             for amount in [u64::MAX - 1, u64::MAX / 2, u64::MAX / 4, 1 << 32, 1 << 16, 1 << 8, 1, 1, 1] {
                 while rustix::io::write(&hostile, &amount.to_ne_bytes()).is_ok() {}
             }
@@ -76,7 +76,7 @@ mod tests {
             ring(&bell).unwrap();
             assert_eq!(woken(), 1);
         }
-        // The flag belongs to the bell, not to whom it was given.
+        // The flag belongs to the bell, not to a descriptor of it.
         rustix::fs::fcntl_setfl(&hostile, rustix::fs::OFlags::RDWR).unwrap();
         let (told, ringing) = std::sync::mpsc::channel();
         let same = bell.try_clone().unwrap();
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(woken(), 1);
     }
 
-    /// As above, but the counter is at the one number that writing cannot reach: by asynchronous input and
-    /// output, which says by a bell that it is done. To write even nothing would wait for ever then.
+    /// The counter is at the one number that writing cannot reach, but asynchronous I/O, which reports its
+    /// completion by a bell, can. Even a write of zero would wait for ever then.
     #[test]
     fn who_rings_a_bell_that_the_kernel_has_filled_does_not_wait() {
         use crate::epoll::{EMPTY, Epoll};
@@ -108,10 +108,11 @@ mod tests {
         assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 1);
     }
 
-    /// Lets the kernel add one to the counter, as only it can: io_submit(2), IOCB_FLAG_RESFD.
+    /// Lets the kernel add one to the counter, as only the kernel can (io_submit(2), IOCB_FLAG_RESFD).
+    /// Returns whether it did.
     fn signal_by_kernel(bell: &OwnedFd) -> bool {
         use std::os::fd::AsRawFd;
-        /// `struct iocb`, linux/aio_abi.h.
+        /// This is `struct iocb` of linux/aio_abi.h.
         #[repr(C)]
         struct Control([u32; 4], u16, i16, u32, u64, u64, i64, u64, u32, u32);
         let mut context: libc::c_ulong = 0;

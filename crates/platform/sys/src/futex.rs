@@ -1,4 +1,4 @@
-//! How does a process sleep on a word of shared memory? futex(2), the shared (not PRIVATE) kind.
+//! Sleeping on a word of shared memory: futex(2), the shared (not PRIVATE) kind.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -7,21 +7,21 @@ use atoll_base::Duration;
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// Why a wait ended.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Somebody woke us, or a signal came, or the kernel felt like it: look at the word again.
+    /// The wait ended by a wake-up, a signal, or spuriously: read the word again.
     Maybe,
     /// The word was not `expected` any more, so there was no sleep.
     Changed,
-    /// The time was over.
+    /// The timeout has passed.
     TimedOut,
 }
 
 /// Sleeps while `*word == expected`, for at most `timeout` (`None`: for ever).
 ///
-/// The word may be in memory shared with any process; a hostile one can wake us early or never, so every wait
-/// on such a word needs a timeout or another doorbell.
+/// The word may be in memory shared with any process. A hostile one can wake this process early or never, so
+/// every wait on such a word needs a timeout or another doorbell.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
     let timeout = timeout
         .map(|t| Timespec { tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX), tv_nsec: t.subsec_nanos().into() });
@@ -33,7 +33,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Wakes at most `count` sleepers on `word`, and returns how many there were.
+/// Wakes at most `count` sleepers on `word`, and returns how many it has woken.
 pub fn wake(word: &AtomicU32, count: u32) -> io::Result<usize> {
     // The kernel takes a signed count.
     Ok(futex::wake(word, Flags::empty(), count.min(i32::MAX as u32))?)

@@ -1,5 +1,5 @@
-//! How are bytes written to a device straight from memory that other processes are writing? writev(2) over a
-//! list of parts that never become slices.
+//! Writes bytes to a device straight from memory that other processes are writing: writev(2) over a list of
+//! parts that never become slices.
 
 use std::fmt;
 use std::io;
@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::Mapping;
 
-/// How many parts one [`Gather`] can hold.
+/// The most parts that one [`Gather`] can hold.
 pub const PARTS_MAX: usize = 8;
 
 /// A list of byte ranges to be written with one system call, in private or in shared memory.
 ///
-/// The kernel copies the shared parts while their owner may be changing them; what it reads is then what goes
-/// out. Nothing in this process ever looks at those bytes, so a changing byte can do no harm here.
+/// The kernel copies the shared parts while their owner may be changing them, and sends what it has read.
+/// This process never reads those bytes, so a changing byte can do no harm here.
 pub struct Gather<'memory> {
     parts: [libc::iovec; PARTS_MAX],
     used: usize,
@@ -23,7 +23,7 @@ pub struct Gather<'memory> {
 }
 
 impl<'memory> Gather<'memory> {
-    /// A list without parts.
+    /// Creates an empty list.
     #[inline]
     pub const fn new() -> Gather<'memory> {
         const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -36,14 +36,14 @@ impl<'memory> Gather<'memory> {
         self.push(bytes.as_ptr(), bytes.len())
     }
 
-    /// Appends `len` bytes of `mapping` from `offset` on, without reading them. No bytes take no part.
+    /// Appends `len` bytes of `mapping` from `offset` on, without reading them. A length of 0 takes no part.
     #[inline]
     pub fn push_mapping(&mut self, mapping: &'memory Mapping, offset: usize, len: usize) -> Result<(), GatherError> {
         let address = mapping.range(offset, len).map_err(|_| GatherError::OutOfBounds)?;
         self.push(address, len)
     }
 
-    /// Appends all parts of `other`.
+    /// Appends all parts of `other`. Fails when the list is full; parts appended before stay.
     #[inline]
     pub fn push_all(&mut self, other: &Gather<'memory>) -> Result<(), GatherError> {
         for part in &other.parts[..other.used] {
@@ -52,19 +52,19 @@ impl<'memory> Gather<'memory> {
         Ok(())
     }
 
-    /// Bytes in all parts together.
+    /// Returns the number of bytes in all parts together.
     #[inline]
     pub const fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Writes all parts to `fd` as one message, and returns how many bytes the kernel took. writev(2).
+    /// Writes all parts to `fd` as one message, and returns how many bytes the kernel took (writev(2)).
     #[inline]
     pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
         let fd = fd.as_fd().as_raw_fd();
@@ -100,12 +100,12 @@ impl fmt::Debug for Gather<'_> {
     }
 }
 
-/// Why a part was not added.
+/// The reason why a part was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatherError {
     /// The range leaves the mapping: whoever named it is wrong or hostile.
     OutOfBounds,
-    /// There are already [`PARTS_MAX`] parts.
+    /// The list already has [`PARTS_MAX`] parts.
     TooManyParts,
 }
 

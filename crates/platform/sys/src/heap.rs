@@ -1,30 +1,28 @@
-//! How is a process's own memory there before it is needed? mallopt(3), madvise(2).
+//! Makes a process's own memory resident before it is needed (mallopt(3), madvise(2)).
 //!
-//! A page that is touched for the first time costs about as much as the work of a connection, and a process
-//! that stands by has time.
+//! The first touch of a page costs about as much as the work for a connection, and a standby has time.
 
 use std::hint::black_box;
 use std::io;
 use std::ops::Range;
 
-/// Takes `bytes` of memory for the heap, touches it, and keeps it there: what is allocated next, up to so
-/// much, comes from it.
+/// Allocates `bytes` of memory for the heap, touches it, and keeps it there: later allocations use it.
 ///
-/// At most [`HELD_MAX`]. For a process with one thread, because others have heaps of their own; from then on
-/// blocks below 32 MiB come from the heap (mallopt(3), M_MMAP_THRESHOLD) and the heap gives back only what it
-/// has free beyond twice of `bytes`.
+/// `bytes` is limited to [`HELD_MAX`]. This is for a process with one thread, because other threads have
+/// heaps of their own. From then on blocks below 32 MiB come from the heap (mallopt(3), M_MMAP_THRESHOLD),
+/// and the heap returns to the system only what it has free beyond twice `bytes`.
 pub fn hold(bytes: usize) {
     let bytes = bytes.min(HELD_MAX);
     keep(bytes);
-    // In pieces that the allocator does not map apart. All are there before the first one is given back,
-    // behind which they become one again.
+    // The pieces are so small that the allocator does not map them separately. All exist before the first one
+    // is freed, and freed pieces are merged.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(PIECE)).map(|_| vec![1; PIECE]).collect();
     drop(black_box(pieces));
 }
 
 #[cfg(target_env = "gnu")]
 fn keep(bytes: usize) {
-    // Cannot truncate: `HELD_MAX` is far below.
+    // This cannot truncate: `HELD_MAX` is far below the limit.
     let trim = (2 * bytes + PIECE) as libc::c_int;
     for (what, value) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, trim)] {
         // SAFETY: mallopt takes two numbers. A value that the library does not like is without effect.
@@ -32,15 +30,15 @@ fn keep(bytes: usize) {
     }
 }
 
-/// Other libraries keep what they are given back, or not.
+/// Does nothing: other C libraries may or may not keep memory that is freed.
 #[cfg(not(target_env = "gnu"))]
 fn keep(_: usize) {}
 
 /// Maps the pages of the program, its libraries and its own memory that are not mapped yet: code as it is in
-/// the page cache, what can be written as its own copy. Memory that is shared with others is left alone, and
-/// so is what a kernel before 5.14 cannot do.
+/// the page cache, writable memory as a copy of its own. Shared memory is left alone. Does nothing on kernels
+/// before 5.14.
 ///
-/// Reads /proc/self/maps; fails if that cannot be read.
+/// Fails if /proc/self/maps cannot be read.
 pub fn populate() -> io::Result<()> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     for (range, advice) in maps.lines().filter_map(worth) {
@@ -52,12 +50,13 @@ pub fn populate() -> io::Result<()> {
     Ok(())
 }
 
-/// What to do about a mapping, by its line of proc_pid_maps(5); `None`: nothing.
+/// Returns the range of a mapping and the advice for it, given its line of proc_pid_maps(5); `None` if it is
+/// left alone.
 fn worth(line: &str) -> Option<(Range<usize>, libc::c_int)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-    // What the kernel maps for itself is not for us: `[vvar]`, `[vdso]`.
+    // The kernel's own mappings, `[vvar]` and `[vdso]`, are left alone.
     let advice = match (fields.next()?.as_bytes(), fields.nth(3)) {
         (_, Some(name)) if name.starts_with("[v") => return None,
         ([b'r', b'w', _, b'p'], _) => libc::MADV_POPULATE_WRITE,
@@ -67,10 +66,10 @@ fn worth(line: &str) -> Option<(Range<usize>, libc::c_int)> {
     (range.len() <= HELD_MAX).then_some((range, advice))
 }
 
-/// Most that is held.
+/// The most bytes that are held.
 pub const HELD_MAX: usize = 64 << 20;
 const PIECE: usize = 1 << 20;
-/// The most that the library takes for M_MMAP_THRESHOLD.
+/// The highest M_MMAP_THRESHOLD that the C library accepts, in bytes.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: libc::c_int = 32 << 20;
 
@@ -78,7 +77,7 @@ const MAPPED_FROM: libc::c_int = 32 << 20;
 mod tests {
     use super::*;
 
-    /// Page faults of this process that the kernel did not have to read for.
+    /// Returns the number of page faults of this process that needed no reading from a device.
     fn faults() -> libc::c_long {
         // SAFETY: all-zero is a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -87,7 +86,7 @@ mod tests {
         usage.ru_minflt
     }
 
-    /// In a process of its own, with one thread and one heap.
+    /// The test runs in a process of its own, with one thread and one heap.
     #[test]
     fn what_is_held_is_not_taken_for_the_first_time_later() {
         const INSIDE: &str = "ATOLL_TEST_HEAP";
@@ -102,7 +101,7 @@ mod tests {
         }
         let take = || {
             let before = faults();
-            // One large block and many small ones: a table, and connections.
+            // One large block is like a table, and many small ones are like connections.
             let table = vec![7u8; BYTES / 4];
             let many: Vec<Box<[u8]>> = (0..BYTES / 2 / 4096).map(|_| vec![7; 4096 - 16].into_boxed_slice()).collect();
             drop(black_box((table, many)));

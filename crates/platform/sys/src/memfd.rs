@@ -1,5 +1,4 @@
-//! How does memory that several processes share come into being, and how is it mapped? memfd_create(2),
-//! mmap(2).
+//! Creates and maps memory that several processes share (memfd_create(2), mmap(2)).
 
 use std::fmt;
 use std::io;
@@ -13,20 +12,20 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// Creates `len` bytes of zeroed shareable memory; `name` shows up in `/proc/PID/maps`. The descriptor is
-/// CLOEXEC.
+/// Creates `len` bytes of zeroed shareable memory (memfd_create(2)); `name` shows up in `/proc/PID/maps`. The
+/// descriptor is CLOEXEC.
 ///
-/// Nobody but its owner may open it again (a memfd is open to everybody otherwise, through /proc/self/fd).
-/// The size is sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`): nobody who gets the descriptor
-/// can cut memory away under the others, or add a write seal that keeps a restarted server from mapping it
-/// again. memfd_create(2), fcntl(2).
+/// Only its owner may open it again; otherwise anybody could open a memfd through /proc/self/fd. The size is
+/// sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`, fcntl(2)): a process that gets the
+/// descriptor can neither cut the memory that others use, nor add a write seal that keeps a restarted server
+/// from mapping it again.
 pub fn create_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = private_memfd(name, len)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
 }
 
-/// One of its owner alone, without seals.
+/// Creates memory that only its owner may open again, without seals.
 fn private_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
@@ -34,26 +33,26 @@ fn private_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Size of a page of memory in bytes.
+/// Returns the size of a page of memory in bytes.
 pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// What a [`Mapping`] permits.
+/// The accesses that a [`Mapping`] permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading only.
+    /// The memory may only be read.
     ReadOnly,
-    /// Reading and writing.
+    /// The memory may be read and written.
     ReadWrite,
 }
 
-/// Whether the pages of a [`Mapping`] are there before they are first touched.
+/// Whether the pages of a [`Mapping`] exist before they are first touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefault {
-    /// All pages are allocated and mapped at once (MAP_POPULATE): no page fault later.
+    /// All pages are allocated and mapped at once (MAP_POPULATE), so that there are no page faults later.
     Yes,
-    /// Pages come when touched: memory is used only where it is needed.
+    /// Pages are allocated when they are first touched, so that memory is used only where it is needed.
     No,
 }
 
@@ -75,10 +74,10 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd`, MAP_SHARED.
+    /// Maps the first `len` bytes of `fd` (mmap(2), MAP_SHARED).
     ///
     /// Fails with `InvalidInput` if `len` is 0, if the file is shorter, or if it is not sealed against
-    /// shrinking: then whoever else holds the descriptor could make our accesses raise SIGBUS. mmap(2).
+    /// shrinking: otherwise another process with the descriptor could make accesses raise SIGBUS.
     pub fn new(fd: impl AsFd, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
         let fd = fd.as_fd();
         if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
@@ -87,15 +86,15 @@ impl Mapping {
         Mapping::of(fd, len, access, prefault)
     }
 
-    /// Maps a page of the stack: memory as [`Mapping::new`] takes it, or a file of [`crate::Views`], which
-    /// cannot be sealed. Only who has a descriptor of that which writes could cut it: the supervisor, and the
-    /// server whose page it is, which has no system call for it. So this is for descriptors that the
-    /// supervisor gave.
+    /// Maps a page of the stack: either memory that [`Mapping::new`] accepts, or a file of [`crate::Views`],
+    /// which cannot be sealed. Only a process with its descriptor for writing could cut such a file: the
+    /// supervisor, and the server whose page it is, which has no system call for it. So use this only for
+    /// descriptors that the supervisor gave.
     ///
-    /// Fails with `InvalidInput` if it is neither, or as above.
+    /// Fails with `InvalidInput` if `fd` is neither, if `len` is 0, or if the file is shorter.
     pub fn of_views(fd: impl AsFd, len: usize, access: Access) -> io::Result<Mapping> {
         let fd = fd.as_fd();
-        // Files of a disk have no seals at all. What has a name can be opened by it.
+        // Files of a disk have no seals at all. A file that has a name can be opened by it.
         let is_view = |seals| seals == SealFlags::SEAL && fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
         if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK) || is_view(seals)) {
             return Err(invalid("memory to map is no page of a stack"));
@@ -122,16 +121,17 @@ impl Mapping {
         Ok(Mapping { base, len, access })
     }
 
-    /// Creates memory as [`create_memfd`] does and maps all of it for reading and writing.
+    /// Creates memory as [`create_memfd`] does, and maps all of it for reading and writing.
     pub fn create(name: &str, len: usize, prefault: Prefault) -> io::Result<(OwnedFd, Mapping)> {
         let fd = create_memfd(name, len)?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite, prefault)?;
         Ok((fd, mapping))
     }
 
-    /// Creates memory that this mapping alone can write: whoever gets the descriptor, or opens it again by
-    /// /proc, may map it for reading only, a later process of the same program included.
-    /// `F_SEAL_FUTURE_WRITE`, fcntl(2); kernels before 5.1 go without.
+    /// Creates memory that only this mapping can write: other processes that get the descriptor, or open it
+    /// again through /proc, may map it only for reading, and so may a later process of the same program. This
+    /// is by `F_SEAL_FUTURE_WRITE` (fcntl(2)), which kernels before 5.1 do not have; there everybody with the
+    /// descriptor can write.
     pub fn create_own(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
         let fd = private_memfd(name, len)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -144,25 +144,27 @@ impl Mapping {
         Ok((fd, mapping))
     }
 
-    /// The first byte. Valid for `len()` bytes while `self` lives; writable only with [`Access::ReadWrite`].
+    /// Returns the address of the first byte. It is valid for `len()` bytes while `self` lives, and writable
+    /// only with [`Access::ReadWrite`].
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Length in bytes, never 0.
+    /// Returns the length in bytes, which is never 0.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// What the mapping permits.
+    /// Returns the accesses that the mapping permits.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// The address of `len` bytes from `offset` on, if they lie inside.
+    /// Returns the address of `len` bytes from `offset` on, or an error if they do not lie inside the
+    /// mapping.
     #[inline]
     pub fn range(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         match offset.checked_add(len) {
@@ -173,11 +175,11 @@ impl Mapping {
         }
     }
 
-    /// Gives the memory of the whole pages inside `range` back to the system; they read as zeros afterwards,
-    /// in all processes. Bytes of partly covered pages stay. Touching such a page, even by reading, allocates
-    /// it again. madvise(2), MADV_REMOVE.
+    /// Frees the memory of the whole pages inside `range` (madvise(2), MADV_REMOVE); they read as zeros
+    /// afterwards, in all processes. Bytes of partly covered pages stay. Touching such a page, even by
+    /// reading, allocates it again.
     ///
-    /// Fails with `InvalidInput` if `range` leaves the mapping, with EACCES on a read-only mapping.
+    /// Fails with `InvalidInput` if `range` leaves the mapping, and with EACCES on a read-only mapping.
     pub fn punch_hole(&self, range: Range<usize>) -> io::Result<()> {
         if range.start > range.end || range.end > self.len {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, OutOfBounds));
@@ -214,7 +216,7 @@ impl fmt::Debug for Mapping {
     }
 }
 
-/// A range does not lie inside the mapping.
+/// The error that a range does not lie inside the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds;
 

@@ -1,7 +1,7 @@
-//! How are links, addresses, routes and neighbours set up? rtnetlink(7), blocking.
+//! Sets up links, addresses, routes and neighbours by rtnetlink(7), with blocking calls.
 //!
-//! A [`Netlink`] belongs to the network namespace that the thread was in when it was opened. For the control
-//! plane only: it allocates, and waits for the kernel's answer.
+//! A [`Netlink`] belongs to the network namespace that the thread was in when it was opened. It is for the
+//! control plane only: it allocates, and waits for the kernel's answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,20 +21,20 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// What [`Netlink::link`] tells about a link.
+/// The properties of a link that [`Netlink::link`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number in the namespace.
+    /// The number of the link in its namespace.
     pub index: u32,
-    /// Its name.
+    /// The name of the link.
     pub name: String,
-    /// Whether it is switched on.
+    /// Whether the link is switched on.
     pub up: bool,
     /// Largest packet in bytes, without the Ethernet header.
     pub mtu: u32,
-    /// Its hardware address, if it is an Ethernet link.
+    /// The hardware address, if the link is an Ethernet link.
     pub mac: Option<Mac>,
-    /// How many packets its transmit queue holds.
+    /// The number of packets that the transmit queue holds.
     pub queue_len: u32,
 }
 
@@ -53,7 +53,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// The link called `name`; ENODEV if there is none.
+    /// Returns the properties of the link called `name`; fails with ENODEV if there is none.
     pub fn link(&mut self, name: &str) -> io::Result<Link> {
         let mut query = LinkMessage::default();
         query.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -82,7 +82,7 @@ impl Netlink {
         Ok(link)
     }
 
-    /// Switches a link on.
+    /// Switches on the link with number `index`.
     pub fn set_up(&mut self, index: u32) -> io::Result<()> {
         let mut link = link_message(index);
         link.header.flags = LinkFlags::Up;
@@ -90,14 +90,14 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(link))
     }
 
-    /// Switches a link off.
+    /// Switches off the link with number `index`.
     pub fn set_down(&mut self, index: u32) -> io::Result<()> {
         let mut link = link_message(index);
         link.header.change_mask = LinkFlags::Up;
         self.change(RouteNetlinkMessage::SetLink(link))
     }
 
-    /// Sets the largest packet, in bytes without the Ethernet header.
+    /// Sets the largest packet of a link, in bytes without the Ethernet header.
     pub fn set_mtu(&mut self, index: u32, mtu: u32) -> io::Result<()> {
         self.set_attribute(index, LinkAttribute::Mtu(mtu))
     }
@@ -107,19 +107,20 @@ impl Netlink {
         self.set_attribute(index, LinkAttribute::Address(mac.to_vec()))
     }
 
-    /// Sets how many packets the transmit queue holds; on TAP, how many wait for user space before they are
-    /// dropped.
+    /// Sets how many packets the transmit queue of a link holds; on TAP, how many wait for user space before
+    /// packets are dropped.
     pub fn set_queue_len(&mut self, index: u32, packets: u32) -> io::Result<()> {
         self.set_attribute(index, LinkAttribute::TxQueueLen(packets))
     }
 
-    /// Removes a link (veth, TAP ...).
+    /// Removes a link, such as a veth or TAP device.
     pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelLink(link_message(index)))
     }
 
-    /// Gives a link an address, and thereby a route to its network of `prefix` bits. Repeating it changes
-    /// nothing. An IPv6 address is not tried out first: the link has one other end.
+    /// Gives a link an address, and thereby a route to its network of `prefix` bits. Repeating the call
+    /// changes nothing. There is no duplicate address detection for IPv6, because the link has only one other
+    /// end.
     pub fn add_address(&mut self, index: u32, address: impl Into<IpAddr>, prefix: u8) -> io::Result<()> {
         let address = address.into();
         let mut message = AddressMessage::default();
@@ -137,8 +138,8 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewAddress(message))
     }
 
-    /// Routes `network`/`prefix` over a link, through `gateway` if one is given. Replaces a route to the same
-    /// network.
+    /// Routes `network`/`prefix` over a link, through `gateway` if one is given. Replaces an existing route
+    /// to that network.
     pub fn add_route(
         &mut self,
         index: u32,
@@ -159,7 +160,7 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewRoute(message))
     }
 
-    /// Tells the kernel for good which hardware address `address` has, so that it need not ask by ARP.
+    /// Sets the hardware address of `address` permanently, so that the kernel does not ask by ARP.
     pub fn add_neighbour(&mut self, index: u32, address: Ipv4Addr, mac: Mac) -> io::Result<()> {
         let mut message = neighbour_message(index, address);
         message.header.state = NeighbourState::Permanent;
@@ -167,7 +168,7 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewNeighbour(message))
     }
 
-    /// Forgets a neighbour.
+    /// Removes the kernel's entry for a neighbour.
     pub fn delete_neighbour(&mut self, index: u32, address: Ipv4Addr) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelNeighbour(neighbour_message(index, address)))
     }
@@ -203,7 +204,7 @@ impl Netlink {
             let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if answer.header.sequence_number != self.sequence {
-                continue; // The rest of an earlier request that failed half-way.
+                continue; // This is the rest of an earlier request that failed half-way.
             }
             match answer.payload {
                 NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),

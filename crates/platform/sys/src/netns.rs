@@ -1,6 +1,7 @@
-//! Whose network does a thread see? setns(2), network_namespaces(7).
+//! The network namespace of a thread (setns(2), network_namespaces(7)).
 //!
-//! Only the calling thread moves: do this before other threads start, or in a thread made for it.
+//! Only the calling thread moves: call these functions before other threads start, or in a thread made for
+//! it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +10,8 @@ use std::path::{Component, Path};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// Enters the namespace that `ip netns add NAME` made.
+/// Enters the namespace that `ip netns add NAME` made. Fails with `InvalidInput` if `name` is not a plain
+/// file name.
 pub fn enter_named(name: &str) -> io::Result<()> {
     let is_file_name = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(_)]);
     if !is_file_name {
@@ -18,22 +20,23 @@ pub fn enter_named(name: &str) -> io::Result<()> {
     enter(open_namespace(&Path::new("/run/netns").join(name))?)
 }
 
-/// Enters the namespace of the process `pid`.
+/// Enters the network namespace of the process `pid`.
 pub fn enter_process(pid: u32) -> io::Result<()> {
     enter(open_namespace(Path::new(&format!("/proc/{pid}/ns/net")))?)
 }
 
-/// Enters the namespace that `fd` stands for.
+/// Enters the namespace that `fd` refers to.
 pub fn enter(fd: impl AsFd) -> io::Result<()> {
     Ok(move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// A descriptor of the calling thread's namespace: keeps it alive, and leads back to it.
+/// Returns a descriptor of the calling thread's namespace, which keeps it alive, and by which it can be
+/// entered again.
 pub fn current() -> io::Result<OwnedFd> {
     open_namespace(Path::new("/proc/thread-self/ns/net"))
 }
 
-/// Moves the calling thread into a new, empty namespace; its loopback is down. unshare(2).
+/// Moves the calling thread into a new, empty namespace, whose loopback device is down (unshare(2)).
 pub fn unshare() -> io::Result<()> {
     crate::process::unshare(UnshareFlags::NEWNET)
 }

@@ -1,4 +1,4 @@
-//! How are the processes of the stack started, watched and confined? posix_spawn(3), pidfd_open(2), prctl(2).
+//! Starts, watches and confines processes (posix_spawn(3), pidfd_open(2), prctl(2)).
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -30,19 +30,21 @@ pub struct Spawn<'fd> {
     args: Vec<CString>,
     env: Vec<CString>,
     inherited: Vec<BorrowedFd<'fd>>,
-    /// The program, if it is named by a descriptor.
+    /// The program, if a descriptor names it.
     file: Option<BorrowedFd<'fd>>,
-    /// Whether its standard error is a pipe that we read.
+    /// Whether the standard error of the new process is a pipe that this process reads.
     captures_errors: bool,
 }
 
 impl<'fd> Spawn<'fd> {
-    /// This very binary, even if its file has been replaced meanwhile; `name` becomes `argv[0]`.
+    /// Prepares a process of this binary, even if its file has been replaced meanwhile; `name` becomes
+    /// `argv[0]`. Fails with `InvalidInput` if `name` has a NUL byte.
     pub fn this_binary(name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
         Spawn::program(Path::new("/proc/self/exe"), name)
     }
 
-    /// The binary at `path`, with `name` as its `argv[0]` and the environment of this process.
+    /// Prepares a process of the binary at `path`, with `name` as its `argv[0]` and the environment of this
+    /// process. Fails with `InvalidInput` if any of them has a NUL byte.
     pub fn program(path: &Path, name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
         let mut env = Vec::new();
         for (key, value) in std::env::vars_os() {
@@ -53,25 +55,27 @@ impl<'fd> Spawn<'fd> {
         Ok(Spawn { program, args, env, inherited: Vec::new(), file: None, captures_errors: false })
     }
 
-    /// The program in `file` (O_PATH suffices), whatever became of its name; `name` becomes `argv[0]`. It
-    /// finds the descriptor open, behind those that are passed on: a script is read by its interpreter.
+    /// Prepares a process of the program in `file` (O_PATH suffices), whatever became of its name; `name`
+    /// becomes `argv[0]`. The new process has the descriptor open, behind those that are passed on, because
+    /// the interpreter of a script reads it.
     pub fn file(file: BorrowedFd<'fd>, name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
         Ok(Spawn { file: Some(file), ..Spawn::program(Path::new(""), name)? })
     }
 
-    /// Appends an argument; a NUL byte in it is `InvalidInput`.
+    /// Appends an argument. Fails with `InvalidInput` if it has a NUL byte.
     pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> io::Result<&mut Self> {
         self.args.push(c_string(&[arg.as_ref().as_bytes()])?);
         Ok(self)
     }
 
-    /// Forgets the environment, so that only later [`Spawn::env`] calls count.
+    /// Clears the environment, so that only later [`Spawn::env`] calls count.
     pub fn env_clear(&mut self) -> &mut Self {
         self.env.clear();
         self
     }
 
-    /// Sets an environment variable of the new process.
+    /// Sets an environment variable of the new process. Fails with `InvalidInput` if key or value has a NUL
+    /// byte.
     pub fn env(&mut self, key: &str, value: impl AsRef<OsStr>) -> io::Result<&mut Self> {
         let prefix = c_string(&[key.as_bytes(), b"="])?.into_bytes();
         self.env.retain(|entry| !entry.as_bytes().starts_with(&prefix));
@@ -79,20 +83,20 @@ impl<'fd> Spawn<'fd> {
         Ok(self)
     }
 
-    /// Passes `fd` on, and returns the number that it will have there: 3, 4, 5 ... in the order of the calls.
+    /// Passes `fd` on. Returns its number in the new process: 3, 4, 5 and so on, in the order of the calls.
     pub fn inherit(&mut self, fd: BorrowedFd<'fd>) -> RawFd {
         self.inherited.push(fd);
         FIRST_INHERITED + self.inherited.len() as RawFd - 1
     }
 
     /// Makes the standard error of the new process a pipe, whose other end is [`Child::take_errors`]. Neither
-    /// end waits for the other: what does not fit into the pipe is refused with EAGAIN. pipe(7).
+    /// end waits for the other: a write that does not fit into the pipe fails with EAGAIN (pipe(7)).
     pub fn capture_errors(&mut self) -> &mut Self {
         self.captures_errors = true;
         self
     }
 
-    /// How many descriptors are passed on: what the child hands to [`take_inherited`].
+    /// Returns how many descriptors are passed on, which the new process gives to [`take_inherited`].
     pub fn inherited(&self) -> usize {
         self.inherited.len()
     }
@@ -101,8 +105,8 @@ impl<'fd> Spawn<'fd> {
     pub fn start(&self) -> io::Result<Child> {
         let all = || self.inherited.iter().chain(&self.file);
         let end = FIRST_INHERITED + all().count() as RawFd;
-        // First out of the way: otherwise placing one descriptor could overwrite another that is still to be
-        // placed.
+        // Move the descriptors out of the way first: otherwise placing one could overwrite another that is
+        // still to be placed.
         let mut sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
         let of_file = self.file.map(|_| CString::new(format!("/proc/self/fd/{}", end - 1))).transpose()?;
         let program = of_file.as_ref().unwrap_or(&self.program);
@@ -110,7 +114,7 @@ impl<'fd> Spawn<'fd> {
         let pipe = self.captures_errors.then(|| pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)).transpose()?;
         let (errors, their_errors) = pipe.unzip();
         if let Some(theirs) = &their_errors {
-            // Not one of the numbers that are placed: those are below `end`, and may be open here.
+            // The pipe must not have a number below `end`, where descriptors are placed.
             let theirs = fcntl_dupfd_cloexec(theirs, end)?;
             actions.place(theirs.as_raw_fd(), libc::STDERR_FILENO)?;
             sources.push(theirs);
@@ -135,11 +139,11 @@ impl<'fd> Spawn<'fd> {
             return Err(io::Error::from_raw_os_error(error));
         }
         let id = Pid::from_raw(pid).expect("posix_spawn gives a positive pid");
-        // Nobody else reaps our children, so the pid cannot have been reused before this.
+        // No other thread or process reaps this child, so its pid cannot have been reused yet.
         match sys::pidfd_open(id, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false, errors }),
             Err(error) => {
-                // Nobody would know of it.
+                // Without a pidfd the process could not be watched.
                 let _ = sys::kill_process(id, sys::Signal::KILL);
                 let _ = sys::waitpid(Some(id), sys::WaitOptions::empty());
                 Err(error.into())
@@ -148,53 +152,56 @@ impl<'fd> Spawn<'fd> {
     }
 }
 
-/// A process that we, or one whose place we have taken, started. Dropping it neither kills nor reaps it.
+/// A process that this one, or one whose place it has taken, started. Dropping the value neither kills nor
+/// reaps the process.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
     pidfd: OwnedFd,
-    /// Somebody else started it, and reaps it.
+    /// Whether another process started this one, and reaps it.
     is_foster: bool,
-    /// Its standard error.
+    /// The read end of the pipe to which its standard error leads.
     errors: Option<OwnedFd>,
 }
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// By exit(3), with this status.
+    /// The process ended by exit(3), with this status.
     Code(i32),
-    /// By this signal.
+    /// The process was ended by this signal.
     Signal(i32),
-    /// By a signal that is not known yet: SIGKILL mostly, and none that is the process's own fault.
+    /// The process was ended by a signal that is not known yet: mostly SIGKILL, and none that is its own
+    /// fault.
     Killed,
-    /// Nobody tells us: another process has reaped it.
+    /// It is not known how the process ended, because another one has reaped it.
     Unknown,
 }
 
 impl Child {
-    /// A process that another one started, by its number and its pidfd.
+    /// Returns a process that another process started, given its number and its pidfd.
     pub fn foster(pid: u32, pidfd: OwnedFd) -> Child {
         Child { pid, pidfd, is_foster: true, errors: None }
     }
 
-    /// Its pidfd.
+    /// Returns the pidfd, which is readable when the process has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// The pipe that its standard error leads to, once, if [`Spawn::capture_errors`] was called. Reading does
-    /// not wait.
+    /// Takes the pipe to which the standard error of the process leads, if [`Spawn::capture_errors`] was
+    /// called; later calls return `None`. Reading the pipe does not wait.
     pub fn take_errors(&mut self) -> Option<OwnedFd> {
         self.errors.take()
     }
 
-    /// Its process number; after it was reaped the number may belong to another process.
+    /// Returns the process number. After the process was reaped, the number may belong to another one.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// How it ended, or `None` while it runs. Reaps it: afterwards the answer is the error ECHILD. waitid(2).
+    /// Returns how the process ended, or `None` while it runs, and reaps it. Fails with ECHILD if it was
+    /// reaped before (waitid(2)).
     pub fn try_wait(&self) -> io::Result<Option<Exit>> {
         if self.is_foster {
             return Ok(self.has_ended(Some(0))?.then_some(Exit::Unknown));
@@ -202,8 +209,8 @@ impl Child {
         reap(&self.pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
 
-    /// Waits until it ends, without a deadline (poll the descriptor if you need one), and reaps it.
-    /// waitid(2).
+    /// Waits until the process ends, without a deadline (poll the pidfd if you need one), reaps it, and
+    /// returns how it ended (waitid(2)).
     pub fn wait(&self) -> io::Result<Exit> {
         loop {
             if self.is_foster {
@@ -218,7 +225,7 @@ impl Child {
         }
     }
 
-    /// Whether its pidfd is readable within so many milliseconds.
+    /// Returns whether the pidfd becomes readable within `millis` milliseconds; `None` waits for ever.
     fn has_ended(&self, millis: Option<i64>) -> io::Result<bool> {
         let time = millis.map(|millis| Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 });
         match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], time.as_ref()) {
@@ -228,26 +235,27 @@ impl Child {
         }
     }
 
-    /// Sends a signal; ESRCH once it has been reaped. pidfd_send_signal(2).
+    /// Sends a signal to the process; fails with ESRCH once it has been reaped (pidfd_send_signal(2)).
     pub fn kill(&self, signal: Signal) -> io::Result<()> {
         Ok(sys::pidfd_send_signal(&self.pidfd, signal)?)
     }
 }
 
 impl AsFd for Child {
-    /// The pidfd: readable when the process has ended.
+    /// Returns the pidfd, which is readable when the process has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// A descriptor of the process `pid` (any process we may signal), readable when it has ended. pidfd_open(2).
+/// Returns a descriptor of the process `pid`, which is readable when the process has ended (pidfd_open(2)).
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     Ok(sys::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Sends a signal to the process of a descriptor; ESRCH once it has been reaped. pidfd_send_signal(2).
+/// Sends a signal to the process of a pidfd; fails with ESRCH once the process has been reaped
+/// (pidfd_send_signal(2)).
 pub fn send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     Ok(sys::pidfd_send_signal(pidfd, signal)?)
 }
@@ -259,7 +267,7 @@ pub fn send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
 /// because then two owners would close the same number.
 pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    // Relaxed: nothing else is published by this flag.
+    // Relaxed: this flag publishes nothing else.
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the inherited descriptors were taken before"));
     }
@@ -274,10 +282,10 @@ pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
     Ok((FIRST_INHERITED..end).map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
 }
 
-/// Makes the kernel kill this process (SIGKILL) when its parent thread ends. PR_SET_PDEATHSIG(2const).
+/// Makes the kernel kill this process (SIGKILL) when its parent thread ends (PR_SET_PDEATHSIG(2const)).
 ///
-/// `parent` is the pid that the parent passed along; if it is not our parent any more, it ended before this
-/// call could take effect, and the error is ESRCH: the caller should exit.
+/// `parent` is the pid that the parent passed along. If another process is the parent by now, that one ended
+/// before this call could take effect, and the error is ESRCH: the caller should exit.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
     sys::set_parent_process_death_signal(Some(Signal::KILL))?;
     if sys::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()) != Some(parent) {
@@ -286,36 +294,36 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes [`die_with_parent`] back.
+/// Cancels [`die_with_parent`].
 pub fn outlive_parent() -> io::Result<()> {
     Ok(sys::set_parent_process_death_signal(None)?)
 }
 
-/// Gives up, for this process and its descendants, gaining privileges by execve(2).
-/// PR_SET_NO_NEW_PRIVS(2const).
+/// Prevents this process and its descendants from gaining privileges by execve(2)
+/// (PR_SET_NO_NEW_PRIVS(2const)).
 pub fn set_no_new_privs() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// Raises the limit of open descriptors to `wanted`, or as far as this process may; returns the limit
-/// reached. setrlimit(2), RLIMIT_NOFILE.
+/// Raises the limit of open descriptors to `wanted`, or as far as this process may (setrlimit(2),
+/// RLIMIT_NOFILE). Returns the new limit.
 pub fn raise_nofile_limit(wanted: u64) -> io::Result<u64> {
     raise_limit(Resource::Nofile, Some(wanted))?;
     Ok(sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-/// How many descriptors this process may have open. getrlimit(2), RLIMIT_NOFILE.
+/// Returns how many descriptors this process may have open (getrlimit(2), RLIMIT_NOFILE).
 pub fn nofile_limit() -> u64 {
     sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Allows any amount of locked memory (root), or as much as the hard limit does. setrlimit(2),
-/// RLIMIT_MEMLOCK.
+/// Allows any amount of locked memory (root), or as much as the hard limit does (setrlimit(2),
+/// RLIMIT_MEMLOCK).
 pub fn raise_memlock_limit() -> io::Result<()> {
     raise_limit(Resource::Memlock, None)
 }
 
-/// Fills `bytes` with randomness of the kernel. getrandom(2).
+/// Fills `bytes` with random bytes of the kernel (getrandom(2)).
 pub fn random(bytes: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -328,22 +336,22 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The effective user of this process. geteuid(2).
+/// Returns the effective user of this process (geteuid(2)).
 pub fn effective_user() -> u32 {
     sys::geteuid().as_raw()
 }
 
-/// Whether this process's user namespace has more users than one; that of `become_root_in_user_namespace` has
-/// not. user_namespaces(7).
+/// Returns whether the user namespace of this process has more than one user, which one made by
+/// `become_root_in_user_namespace` has not (user_namespaces(7)).
 pub fn has_other_users() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.lines().filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok()).sum::<u64>() > 1
 }
 
-/// Moves the calling thread into new namespaces. unshare(2).
+/// Moves the calling thread into new namespaces (unshare(2)).
 ///
-/// [`UnshareFlags::NEWUSER`] works only in a process with one thread. [`UnshareFlags::FILES`] is refused
-/// (`InvalidInput`): a thread with a descriptor table of its own would break Rust's ownership of descriptors.
+/// [`UnshareFlags::NEWUSER`] works only in a process with one thread. [`UnshareFlags::FILES`] fails with
+/// `InvalidInput`: a thread with a descriptor table of its own would break Rust's ownership of descriptors.
 pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
     if flags.contains(UnshareFlags::FILES) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "threads must share their descriptors"));
@@ -354,11 +362,11 @@ pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
 }
 
 /// Moves this single-threaded process into a new user namespace in which it is root, so that it may make the
-/// other namespaces; outside it stays who it was. user_namespaces(7).
+/// other namespaces (user_namespaces(7)). Outside the namespace its user does not change.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let (uid, gid) = (sys::geteuid().as_raw(), sys::getegid().as_raw());
     unshare(UnshareFlags::NEWUSER)?;
-    // A gid map needs setgroups to be denied first, unless the writer has CAP_SETGID outside.
+    // A gid map needs setgroups to be denied first, unless the writer has CAP_SETGID outside the namespace.
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
@@ -366,7 +374,7 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
 
 fn raise_limit(resource: Resource, wanted: Option<u64>) -> io::Result<()> {
     let Rlimit { current, maximum } = sys::getrlimit(resource);
-    // `None` is "unlimited", so it is larger than any number.
+    // `None` means unlimited, and so is larger than any number.
     let larger = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.max(b));
     let smaller = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.min(b)).or(a).or(b);
     let goal = larger(current, wanted);
@@ -391,7 +399,7 @@ fn c_string(parts: &[&[u8]]) -> io::Result<CString> {
     CString::new(parts.concat()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// posix_spawn_file_actions_init(3).
+/// A list of file actions (posix_spawn_file_actions_init(3)).
 struct FileActions(libc::posix_spawn_file_actions_t);
 
 impl FileActions {
@@ -403,13 +411,13 @@ impl FileActions {
         Ok(FileActions(unsafe { actions.assume_init() }))
     }
 
-    /// The child's `target` becomes our `source`, without CLOEXEC.
+    /// Makes this process's `source` the child's `target`, without CLOEXEC.
     fn place(&mut self, source: RawFd, target: RawFd) -> io::Result<()> {
         // SAFETY: `self.0` is initialised; the numbers are checked by the kernel in the child.
         spawn_result(unsafe { libc::posix_spawn_file_actions_adddup2(&mut self.0, source, target) })
     }
 
-    /// The child closes all numbers from `first` on.
+    /// Makes the child close all descriptors from number `first` on.
     fn close_from(&mut self, first: RawFd) -> io::Result<()> {
         // SAFETY: `self.0` is initialised.
         spawn_result(unsafe { libc::posix_spawn_file_actions_addclosefrom_np(&mut self.0, first) })
@@ -423,7 +431,8 @@ impl Drop for FileActions {
     }
 }
 
-/// The posix_spawn family returns the error instead of setting errno.
+/// Turns the result of a posix_spawn function into an error, because these functions return it instead of
+/// setting errno.
 fn spawn_result(error: libc::c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }

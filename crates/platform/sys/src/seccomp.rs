@@ -1,11 +1,12 @@
-//! Which system calls may a process make? A list, kept by the kernel for good. seccomp(2),
-//! `SECCOMP_SET_MODE_FILTER`.
+//! Restricts a process to a list of system calls, which the kernel enforces for good (seccomp(2),
+//! `SECCOMP_SET_MODE_FILTER`).
 //!
-//! A call that is not on the list is not made: the process dies of SIGSYS. Before it does, its handler writes
-//! the number of the call to a word that others read ([`report_to`]). The kernel delivers a second such
-//! signal while the handler runs as if there were no handler (`force_sig` on a blocked signal), so the
-//! handler ends the process by one more call that is not on the list. Nobody can replace the handler, because
-//! lists do not allow that; and whoever could make it do something else still has not made the call.
+//! A call that is not on the list is not made: the process dies of SIGSYS. Before that, its handler writes
+//! the number of the call to a word that other processes read ([`report_to`]). If a second such signal comes
+//! while the handler runs, the kernel acts as if there were no handler (`force_sig` on a blocked signal), so
+//! the handler ends the process by one more call that is not on the list. The handler cannot be replaced,
+//! because lists do not allow that; and an attacker who could make it do something else still has not made
+//! the call.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,23 +19,23 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
-/// System calls that may be made, by number, each with alternatives of conditions; none: whatever its
-/// arguments are.
+/// The system calls that may be made, by number, each with alternative lists of conditions; without any, all
+/// arguments are allowed.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(BTreeMap<i64, Vec<Vec<Condition>>>);
 
-/// What an argument of a call, counted from 0, has to be.
+/// A condition on an argument of a call; arguments are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// This number. Of the argument, the low 32 bits count: those that the kernel looks at where an `int` is
-    /// meant.
+    /// The low 32 bits of the argument are this number; the kernel reads only those of an `int`.
     Is(u8, u32),
-    /// Of all 64 bits of the argument, those of the first number are those of the second.
+    /// The bits of the argument that are set in the first number are as in the second number; all 64 bits can
+    /// be tested.
     Bits(u8, u64, u64),
 }
 
 impl Calls {
-    /// No call at all.
+    /// Creates an empty list, which allows no call.
     pub fn new() -> Calls {
         Calls::default()
     }
@@ -45,7 +46,8 @@ impl Calls {
         self
     }
 
-    /// Allows `call` where all `conditions` hold, besides the cases in which it is allowed already.
+    /// Allows `call` where all `conditions` hold, besides the cases in which it is allowed already. Panics if
+    /// there are no conditions.
     pub fn allow_if(&mut self, call: libc::c_long, conditions: &[Condition]) -> &mut Self {
         assert!(!conditions.is_empty(), "a case without conditions is every case");
         match self.0.get_mut(&call) {
@@ -56,7 +58,7 @@ impl Calls {
         self
     }
 
-    /// Whether `call` may be made with these arguments.
+    /// Returns whether `call` may be made with these arguments.
     pub fn permits(&self, call: libc::c_long, arguments: [u64; 6]) -> bool {
         let holds = |condition: &Condition| match *condition {
             Condition::Is(at, value) => arguments.get(usize::from(at)).is_some_and(|given| *given as u32 == value),
@@ -67,7 +69,7 @@ impl Calls {
         self.0.get(&call).is_some_and(|cases| cases.is_empty() || cases.iter().any(|case| case.iter().all(holds)))
     }
 
-    /// From now on the calling thread, and what it starts, makes these calls only; a process that makes
+    /// Restricts the calling thread, and what it starts, to these calls for good; a process that makes
     /// another one dies of SIGSYS. Sets `no_new_privs`. Returns false if the kernel has no such filters.
     pub fn enforce(&self) -> io::Result<bool> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
@@ -102,18 +104,18 @@ impl Calls {
     }
 }
 
-/// Where the handler writes.
+/// The word that the handler writes to.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Lets the process write the number of the first call that is not allowed, plus one, to `word` before it
-/// dies of it. Call it before [`Calls::enforce`].
+/// Makes the process write the number of the first call that is not allowed, plus one, to `word` before it
+/// dies. Call this before [`Calls::enforce`].
 pub fn report_to(word: &'static AtomicU32) -> io::Result<()> {
     // Relaxed: the handler runs in this thread.
     WORD.store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
     // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = end as extern "C" fn(_, _, _) as libc::sighandler_t;
-    // Not SA_NODEFER: while the handler runs, the signal has to be blocked.
+    // SA_NODEFER is not set: while the handler runs, the signal has to be blocked.
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: `action` is valid and outlives the call; `end` does only what a signal handler may.
     match unsafe { libc::sigaction(libc::SIGSYS, &action, ptr::null_mut()) } {
@@ -122,7 +124,7 @@ pub fn report_to(word: &'static AtomicU32) -> io::Result<()> {
     }
 }
 
-/// The beginning of a `siginfo_t` of SIGSYS, sigaction(2), on machines of 64 bits.
+/// The beginning of a `siginfo_t` of SIGSYS on 64-bit machines (sigaction(2)).
 #[repr(C)]
 struct Violation {
     signo: i32,
@@ -135,17 +137,17 @@ struct Violation {
 
 const _: () = assert!(size_of::<usize>() == 8 && size_of::<Violation>() <= size_of::<libc::siginfo_t>());
 
-/// `SYS_SECCOMP` of asm-generic/siginfo.h: a filter caused the signal.
+/// The code `SYS_SECCOMP` of asm-generic/siginfo.h: a filter caused the signal.
 const BY_FILTER: i32 = 1;
 
-/// The handler: writes down which call it was, and ends the process.
+/// Handles SIGSYS: writes down the call, and ends the process.
 extern "C" fn end(_: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs; it is larger
     // than a `Violation`, aligned alike, and any bytes are one.
     let violation = unsafe { &*info.cast::<Violation>() };
     // SAFETY: null, or made from a reference that lives for ever.
     if let (BY_FILTER, Some(word)) = (violation.code, unsafe { WORD.load(Ordering::Relaxed).as_ref() }) {
-        // Partner: whoever has reaped the process reads it.
+        // Pairs with the read of a process that has reaped this one.
         word.store(violation.call.cast_unsigned().wrapping_add(1), Ordering::Release);
     }
     let nothing: *const libc::c_char = ptr::null();

@@ -1,8 +1,8 @@
-//! How does an event loop learn of signals? A handler that passes them on through a socket. sigaction(2),
-//! signal-safety(7).
+//! Delivers signals to an event loop, through a handler that writes them to a socket (sigaction(2),
+//! signal-safety(7)).
 //!
-//! Not signalfd(2): that needs the signals blocked, and programs started later would inherit the mask over
-//! execve(2); handlers are reset there.
+//! signalfd(2) is not used because it needs the signals blocked, and programs started later would inherit the
+//! mask over execve(2), which resets handlers.
 
 use std::io;
 use std::mem;
@@ -14,29 +14,30 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 pub use rustix::process::Signal;
 
-/// The descriptor that the handler writes to; -1 until [`Signals::catch`] was called. It stays open for good.
+/// The descriptor that the handler writes to; -1 until [`Signals::catch`] was called. It is never closed.
 static OUTPUT: AtomicI32 = AtomicI32::new(-1);
 
-/// The signals that arrived, as a descriptor to wait for.
+/// The signals that have arrived, as a descriptor that can be polled.
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
 
-/// A signal that arrived.
+/// A signal that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caught {
-    /// Which one.
+    /// The number of the signal.
     pub signal: i32,
-    /// Whether the kernel sent it by itself. On SIGINT, SIGQUIT and SIGTSTP that means a key of the terminal,
-    /// which has gone to all processes of the foreground group.
+    /// Whether the kernel sent the signal by itself. For SIGINT, SIGQUIT and SIGTSTP that means a key of the
+    /// terminal, whose signal has gone to all processes of the foreground group.
     pub by_kernel: bool,
 }
 
 impl Signals {
-    /// From now on, `signals` do not have their default effect in this process but come out of
-    /// [`Signals::next`]. Those that are ignored stay ignored, here and in programs started from here:
-    /// nohup(1) relies on that.
+    /// Makes `signals` come out of [`Signals::next`] from now on, instead of having their default effect in
+    /// this process. Signals that are ignored stay ignored, here and in programs started from here: nohup(1)
+    /// relies on that.
     ///
-    /// Once per process: a second call is `AlreadyExists`. They keep being caught when the value is dropped.
+    /// Fails with `AlreadyExists` if it was called before in this process. The signals stay caught when the
+    /// value is dropped.
     pub fn catch(signals: &[Signal]) -> io::Result<Signals> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (input, output) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -66,7 +67,7 @@ impl Signals {
         Ok(Signals(input))
     }
 
-    /// The next signal, or `None` if none is waiting.
+    /// Returns the next signal, or `None` if none waits.
     pub fn next(&self) -> io::Result<Option<Caught>> {
         let mut message = [0; 2];
         match rustix::io::read(&self.0, &mut message) {
@@ -77,28 +78,28 @@ impl Signals {
     }
 }
 
-/// Lets a write to a pipe whose reader has gone end the process quietly, as for any program in a pipeline;
-/// Rust ignores SIGPIPE otherwise. signal(7).
+/// Lets a write to a pipe whose reader has gone end the process quietly, as in any program of a pipeline
+/// (signal(7)). Rust ignores SIGPIPE otherwise.
 pub fn die_of_broken_pipes() {
     // SAFETY: SIG_DFL is a valid disposition, and no handler of this process is replaced.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 impl AsFd for Signals {
-    /// Readable when a signal has arrived.
+    /// Returns the descriptor, which is readable when a signal has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// The handler. A full socket loses the signal, like one of the same number that is pending already.
+/// Handles a signal. A full socket loses it, as the kernel loses one that is pending already.
 extern "C" fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs.
     let by_kernel = unsafe { (*info).si_code } == libc::SI_KERNEL;
     let message = [signal as u8, u8::from(by_kernel)];
     // SAFETY: the number is that of an open socket that is never closed (forgotten in `catch`).
     let output = unsafe { BorrowedFd::borrow_raw(OUTPUT.load(Ordering::Relaxed)) };
-    // A bare system call: it does not touch the errno of the code it interrupted.
+    // This bare system call does not touch the errno of the interrupted code.
     let _ = rustix::io::write(output, &message);
 }
 

@@ -1,5 +1,4 @@
-//! How does a process write to its standard error without ever waiting for whoever reads it? pipe(7), tty(4),
-//! unix(7).
+//! Writes to standard error without ever waiting for its reader (pipe(7), tty(4), unix(7)).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,25 +12,25 @@ use rustix::stdio::stderr;
 
 /// The standard error of this process, for writes that do not wait.
 ///
-/// O_NONBLOCK belongs to the open file, which others share - the shell, for one -, so that it is never set
-/// here.
+/// O_NONBLOCK is never set on it, because that flag belongs to the open file, which other processes share,
+/// for example the shell.
 #[derive(Debug)]
 pub struct ErrorOutput(Way);
 
 #[derive(Debug)]
 enum Way {
-    /// A file, or something that does not wait anyway.
+    /// A file, or something else that does not wait.
     Direct,
-    /// A pipe or terminal: opened once more, for us alone, with O_NONBLOCK.
+    /// A pipe or terminal, opened again with O_NONBLOCK for this process alone.
     Own(OwnedFd),
     Socket,
-    /// What cannot be opened again: it is asked before each write whether it has room. Others who write to it
-    /// may take the room meanwhile.
+    /// Something that cannot be opened again: it is polled for room before each write. Other writers may take
+    /// the room meanwhile.
     Asked,
 }
 
 impl ErrorOutput {
-    /// Finds out what standard error is. It needs /proc, and the rights to open a pipe or terminal again.
+    /// Finds out what standard error is. Needs /proc, and the rights to open a pipe or terminal again.
     pub fn open() -> ErrorOutput {
         let kind = fstat(stderr()).map(|stat| FileType::from_raw_mode(stat.st_mode));
         let never_waits = || fcntl_getfl(stderr()).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
@@ -46,13 +45,15 @@ impl ErrorOutput {
         })
     }
 
-    /// Standard error as it is, which is asked before each write whether it has room, and a reader: a program
-    /// in which nobody ignores SIGPIPE does not die of it. For one that is not ours: it gets no descriptor.
+    /// Returns standard error without opening a descriptor, for use inside a foreign program. It is polled for
+    /// room and for a reader before each write, so that a program that does not ignore SIGPIPE does not die of
+    /// it.
     pub fn asking() -> ErrorOutput {
         ErrorOutput(Way::Asked)
     }
 
-    /// Writes what fits, and returns how much that was. Fails with EAGAIN if nothing does. write(2).
+    /// Writes as much as fits, and returns how many bytes that was. Fails with EAGAIN if nothing fits
+    /// (write(2)).
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let written = match &self.0 {
@@ -68,7 +69,7 @@ impl ErrorOutput {
         }
     }
 
-    /// How large it is, if it is the file with this name.
+    /// Returns the size of standard error in bytes if it is the file at `path`, and `None` otherwise.
     pub fn size_of(&self, path: &Path) -> Option<u64> {
         let (own, named) = (fstat(stderr()).ok()?, stat(path).ok()?);
         let is_it = own.st_ino == named.st_ino && own.st_dev == named.st_dev;
@@ -76,8 +77,8 @@ impl ErrorOutput {
         (is_it && is_file).then(|| u64::try_from(own.st_size).unwrap_or(0))
     }
 
-    /// Empties it, if it is a file. Whoever has opened it with O_APPEND goes on at its beginning.
-    /// ftruncate(2).
+    /// Empties standard error if it is a file (ftruncate(2)). Writers that have opened it with O_APPEND go on
+    /// at its beginning.
     pub fn truncate(&self) -> io::Result<()> {
         Ok(ftruncate(stderr(), 0)?)
     }

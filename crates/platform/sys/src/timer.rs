@@ -1,4 +1,4 @@
-//! How does a sleeping process wake in time without arming a kernel timer at every sleep? timerfd_create(2).
+//! A timer that wakes a sleeping process in time without being armed at every sleep (timerfd_create(2)).
 //!
 //! Arming and disarming a kernel timer costs more than ten microseconds under virtualisation. [`LazyTimer`]
 //! leaves an armed timer alone as long as it fires early enough: a spurious wake-up now and then is far
@@ -12,30 +12,30 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-/// A one-shot timer to be waited for in an epoll set, edge-triggered or drained.
+/// A one-shot timer for an epoll set, in which it is edge-triggered, or read until it is empty.
 #[derive(Debug)]
 pub struct LazyTimer {
     fd: OwnedFd,
-    /// When it fires; `None`: not armed, or already fired.
+    /// When the timer fires; `None` if it was never armed.
     armed: Option<Instant>,
     slack: Duration,
 }
 
 impl LazyTimer {
-    /// A timer that may be late by `slack`.
+    /// Creates a timer that may be late by `slack`.
     pub fn new(slack: Duration) -> io::Result<LazyTimer> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         Ok(LazyTimer { fd, armed: None, slack })
     }
 
     /// Makes sure that the descriptor becomes readable at or before `deadline` plus the slack. `now` is the
-    /// current time of the same clock (CLOCK_MONOTONIC).
+    /// current time of CLOCK_MONOTONIC, which `deadline` refers to as well.
     pub fn wake_at(&mut self, now: Instant, deadline: Instant) -> io::Result<()> {
         if self.armed.is_some_and(|at| at > now && at <= deadline + self.slack) {
             return Ok(());
         }
-        // At least the slack ahead: what is due sooner is late by the slack at most, and the timer is not
-        // armed twice.
+        // The timer is armed at least the slack ahead: what is due sooner is late by the slack at most, and
+        // the timer is not armed twice.
         let at = deadline.max(now + self.slack);
         let spec = Timespec {
             tv_sec: i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX),

@@ -1,4 +1,5 @@
-//! How do processes exchange messages and descriptors before they share memory? unix(7), SOCK_SEQPACKET.
+//! Exchanges messages and descriptors between processes that do not share memory yet (unix(7),
+//! SOCK_SEQPACKET).
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,46 +17,48 @@ use rustix::net::{
 
 use rustix::process::{getegid, geteuid, getpid};
 
-/// How many descriptors one message can carry (SCM_MAX_FD).
+/// The most descriptors that one message can carry (SCM_MAX_FD).
 pub const FDS_MAX: usize = 253;
 
 /// Whether operations on a socket wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// They wait, up to [`Channel::set_timeouts`].
+    /// Operations wait, at most as long as [`Channel::set_timeouts`] says.
     Yes,
-    /// They fail with `WouldBlock`.
+    /// Operations that would wait fail with `WouldBlock`.
     No,
 }
 
 /// A process as the kernel recorded it: at connect time ([`Channel::peer`]), or when it sent a message
-/// ([`Channel::receive_from`]). `pid` may have ended and been reused since.
+/// ([`Channel::receive_from`]). The process may have ended since, and its number may be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Process; 0 if it has no number in this pid namespace.
+    /// The process number; 0 if the process has none in this pid namespace.
     pub pid: u32,
-    /// User: the effective one at connect time. With a message it is the real one, or one that the sender
+    /// The user: the effective one at connect time. With a message it is the real one, or one that the sender
     /// named and may become ([`Channel::send_as_effective`]).
     pub uid: u32,
-    /// Group, likewise.
+    /// The group: the effective one at connect time, the real or a named one with a message.
     pub gid: u32,
 }
 
 impl Peer {
-    /// Whether a process of user `own` may trust it with what it has to say: it is the same user's, or
-    /// root's. Root trusts whomever it names.
+    /// Returns whether a process of user `own` may trust this one with its messages: it is of the same user,
+    /// or of root. Root trusts every process that it addresses.
     pub fn is_trusted_by(&self, own: u32) -> bool {
         own == 0 || self.uid == own || self.uid == 0
     }
 }
 
-/// A socket that waits for [`Channel`]s. The file stays when it is dropped, as with every unix socket.
+/// A socket that waits for [`Channel`]s. Dropping it does not remove the socket file, as with every unix
+/// socket.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens at `path`, of any length. A socket file that is there already is replaced: whoever held it is
-    /// gone, or is being succeeded. bind(2), listen(2).
+    /// Listens at `path`, which may have any length (bind(2), listen(2)). A socket file that exists is
+    /// replaced: its owner is gone, or is being succeeded. Fails with `AddrInUse` if there is another kind of
+    /// file.
     pub fn bind(path: &Path, backlog: u32, blocking: Blocking) -> io::Result<Listener> {
         let socket = socket(blocking)?;
         let address = Address::new(path)?;
@@ -68,7 +71,8 @@ impl Listener {
         Ok(Listener(socket))
     }
 
-    /// The next peer; `WouldBlock` if there is none and the listener does not block. accept(2).
+    /// Accepts the next connection (accept(2)). Fails with `WouldBlock` if there is none and the listener
+    /// does not block.
     pub fn accept(&self, blocking: Blocking) -> io::Result<Channel> {
         Ok(Channel(net::accept_with(&self.0, flags(blocking))?))
     }
@@ -79,16 +83,17 @@ impl Listener {
 pub struct Channel(OwnedFd);
 
 impl Channel {
-    /// Connects to the listener at `path`. connect(2).
+    /// Connects to the listener at `path` (connect(2)).
     pub fn connect(path: &Path, blocking: Blocking) -> io::Result<Channel> {
         let socket = socket(blocking)?;
         net::connect(&socket, &Address::new(path)?.address)?;
         Ok(Channel(socket))
     }
 
-    /// Connects to `path` if this user or root listens there; otherwise fails with `PermissionDenied`: a name
-    /// in a folder that is open to all may lead to anybody. Connecting, and later each blocking operation,
-    /// fails with `WouldBlock` after `timeout`: connect(2) waits while the backlog of the listener is full.
+    /// Connects to `path` if this user or root listens there, and fails with `PermissionDenied` otherwise,
+    /// because any user may create a name in a directory that is open to all. Connecting, and each later
+    /// blocking operation, fails with `WouldBlock` after `timeout`: connect(2) waits while the backlog of the
+    /// listener is full.
     pub fn connect_to_own(path: &Path, timeout: Duration) -> io::Result<Channel> {
         let channel = Channel(socket(Blocking::Yes)?);
         channel.set_timeouts(timeout)?;
@@ -100,9 +105,9 @@ impl Channel {
         }
     }
 
-    /// Lets nobody pass descriptors to this end, or to those that are accepted from it: closing what somebody
-    /// else has opened can take as long as that one likes. SO_PASSRIGHTS, unix(7); kernels before 6.16 have
-    /// no such option, and let them come.
+    /// Refuses descriptors sent to this end, or to connections accepted from it (SO_PASSRIGHTS, unix(7)):
+    /// closing what another process has opened can take as long as that process likes. Kernels before 6.16 do
+    /// not have this option, and let descriptors come; that is not an error.
     pub fn refuse_descriptors(fd: impl AsFd) -> io::Result<()> {
         const SO_PASSRIGHTS: libc::c_int = 83;
         let no: libc::c_int = 0;
@@ -119,20 +124,21 @@ impl Channel {
         }
     }
 
-    /// Lets operations at this end fail with `WouldBlock` from now on. fcntl(2), O_NONBLOCK.
+    /// Makes operations at this end fail with `WouldBlock` instead of waiting (fcntl(2), O_NONBLOCK).
     pub fn set_nonblocking(&self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.0)?;
         Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
     }
 
-    /// Two ends of a new connection. socketpair(2).
+    /// Creates a connection and returns its two ends (socketpair(2)).
     pub fn pair(blocking: Blocking) -> io::Result<(Channel, Channel)> {
         let (a, b) = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags(blocking), None)?;
         Ok((Channel(a), Channel(b)))
     }
 
-    /// Sends one message of at least one byte with at most [`FDS_MAX`] descriptors, all or nothing. A message
-    /// without bytes is `InvalidInput`, because the receiver could not tell it from the end. sendmsg(2).
+    /// Sends one message of at least one byte with at most [`FDS_MAX`] descriptors, all or nothing
+    /// (sendmsg(2)). Fails with `InvalidInput` for an empty message, which the receiver could not tell from
+    /// the end, and for too many descriptors.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if message.is_empty() || fds.len() > FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty message or too many descriptors"));
@@ -147,8 +153,9 @@ impl Channel {
         Ok(())
     }
 
-    /// As [`Channel::send`] without descriptors, and names the effective user and group of this process as
-    /// the sender's: without that, who asks for credentials is told the real ones. SCM_CREDENTIALS, unix(7).
+    /// Sends one message without descriptors, and names the effective user and group of this process as the
+    /// sender's (SCM_CREDENTIALS, unix(7)): a receiver that asks for credentials gets the real ones
+    /// otherwise.
     pub fn send_as_effective(&self, message: &[u8]) -> io::Result<()> {
         match self.send_with(message, UCred { pid: getpid(), uid: geteuid(), gid: getegid() }) {
             // A user that has no number in the user namespace of this process cannot be named.
@@ -157,8 +164,8 @@ impl Channel {
         }
     }
 
-    /// As [`Channel::send_as_effective`], but names `uid`: for tests. `PermissionDenied` if this process may
-    /// not become that one.
+    /// Sends one message and names `uid` as the sender's user; for tests. Fails with `PermissionDenied` if
+    /// this process may not become that user.
     #[doc(hidden)]
     pub fn send_as(&self, message: &[u8], uid: u32) -> io::Result<()> {
         let sender = UCred { pid: getpid(), uid: rustix::process::Uid::from_raw(uid), gid: getegid() };
@@ -173,17 +180,18 @@ impl Channel {
         net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// Has the kernel say of each message who sent it, also of those that wait already; what is accepted from
-    /// a listener has it, too. SO_PASSCRED, unix(7).
+    /// Makes the kernel report the sender of each message, also of messages that wait already; connections
+    /// accepted from a listener inherit this (SO_PASSCRED, unix(7)).
     pub fn ask_for_senders(fd: impl AsFd) -> io::Result<()> {
         Ok(sockopt::set_socket_passcred(fd, true)?)
     }
 
-    /// Receives one message into `buffer` and appends its descriptors (CLOEXEC) to `fds`; returns its length,
-    /// 0 at the end of the connection. recvmsg(2).
+    /// Receives one message into `buffer` and appends its descriptors (CLOEXEC) to `fds` (recvmsg(2)).
+    /// Returns its length in bytes, 0 at the end of the connection.
     ///
-    /// A message longer than `buffer`, or one of which descriptors were lost (our descriptor table is full),
-    /// is `InvalidData`: it is gone, its descriptors are closed, and the channel can be used further.
+    /// Fails with `InvalidData` if the message is longer than `buffer`, or descriptors were lost because the
+    /// descriptor table of this process is full. The message is lost then and its descriptors are closed, but
+    /// the channel can still be used.
     pub fn receive(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -199,15 +207,16 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// As [`Channel::receive`] at an end with [`Channel::set_timeouts`], but goes on when a signal was
-    /// handled meanwhile: with a timeout the kernel restarts no call, whatever SA_RESTART says (signal(7)).
-    /// For `timeout` at least, and at most about twice as long.
+    /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but goes on after a
+    /// signal was handled: with a timeout the kernel restarts no call, whatever SA_RESTART says (signal(7)).
+    /// Waits for `timeout` at least, and at most about twice as long.
     pub fn receive_within(&self, timeout: Duration, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         uninterrupted(timeout, || self.receive(buffer, fds))
     }
 
-    /// As [`Channel::receive`], and says who sent it; `None` unless [`Channel::ask_for_senders`] was called
-    /// before. To be used then: for rustix a sender without a number in this pid namespace cannot be.
+    /// Receives like [`Channel::receive`], and also returns the sender; `None` unless
+    /// [`Channel::ask_for_senders`] was called before. Use this after that call, because rustix rejects a
+    /// sender without a number in this pid namespace.
     pub fn receive_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
         self.receive_with(buffer, fds, 0)
     }
@@ -222,7 +231,7 @@ impl Channel {
         const SPACE: usize =
             unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<libc::c_int>()) as u32) + libc::CMSG_SPACE(CREDENTIALS) }
                 as usize;
-        // Aligned as headers of control messages have to be.
+        // The space is aligned as headers of control messages have to be.
         let mut space = [MaybeUninit::<u64>::uninit(); SPACE.div_ceil(8)];
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: a message header of zeros has nothing in it.
@@ -270,15 +279,15 @@ impl Channel {
         Ok((len, sender))
     }
 
-    /// As [`Channel::receive_from`], but the message stays where it is: the descriptors are duplicates, and
-    /// what is `InvalidData` is there again.
+    /// Receives like [`Channel::receive_from`], but leaves the message in the socket: the descriptors are
+    /// duplicates, and a message that is `InvalidData` stays as well.
     pub fn look_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
         self.receive_with(buffer, fds, libc::MSG_PEEK)
     }
 
-    /// Who connected, or who listens. SO_PEERCRED, socket(7).
+    /// Returns the process that connected, or the one that listens (SO_PEERCRED, socket(7)).
     pub fn peer(&self) -> io::Result<Peer> {
-        // Not by rustix, for which a process without a number in this pid namespace cannot be.
+        // rustix cannot represent a process without a number in this pid namespace.
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = CREDENTIALS;
         let (fd, level, name) = (self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
@@ -287,7 +296,8 @@ impl Channel {
         if got == 0 { Ok(peer(credentials)) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Lets blocking operations fail with `WouldBlock` after `timeout`. SO_RCVTIMEO, SO_SNDTIMEO, socket(7).
+    /// Makes blocking operations fail with `WouldBlock` after `timeout` (SO_RCVTIMEO, SO_SNDTIMEO,
+    /// socket(7)).
     pub fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
         sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?;
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(timeout))?)
@@ -332,8 +342,8 @@ impl From<Listener> for OwnedFd {
     }
 }
 
-/// Repeats a call that fails with EINTR. Signals that come faster than it works end it with EAGAIN after
-/// `timeout`.
+/// Repeats a call that fails with EINTR. If signals come faster than the call works, it fails with EAGAIN
+/// after `timeout`.
 fn uninterrupted<T>(timeout: Duration, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = std::time::Instant::now() + timeout;
     loop {
@@ -348,26 +358,26 @@ fn uninterrupted<T>(timeout: Duration, mut call: impl FnMut() -> io::Result<T>) 
     }
 }
 
-/// Octets of a `ucred`.
+/// The size of a `ucred` in bytes.
 const CREDENTIALS: u32 = size_of::<libc::ucred>() as u32;
 
 fn peer(credentials: libc::ucred) -> Peer {
     Peer { pid: credentials.pid.cast_unsigned(), uid: credentials.uid, gid: credentials.gid }
 }
 
-/// Whether a descriptor is an end of a [`Channel`].
+/// Returns whether a descriptor is an end of a [`Channel`].
 pub fn is_channel(fd: impl AsFd) -> bool {
     let fd = fd.as_fd();
     sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) && sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
 }
 
-/// Whether there is anything at `path`, as this process sees it. stat(2).
+/// Returns whether anything exists at `path`, as this process sees it (stat(2)).
 pub fn is_visible(path: &Path) -> bool {
     rustix::fs::stat(path).is_ok()
 }
 
-/// The address of a socket file. A path that does not fit into `sun_path` (108 bytes) is reached through the
-/// directory, which then has to stay open.
+/// The address of a socket file. A path that does not fit into `sun_path` (108 bytes) is reached through its
+/// directory, which has to stay open then.
 struct Address {
     address: SocketAddrUnix,
     _directory: Option<OwnedFd>,

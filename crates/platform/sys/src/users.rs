@@ -1,11 +1,12 @@
-//! Which numbers have users and groups? getpwnam(3), getgrnam(3).
+//! The numbers of users and groups (getpwnam(3), getgrnam(3)).
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// The number of a user of this name; `None`: there is no such user. A number is its own name.
+/// Returns the number of the user called `name`, or `None` if there is none. A decimal number stands for
+/// itself.
 pub fn user(name: &str) -> io::Result<Option<u32>> {
     if let Ok(number) = name.parse() {
         return Ok(Some(number));
@@ -23,8 +24,8 @@ pub fn user(name: &str) -> io::Result<Option<u32>> {
     })
 }
 
-/// The numbers of a user of this name, and of its primary group; `None`: there is no such user. A number
-/// without an entry is that of a user whose group has the same number.
+/// Returns the numbers of the user called `name` and of its primary group, or `None` if there is no such
+/// user. A number without an entry is taken for that of a user whose group has the same number.
 pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
     let Some(uid) = user(name)? else { return Ok(None) };
     let gid = with_room(|room: &mut [c_char]| {
@@ -38,8 +39,9 @@ pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
     Ok(Some((uid, gid.unwrap_or(uid))))
 }
 
-/// The number of a group of this name, and the users that are listed as members (others have it as their
-/// primary group); `None`: there is no such group. A number is its own name, and has no list.
+/// Returns the number of the group called `name`, and the users that are listed as its members (other members
+/// have it as their primary group); `None` if there is no such group. A decimal number stands for itself, and
+/// has no list.
 pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
     if let Ok(number) = name.parse() {
         return Ok(Some((number, Vec::new())));
@@ -69,13 +71,13 @@ pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
     let Some((gid, names)) = found else { return Ok(None) };
     let mut members = Vec::new();
     for name in names {
-        // A member that is no user (any more) is nobody.
+        // A listed member that does not exist (any more) is skipped.
         members.extend(user(&name)?);
     }
     Ok(Some((gid, members)))
 }
 
-/// The name of a user, or its number where it has none.
+/// Returns the name of a user, or its number if it has none.
 pub fn name_of(uid: u32) -> String {
     let found = with_room(|room: &mut [c_char]| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
@@ -91,7 +93,7 @@ pub fn name_of(uid: u32) -> String {
     found.ok().flatten().unwrap_or_else(|| uid.to_string())
 }
 
-/// Asks with more and more room, until it suffices.
+/// Calls `ask` with more and more room, until it suffices.
 fn with_room<T>(mut ask: impl FnMut(&mut [c_char]) -> (libc::c_int, Option<T>)) -> io::Result<Option<T>> {
     let mut room = vec![0; 1 << 12];
     loop {
@@ -99,14 +101,14 @@ fn with_room<T>(mut ask: impl FnMut(&mut [c_char]) -> (libc::c_int, Option<T>)) 
             (0, found) => return Ok(found),
             (libc::ERANGE, _) if room.len() < ROOM_MAX => room.resize(room.len() * 4, 0),
             (libc::EINTR, _) => {}
-            // The manual names these for "there is none".
+            // The manual page says that these errors may mean that there is no such entry.
             (libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM, _) => return Ok(None),
             (error, _) => return Err(io::Error::from_raw_os_error(error)),
         }
     }
 }
 
-/// Longer than the entry of any group.
+/// The limit of the room in `c_char`s, which no group's entry exceeds.
 const ROOM_MAX: usize = 1 << 24;
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
-//! How is memory handed out for reading, so that nobody who gets it can open it again for writing?
-//! mount_setattr(2), open_tree(2).
+//! Memory that is handed out for reading, so that no process that gets it can open it again for writing
+//! (mount_setattr(2), open_tree(2)).
 //!
-//! A descriptor of a memfd can be opened again through /proc/self/fd with other rights: by its owner, and by
-//! anybody whom its mode lets. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to everybody, also
-//! to the next process that has to write the memory. So memory that has writers to come lies in files of a
-//! small file system in memory, which is mounted nowhere:
+//! A descriptor of a memfd can be opened again through /proc/self/fd with other rights, by its owner and by
+//! every user whom its mode lets. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to all, and so
+//! also to the next process that has to write the memory. So memory that later processes write lies in files
+//! of a small file system in memory, which is mounted nowhere:
 //!
 //! ```text
-//!   tmpfs --mount that may write----> descriptors of those who write
-//!         `-mount that may only read-> descriptors of those who read: opened again for writing they fail with EROFS, for root as well
+//!   tmpfs --mount that may write-----> descriptors of writers
+//!         `-mount that may only read-> descriptors of readers: opened again for writing they fail with
+//!         EROFS,
+//!                                      for root as well
 //! ```
+//!
 //! A file has no name once it is made, and neither mount is in any namespace, so there is no other way to it.
-//! Such a file cannot be sealed against shrinking. Only who has a descriptor that writes could cut it, see
-//! [`crate::Mapping::of_views`].
+//! Such a file cannot be sealed against shrinking. Only a process with its descriptor for writing could cut
+//! it, see [`crate::Mapping::of_views`].
 
 use std::ffi::CStr;
 use std::io;
@@ -25,7 +28,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// A file system in memory, from which files are handed out for writing and for reading.
+/// A file system in memory, whose files are handed out for writing and for reading.
 #[derive(Debug)]
 pub struct Views {
     write: OwnedFd,
@@ -35,17 +38,17 @@ pub struct Views {
 /// Memory with two kinds of descriptors.
 #[derive(Debug)]
 pub struct View {
-    /// For those who write it.
+    /// The descriptor for processes that write the memory.
     pub write: OwnedFd,
-    /// For those who read it: nobody gets another right out of it.
+    /// The descriptor for processes that read the memory; it gives no other right.
     pub read: OwnedFd,
 }
 
 impl Views {
-    /// Makes one. It takes a mount namespace and, without privileges, a user namespace, both of a child that
-    /// lives for a moment.
+    /// Creates a file system. This takes a mount namespace and, without privileges, a user namespace, both of
+    /// a child that lives for a moment.
     ///
-    /// Fails with EPERM where a process may have neither, and with ENOSYS before Linux 5.12.
+    /// Fails with EPERM if a process may have neither, and with ENOSYS before Linux 5.12.
     pub fn new() -> io::Result<Views> {
         let map = |id: u32| format!("{id} {id} 1");
         let (users, groups) = (map(geteuid().as_raw()), map(getegid().as_raw()));
@@ -56,7 +59,7 @@ impl Views {
         let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
         if pid == 0 {
             let words = match prepare(users.as_bytes(), groups.as_bytes()) {
-                // Not closed with the child: the table is the parent's, too.
+                // These descriptors are not closed with the child, because the table is the parent's, too.
                 Ok((write, read)) => [0, write.into_raw_fd(), read.into_raw_fd()],
                 Err(error) => [error.raw_os_error(), 0, 0],
             };
@@ -72,7 +75,7 @@ impl Views {
         let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
             return Err(failed);
         };
-        // It has ended when this returns, and has said everything before.
+        // The child has ended when this returns, and has reported before.
         let _ = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
         drop(writer);
         let mut said = [0; 12];
@@ -90,8 +93,8 @@ impl Views {
         Ok(Views { write, read })
     }
 
-    /// Creates `len` bytes of zeroed memory, for the owner alone; `name` shows up in `/proc/PID/maps`. The
-    /// descriptors are CLOEXEC.
+    /// Creates `len` bytes of zeroed memory that only the owner may open; `name` shows up in
+    /// `/proc/PID/maps`. The descriptors are CLOEXEC.
     pub fn create(&self, name: &str, len: usize) -> io::Result<View> {
         let (owner, flags) = (Mode::RUSR | Mode::WUSR, OFlags::CLOEXEC | OFlags::NOFOLLOW);
         let write = openat(&self.write, name, flags | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, owner)?;
@@ -102,9 +105,9 @@ impl Views {
     }
 }
 
-/// In the child: makes the file system, with a mount that may write and one that may not. Allocates nothing.
-/// `users`, `groups`: the only user and group of a user namespace, if it takes one; they are the same inside
-/// and outside.
+/// Makes the file system in the child, with a mount that may write and one that may not. Allocates nothing.
+/// `users` and `groups` are the maps of the only user and group of a user namespace, if one is needed; they
+/// are the same inside and outside.
 fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
     // SAFETY: descriptors stay as they are.
     if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
@@ -114,7 +117,7 @@ fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
         tell(c"/proc/self/uid_map", users)?;
         tell(c"/proc/self/gid_map", groups)?;
     }
-    // What is mounted here is of no concern to others. The namespace ends with the child.
+    // Mounts made here do not reach other namespaces. This namespace ends with the child.
     mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount(c"atoll", PLACE, c"tmpfs", flags, Some(c"mode=0700"))?;
@@ -139,16 +142,16 @@ fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((write, read))
 }
 
-/// Writes a file of /proc in one piece.
+/// Writes `text` to a file of /proc in one piece.
 fn tell(path: &CStr, text: &[u8]) -> Result<(), Errno> {
     let file = openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     write(file, text).map(drop)
 }
 
-/// Where the file system is mounted while it is prepared: a folder that is there.
+/// An existing directory, where the file system is mounted while it is prepared.
 const PLACE: &CStr = c"/proc";
 
-/// `struct mount_attr`, mount_setattr(2).
+/// This is `struct mount_attr` (mount_setattr(2)).
 #[repr(C)]
 struct MountAttributes {
     set: u64,
@@ -164,12 +167,12 @@ mod tests {
     use super::*;
     use crate::{Access, Mapping, Prefault};
 
-    /// A descriptor opened again by its number, with these rights.
+    /// Opens a descriptor again through /proc, with these flags.
     fn again(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Also not by root, which these tests mostly are.
+    /// The tests mostly run as root, which gets no other right either.
     #[test]
     fn who_may_read_gets_no_other_right_out_of_it() {
         let Some(views) = views() else { return };
@@ -192,13 +195,13 @@ mod tests {
             assert!(ftruncate(fd, 0).is_err() && write_to(fd).is_err());
             assert!(fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096).is_err());
         }
-        // By its mount, which somebody with privileges might copy.
+        // A process with privileges might try to copy the mount.
         let copy = open_tree(&read, c"", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_EMPTY_PATH);
         assert!(copy.is_err(), "{copy:?}");
         assert!(Mapping::of_views(&other.write, 8192, Access::ReadWrite).is_err(), "it is shorter");
     }
 
-    /// Not every system lets unprivileged users have user namespaces.
+    /// Returns a file system; `None` on systems where unprivileged users may not have user namespaces.
     fn views() -> Option<Views> {
         match Views::new() {
             Err(error) if !geteuid().is_root() => {
@@ -213,7 +216,7 @@ mod tests {
         write(fd, b"ATOL")
     }
 
-    /// What is somebody else's file, which he may cut, is not taken for it.
+    /// A file of another user, who may cut it, is not accepted as a view.
     #[test]
     fn a_file_is_no_view() {
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();

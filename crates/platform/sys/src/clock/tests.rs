@@ -9,7 +9,7 @@ fn counter_and_kernel_agree_and_never_go_back() {
         let now = clock.now();
         let after = kernel_now();
         assert!(now >= last);
-        // 100 us of slack: NTP may slew the kernel's clock while the test runs.
+        // The slack is 100 us, because NTP may slew the kernel's clock while the test runs.
         assert!(now + Duration::from_micros(100) >= before, "{now:?} is before {before:?}");
         assert!(after + Duration::from_micros(100) >= now, "{now:?} is after {after:?}");
         last = now;
@@ -18,7 +18,7 @@ fn counter_and_kernel_agree_and_never_go_back() {
 
 #[test]
 fn conversion_is_exact_for_a_known_rate() {
-    // 2 GHz: half a nanosecond per tick.
+    // At 2 GHz a tick is half a nanosecond.
     let calibration = Calibration { tsc0: 1000, ns0: 5_000_000_000, mult: 1 << 47 };
     assert_eq!(calibration.convert(1000), Instant::from_nanos(5_000_000_000));
     assert_eq!(calibration.convert(3000), Instant::from_nanos(5_000_001_000));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::netns;
 
-/// Runs `test` in a network namespace of its own; says why not if this process may not make one.
+/// Runs `test` in a network namespace of its own; prints why not if this process may not make one.
 fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
     std::thread::spawn(|| match netns::unshare() {
         Ok(()) => test(),

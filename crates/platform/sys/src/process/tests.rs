@@ -27,7 +27,7 @@ fn a_running_child_can_be_killed() {
 fn only_the_inherited_descriptors_arrive_at_their_numbers() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let (other_reader, _other_writer) = std::io::pipe().unwrap();
-    // Not CLOEXEC, so it would leak into a plain exec.
+    // This descriptor is not CLOEXEC, so it would leak into a plain exec.
     let leak = rustix::io::dup(&other_reader).unwrap();
     let mut spawn = shell(
         "open=; for n in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$n ] && open=$open$n,; done; echo $open $GREETING >&4",
@@ -50,14 +50,14 @@ fn whoever_reads_no_errors_keeps_nobody_from_writing_them() {
         "echo first >&2; i=0; while [ $i -lt 20000 ]; do echo a line of some octets >&2; i=$((i+1)); done; exit 7",
     );
     let mut child = spawn.capture_errors().start().unwrap();
-    // More than a pipe holds, and nobody reads: the shell's writes fail, and it goes on.
+    // The shell writes more than a pipe holds, and nobody reads: its writes fail, and it goes on.
     assert_eq!(child.wait().unwrap(), Exit::Code(7));
     let mut errors = std::fs::File::from(child.take_errors().unwrap());
     let mut said = String::new();
     errors.read_to_string(&mut said).unwrap();
     assert!(said.starts_with("first\na line") && said.len() < 1 << 18, "{}", said.len());
     assert!(child.take_errors().is_none());
-    // One that still runs has said nothing yet.
+    // A process that still runs has written nothing yet.
     let mut child = shell("exec sleep 1000").capture_errors().start().unwrap();
     let mut errors = std::fs::File::from(child.take_errors().unwrap());
     assert_eq!(errors.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -99,7 +99,7 @@ fn a_private_descriptor_table_is_refused() {
     assert_eq!(unshare(UnshareFlags::FILES).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
-/// Runs the test `name` of this module again in a process of its own, with the variable [`INSIDE`] set.
+/// Prepares another run of the test `name` in a process of its own, with the variable [`INSIDE`] set.
 fn again(name: &str) -> Spawn<'static> {
     let mut spawn = Spawn::this_binary("atoll-test").unwrap();
     spawn.arg("--exact").unwrap().arg(format!("process::tests::{name}")).unwrap();
@@ -107,7 +107,7 @@ fn again(name: &str) -> Spawn<'static> {
     spawn
 }
 
-/// In a re-executed test: the pid of the original.
+/// Returns the pid of the original process if this is a test process of its own.
 fn inside() -> Option<u32> {
     std::env::var(INSIDE).ok().map(|pid| pid.parse().unwrap())
 }

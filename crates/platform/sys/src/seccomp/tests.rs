@@ -6,8 +6,8 @@ use crate::{Access, Mapping, Prefault};
 
 const INSIDE: &str = "ATOLL_TEST_INSIDE";
 
-/// Runs this test again in a process of its own, which does `what`. Returns how it ended, and what it wrote
-/// down of it.
+/// Runs the test `test` again in a process of its own, which does `what`. Returns how that ended, and the
+/// word that its handler wrote.
 fn again(test: &str, what: &str) -> (Exit, u32) {
     let (fd, mapping) = Mapping::create("atoll-test", 4096, Prefault::No).unwrap();
     let mut spawn = Spawn::this_binary("atoll-test").unwrap();
@@ -18,7 +18,7 @@ fn again(test: &str, what: &str) -> (Exit, u32) {
     (exit, word_of(&mapping).load(Ordering::Acquire))
 }
 
-/// What this process is to do, if it is such a one; its word is then where the handler writes.
+/// Returns what a test process of its own is to do, after preparing its word; `None` in the harness itself.
 fn inside() -> Option<String> {
     let what = std::env::var(INSIDE).ok()?;
     let fd = take_inherited(1).unwrap().remove(0);
@@ -32,13 +32,13 @@ fn word_of(mapping: &Mapping) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(mapping.as_ptr().cast()) }
 }
 
-/// As [`libc::syscall`], with what the kernel says.
+/// Makes a system call as [`libc::syscall`] does, and returns its result.
 fn call(number: libc::c_long, arguments: [usize; 3]) -> i64 {
     // SAFETY: only calls that read or write no memory are made by this.
     unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2]) }
 }
 
-/// Ends without anything that the harness does on the way out.
+/// Ends the process without what the harness does on the way out.
 fn exit(status: i32) -> ! {
     // SAFETY: takes no memory.
     unsafe { libc::_exit(status) }
@@ -63,7 +63,7 @@ fn a_call_that_is_not_on_the_list_is_deadly_and_named() {
             "another descriptor" => fcntl(2, libc::F_GETFD),
             "another command" => fcntl(1, libc::F_GETFL),
             "neither" => fcntl(0, libc::F_DUPFD),
-            // The same under the numbers of another machine.
+            // This is getppid(2) under the number of another ABI.
             "x32" => call(libc::SYS_getppid | 0x4000_0000, [0; 3]),
             _ => exit(
                 if call(libc::SYS_getppid, [0; 3]) > 0 && fcntl(1, libc::F_GETFD) >= 0 && fcntl(2, libc::F_GETFL) >= 0 {
@@ -88,7 +88,7 @@ fn a_call_that_is_not_on_the_list_is_deadly_and_named() {
     }
 }
 
-/// The signal may come from elsewhere. It is deadly then, too, and no call is to blame.
+/// SIGSYS may come from another process. It is deadly then, too, and no call is blamed.
 #[test]
 fn a_signal_that_somebody_sends_names_no_call() {
     const NAME: &str = "a_signal_that_somebody_sends_names_no_call";
@@ -98,7 +98,7 @@ fn a_signal_that_somebody_sends_names_no_call() {
         calls.allow_if(libc::SYS_kill, &[Condition::Is(0, own), Condition::Is(1, libc::SIGSYS as u32)]);
         calls.enforce().unwrap();
         call(libc::SYS_kill, [own as usize, libc::SIGSYS as usize, 0]);
-        // Another thread of the harness may have taken it; it ends the process all the same.
+        // Another thread of the harness may have taken the signal, which ends the process as well.
         loop {
             std::hint::spin_loop();
         }

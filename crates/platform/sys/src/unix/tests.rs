@@ -2,7 +2,7 @@ use super::*;
 use crate::epoll::{self, Epoll};
 use std::path::PathBuf;
 
-/// A directory of our own that disappears with the test.
+/// A directory of this test that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -115,12 +115,12 @@ fn who_refuses_descriptors_gets_messages_only() {
     client.send(b"x", &[]).unwrap();
     assert_eq!(server.receive(&mut [0; 4], &mut Vec::new()).unwrap(), 1);
     let bell = crate::eventfd::create().unwrap();
-    // Kernels before 6.16 do not know this.
+    // Kernels before 6.16 do not have this option.
     let version = rustix::system::uname();
     let version: Vec<u32> = version.release().to_str().unwrap().split('.').filter_map(|n| n.parse().ok()).collect();
     if version >= vec![6, 16] {
         assert_eq!(client.send(b"x", &[bell.as_fd()]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        // The other way is free.
+        // Descriptors can still be sent in the other direction.
         server.send(b"x", &[bell.as_fd()]).unwrap();
     }
 }
@@ -135,13 +135,13 @@ fn who_sends_is_told_if_it_was_asked_for() {
     let own = Peer { pid: std::process::id(), uid: geteuid().as_raw(), gid: getegid().as_raw() };
     a.send_as_effective(b"22").unwrap();
     a.send(b"333", &[a.as_fd(), b.as_fd()]).unwrap();
-    // Looking at a message takes nothing away.
+    // Looking at a message leaves it in the socket.
     assert_eq!(b.look_from(&mut buffer, &mut Vec::new()).unwrap(), (2, Some(own)));
     assert_eq!(b.receive_from(&mut buffer, &mut fds).unwrap(), (2, Some(own)));
     assert_eq!(b.receive_from(&mut buffer, &mut fds).unwrap(), (3, Some(own)));
     assert_eq!((&buffer[..3], fds.len()), (&b"333"[..], 2));
     assert!(is_channel(&a) && !is_channel(std::fs::File::open("/dev/null").unwrap()));
-    // What does not fit is gone, and its descriptors are closed.
+    // A message that does not fit is lost, and its descriptors are closed.
     a.send(&[7; 40], &[a.as_fd()]).unwrap();
     a.send(b"4", &[]).unwrap();
     fds.clear();
@@ -149,7 +149,7 @@ fn who_sends_is_told_if_it_was_asked_for() {
     assert_eq!((b.receive_from(&mut buffer, &mut fds).unwrap(), fds.len()), ((1, Some(own)), 0));
 }
 
-/// As a supervisor in a container sees the processes outside.
+/// A supervisor in a container sees processes outside like this.
 #[test]
 fn a_sender_without_a_number_here_is_a_sender() {
     let peer = peer(libc::ucred { pid: 0, uid: 65534, gid: 65534 });
@@ -207,7 +207,7 @@ fn a_signal_ends_neither_connecting_nor_waiting_for_an_answer() {
     };
     interrupt();
     let mut accepted: Vec<Channel> = Vec::new();
-    // It ends before that only if it has failed.
+    // The thread ends earlier only if it has failed.
     while accepted.len() < 3 && !asking.is_finished() {
         accepted.extend(listener.accept(Blocking::No));
     }
