@@ -29,11 +29,10 @@ struct RobustList {
 /// Fails with ENOSYS if the thread has no list of robust futexes.
 pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     let (mut list, mut len): (*const RobustList, usize) = (std::ptr::null(), 0);
-    // SAFETY: two words to be written, which outlive the call.
+    // SAFETY: the call writes two words, which outlive it.
     let found = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut len) };
     // SAFETY: the C library has given the kernel this list for the running thread, in memory that lives as
-    // long as the thread. Others than the thread itself do not look at it, and it is reached here through an
-    // atomic only.
+    // long as the thread. No other thread reads it, and it is accessed here only through an atomic.
     let list = unsafe { list.as_ref() }.filter(|_| found == 0 && len == size_of::<RobustList>());
     let list = list.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSYS))?;
     word.store(gettid().as_raw_nonzero().get().cast_unsigned() | libc::FUTEX_WAITERS, Ordering::Release);
@@ -51,7 +50,7 @@ pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
     for (signal, before) in FAULTS.iter().zip(&BEFORE) {
         // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: `action` is valid, and written.
+        // SAFETY: `action` is valid, and the call writes it.
         if unsafe { libc::sigaction(*signal, std::ptr::null(), &mut action) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -82,7 +81,7 @@ static BEFORE: [AtomicUsize; FAULTS.len()] = [const { AtomicUsize::new(0) }; FAU
 extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs.
     let own = unsafe { info.as_ref() }.is_some_and(is_own);
-    // SAFETY: null, or made from a reference that lives for ever.
+    // SAFETY: the pointer is null, or made from a reference that lives for ever.
     if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() }.filter(|_| own) {
         word.store(signal.cast_unsigned(), Ordering::Release);
     }
@@ -90,12 +89,12 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     let before = at.and_then(|at| BEFORE.get(at)).map_or(0, |before| before.load(Ordering::Relaxed));
     if before != 0 {
         type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-        // SAFETY: it was the handler of this signal, with SA_SIGINFO.
+        // SAFETY: this was the handler of this signal, with SA_SIGINFO.
         let before: Handler = unsafe { std::mem::transmute::<usize, Handler>(before) };
         before(signal, info, context);
     } else if signal == libc::SIGABRT {
         // SIGABRT does not come again when the handler returns, so it is raised again.
-        // SAFETY: the handler is not there any more, so that it is deadly now.
+        // SAFETY: the handler is not installed any more, so the signal is deadly now.
         unsafe { libc::raise(signal) };
     }
 }
@@ -103,7 +102,7 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
 /// Returns whether the process itself has caused the signal, by an instruction or by raising it
 /// (sigaction(2), si_code).
 fn is_own(info: &libc::siginfo_t) -> bool {
-    // SAFETY: where a process has sent the signal (not above 0), its number is there.
+    // SAFETY: if a process has sent the signal (a code not above 0), its number is there.
     info.si_code > 0 || unsafe { info.si_pid() } == getpid().as_raw_nonzero().get()
 }
 
@@ -158,39 +157,39 @@ mod tests {
             let file = crate::create_memfd("fault", 4096).unwrap();
             let mapping = crate::Mapping::new(&file, 4096, crate::Access::ReadWrite, crate::Prefault::No).unwrap();
             let mapping = Box::leak(Box::new(mapping));
-            // SAFETY: aligned, and mapped for as long as the process lives.
+            // SAFETY: the word is aligned, and mapped for as long as the process lives.
             let word: &'static AtomicU32 = unsafe { AtomicU32::from_ptr(mapping.as_ptr().cast()) };
             report_faults_to(word).unwrap();
             // A child of this process dies by the fault, so that this one can look at the word.
-            // SAFETY: the child does what is said here, and dies.
+            // SAFETY: the child does only what follows, and dies.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 match kind.as_str() {
-                    // SAFETY: it dies.
+                    // SAFETY: the write kills the child.
                     "segv" => unsafe { std::ptr::null_mut::<u32>().write_volatile(1) },
                     "abort" => std::process::abort(),
-                    // SAFETY: it dies.
+                    // SAFETY: the signal kills the child.
                     "sent" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGABRT) }),
-                    // SAFETY: it waits for what its parent sends.
+                    // SAFETY: the child only waits for signals of its parent.
                     "outside" => drop(unsafe { (libc::pause(), libc::pause()) }),
-                    // SAFETY: it dies.
+                    // SAFETY: the signal kills the child.
                     _ => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
                 }
-                // SAFETY: for one that has not died.
+                // SAFETY: this ends a child that has not died.
                 unsafe { libc::_exit(0) };
             }
             let mut status = 0;
             // The standard library's handler ignores the first signal, and is not installed any more after
             // that.
-            // SAFETY: a child that was not reaped, and a valid place for the status.
+            // SAFETY: the child was not reaped yet, and `status` is valid.
             while kind == "outside" && unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
-                // SAFETY: as above.
+                // SAFETY: the child was not reaped yet, so the number is its own.
                 unsafe { libc::kill(child, libc::SIGSEGV) };
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            // SAFETY: a valid place for the status.
+            // SAFETY: the call below gets a valid `status`.
             if kind != "outside" {
-                // SAFETY: a valid place for the status.
+                // SAFETY: `status` is valid.
                 unsafe { libc::waitpid(child, &mut status, 0) };
             }
             println!("told {} died {}", word.load(Ordering::Acquire), libc::WTERMSIG(status));

@@ -116,7 +116,7 @@ mod tests {
         #[repr(C)]
         struct Control([u32; 4], u16, i16, u32, u64, u64, i64, u64, u32, u32);
         let mut context: libc::c_ulong = 0;
-        // SAFETY: a place for the number of the context.
+        // SAFETY: the call writes only the number of the context.
         if unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) } != 0 {
             return false;
         }
@@ -124,9 +124,9 @@ mod tests {
         let (number, ready) = (bell.as_raw_fd().cast_unsigned(), u64::from(libc::POLLIN.cast_unsigned()));
         let control = Control([0; 4], POLL, 0, number, ready, 0, 0, 0, 1, number);
         let mut list = [&raw const control];
-        // SAFETY: one control block, which outlives the call; it points to no memory.
+        // SAFETY: the list has one control block, which outlives the call and points to no memory.
         let submitted = unsafe { libc::syscall(libc::SYS_io_submit, context, 1, list.as_mut_ptr()) };
-        // SAFETY: it waits for what was submitted, and frees the context.
+        // SAFETY: the call waits for what was submitted, and frees the context.
         unsafe { libc::syscall(libc::SYS_io_destroy, context) };
         submitted == 1
     }

@@ -103,7 +103,7 @@ impl fmt::Debug for Gather<'_> {
 /// The reason why a part was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatherError {
-    /// The range leaves the mapping: whoever named it is wrong or hostile.
+    /// The range leaves the mapping: the process that named it is wrong or hostile.
     OutOfBounds,
     /// The list already has [`PARTS_MAX`] parts.
     TooManyParts,
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn private_and_shared_parts_arrive_in_order() {
         let (_fd, mapping) = Mapping::create("atoll-test", 4096, Prefault::No).unwrap();
-        // SAFETY: the mapping is writable and nobody else uses it.
+        // SAFETY: the mapping is writable, and nothing else uses it.
         unsafe { mapping.range(100, 5).unwrap().copy_from(b"world".as_ptr(), 5) };
         let mut gather = Gather::new();
         gather.push_slice(b"hello ").unwrap();

@@ -25,7 +25,7 @@ fn keep(bytes: usize) {
     // This cannot truncate: `HELD_MAX` is far below the limit.
     let trim = (2 * bytes + PIECE) as libc::c_int;
     for (what, value) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, trim)] {
-        // SAFETY: mallopt takes two numbers. A value that the library does not like is without effect.
+        // SAFETY: mallopt takes two numbers. A value that the C library does not accept has no effect.
         unsafe { libc::mallopt(what, value) };
     }
 }
@@ -42,9 +42,8 @@ fn keep(_: usize) {}
 pub fn populate() -> io::Result<()> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     for (range, advice) in maps.lines().filter_map(worth) {
-        // SAFETY: populating changes no octet; pages of a mapping that is gone meanwhile, or that was never
-        // there, give ENOMEM. The result does not matter: pages that are not there yet come when they are
-        // touched.
+        // SAFETY: populating changes no octet; pages of a mapping that does not exist (any more) give ENOMEM.
+        // The result does not matter: pages that are not mapped now are mapped when they are touched.
         unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) };
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! Every system call the project makes, as small safe functions that return `io::Result` or a RAII type.
+//! Every system call that the project makes, as small safe functions that return `io::Result` or a RAII type.
 //!
-//! Storey 4: `unsafe` is allowed here. Calls go through rustix's `linux_raw` backend wherever it has them:
-//! those are plain `syscall` instructions, so that the preload library can use this crate without running
-//! into its own interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`],
-//! [`heap`], [`Gather`] and [`unix::Channel::refuse_descriptors`] and [`ending`] (`syscall(2)`), the
-//! `netlink` module, `filesystem` and `seccomp`, which serve servers only, and whatever the standard library
-//! does to drop an `OwnedFd` (`close`).
+//! This crate is on storey 4, where `unsafe` is allowed. Calls go through rustix's `linux_raw` backend
+//! wherever it has them: those are plain `syscall` instructions, so that the preload library can use this
+//! crate without running into its own interposers. The exceptions are [`process`] (posix_spawn), [`signal`],
+//! [`sched::set_batch`], [`heap`], [`users`] (getpwnam_r and others), [`Gather`], [`unix::Channel`],
+//! [`Views`] and [`ending`] (`syscall(2)`), the `netlink` module, `filesystem` and `seccomp`, which
+//! serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).
 //!
 //! # Invariants that the `unsafe` blocks rely on
 //! 1. A [`Mapping`] covers `[as_ptr(), as_ptr() + len())` from construction to drop, and the file behind it
@@ -14,8 +14,8 @@
 //! 2. Mapped memory is shared with processes that are not trusted: this crate hands out raw pointers and lets
 //!    the kernel read (`Gather`), but never makes a reference to it.
 //! 3. A [`Gather`] borrows every slice and mapping it points into, so its parts are readable while it lives.
-//! 4. A descriptor number becomes an `OwnedFd` only when the kernel has just created it for us, or once per
-//!    process in [`process::take_inherited`].
+//! 4. A descriptor number becomes an `OwnedFd` only when the kernel has just created it for this process, or
+//!    once per process in [`process::take_inherited`].
 
 mod clock;
 pub mod ending;

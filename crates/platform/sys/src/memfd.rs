@@ -69,8 +69,8 @@ pub struct Mapping {
 
 // SAFETY: the mapping belongs to the process, not to a thread, and this type gives out no references to it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method of `&Mapping` reads or writes the memory, except that `punch_hole` asks the
-// kernel to.
+// SAFETY: the mapping belongs to the process; no method of `&Mapping` reads or writes the memory, except that
+// `punch_hole` asks the kernel to.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -191,7 +191,7 @@ impl Mapping {
         }
         // SAFETY: `start < end <= self.len`, so the address lies inside the mapping.
         let address = unsafe { self.base.as_ptr().add(start) };
-        // SAFETY: the pages are inside our mapping; zeroing them is one more writer of memory that is never
+        // SAFETY: the pages are inside this mapping; zeroing them is one more writer of memory that is never
         // referenced.
         unsafe { madvise(address.cast(), end - start, Advice::LinuxRemove)? };
         Ok(())
@@ -200,8 +200,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap gave, unmapped only here; whoever kept a pointer has broken
-        // its rule.
+        // SAFETY: mmap returned `base` and `len`, which are unmapped only here; a caller that kept a pointer
+        // has broken its rule.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -273,7 +273,8 @@ pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
     }
     let end = i32::try_from(count).ok().and_then(|n| n.checked_add(FIRST_INHERITED)).ok_or(Errno::BADF)?;
     for number in FIRST_INHERITED..end {
-        // SAFETY: borrowed only to ask the kernel whether it is open; a number that is not open gives EBADF.
+        // SAFETY: the number is borrowed only to ask the kernel whether it is open; EBADF says that it is
+        // not.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         fcntl_setfd(fd, fcntl_getfd(fd)? | FdFlags::CLOEXEC)?;
     }
@@ -407,7 +408,7 @@ impl FileActions {
         let mut actions = MaybeUninit::uninit();
         // SAFETY: init accepts uninitialised memory.
         spawn_result(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
-        // SAFETY: initialised by the call above, which succeeded.
+        // SAFETY: the call above, which succeeded, has initialised it.
         Ok(FileActions(unsafe { actions.assume_init() }))
     }
 
@@ -426,7 +427,7 @@ impl FileActions {
 
 impl Drop for FileActions {
     fn drop(&mut self) {
-        // SAFETY: initialised, and destroyed only here.
+        // SAFETY: `self.0` is initialised, and destroyed only here.
         unsafe { libc::posix_spawn_file_actions_destroy(&mut self.0) };
     }
 }

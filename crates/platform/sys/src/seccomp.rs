@@ -145,15 +145,16 @@ extern "C" fn end(_: libc::c_int, info: *mut libc::siginfo_t, _context: *mut lib
     // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs; it is larger
     // than a `Violation`, aligned alike, and any bytes are one.
     let violation = unsafe { &*info.cast::<Violation>() };
-    // SAFETY: null, or made from a reference that lives for ever.
+    // SAFETY: the pointer is null, or made from a reference that lives for ever.
     if let (BY_FILTER, Some(word)) = (violation.code, unsafe { WORD.load(Ordering::Relaxed).as_ref() }) {
         // Pairs with the read of a process that has reaped this one.
         word.store(violation.call.cast_unsigned().wrapping_add(1), Ordering::Release);
     }
     let nothing: *const libc::c_char = ptr::null();
-    // SAFETY: without a filter it fails with EFAULT; with one the signal comes again, and now it is deadly.
+    // SAFETY: the call fails with EFAULT without a filter; with one the signal comes again, and is deadly
+    // now.
     unsafe { libc::syscall(libc::SYS_execve, nothing, nothing, nothing) };
-    // SAFETY: ends the process, where there was no filter.
+    // SAFETY: this ends the process if there was no filter.
     unsafe { libc::_exit(128 + libc::SIGSYS) };
 }
 

@@ -45,9 +45,9 @@ impl ErrorOutput {
         })
     }
 
-    /// Returns standard error without opening a descriptor, for use inside a foreign program. It is polled for
-    /// room and for a reader before each write, so that a program that does not ignore SIGPIPE does not die of
-    /// it.
+    /// Returns standard error without opening a descriptor, for use inside a foreign program. It is polled
+    /// for room and for a reader before each write, so that a program that does not ignore SIGPIPE does not
+    /// die of it.
     pub fn asking() -> ErrorOutput {
         ErrorOutput(Way::Asked)
     }

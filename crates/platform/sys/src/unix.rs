@@ -227,49 +227,49 @@ impl Channel {
         fds: &mut Vec<OwnedFd>,
         flags: libc::c_int,
     ) -> io::Result<(usize, Option<Peer>)> {
-        // SAFETY: a function of a number.
+        // SAFETY: the result depends only on a number.
         const SPACE: usize =
             unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<libc::c_int>()) as u32) + libc::CMSG_SPACE(CREDENTIALS) }
                 as usize;
         // The space is aligned as headers of control messages have to be.
         let mut space = [MaybeUninit::<u64>::uninit(); SPACE.div_ceil(8)];
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: a message header of zeros has nothing in it.
+        // SAFETY: a message header of zeros is valid and empty.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         header.msg_iov = &raw mut vector;
         header.msg_iovlen = 1;
         header.msg_control = space.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&space) as _;
         let (fd, flags) = (self.0.as_raw_fd(), flags | libc::MSG_CMSG_CLOEXEC);
-        // SAFETY: the header, and all that it points to, outlives the call. By number, because a library that
-        // replaces recvmsg(2) uses this.
+        // SAFETY: the header, and all that it points to, outlives the call. The call is made by number,
+        // because a library that replaces recvmsg(2) uses this.
         let len = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
         let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
         let (mut sender, mut received) = (None, Vec::new());
         // SAFETY: the kernel has filled the header and the space that it names.
         let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
-        // SAFETY: a header inside that space, or none.
+        // SAFETY: `next` is null, or points to a header inside that space.
         while let Some(message) = unsafe { next.as_ref() } {
             // SAFETY: `next` is a header, and data follows it.
             let data = unsafe { libc::CMSG_DATA(next) };
-            // SAFETY: a function of a number.
+            // SAFETY: the result depends only on a number.
             let octets = message.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
             match (message.cmsg_level, message.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for at in 0..octets / size_of::<libc::c_int>() {
-                        // SAFETY: the kernel has put as many numbers of descriptors there, which are nobody
-                        // else's.
+                        // SAFETY: the kernel has put as many numbers of new descriptors there, which have no
+                        // other owner.
                         received
                             .push(unsafe { OwnedFd::from_raw_fd(data.cast::<libc::c_int>().add(at).read_unaligned()) });
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if octets >= CREDENTIALS as usize => {
-                    // SAFETY: as many octets are there, and every pattern of them is valid.
+                    // SAFETY: there are as many octets, and every pattern of them is valid.
                     sender = Some(peer(unsafe { data.cast::<libc::ucred>().read_unaligned() }));
                 }
                 _ => {}
             }
-            // SAFETY: as above.
+            // SAFETY: `next` is a header in the space that the kernel has filled.
             next = unsafe { libc::CMSG_NXTHDR(&raw const header, next) };
         }
         if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
@@ -317,14 +317,14 @@ impl AsFd for Channel {
 }
 
 impl From<OwnedFd> for Channel {
-    /// Takes over an end that was inherited or received.
+    /// Takes over the end of a connection, which was inherited or received.
     fn from(fd: OwnedFd) -> Channel {
         Channel(fd)
     }
 }
 
 impl From<OwnedFd> for Listener {
-    /// Takes over a listening socket that was inherited or received.
+    /// Takes over a listening socket, which was inherited or received.
     fn from(fd: OwnedFd) -> Listener {
         Listener(fd)
     }

@@ -15,11 +15,12 @@ pub fn user(name: &str) -> io::Result<Option<u32>> {
     with_room(|room: &mut [c_char]| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: the name is a string, and the room as long as it says; all outlive the call.
+        // SAFETY: the name is a NUL-terminated string, and the room is as long as it says; all outlive the
+        // call.
         let error = unsafe {
             libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
         };
-        // SAFETY: a pointer to the entry, which was filled in then, or none.
+        // SAFETY: `found` is null, or points to the entry, which was filled in then.
         (error, unsafe { found.as_ref() }.map(|found| found.pw_uid))
     })
 }
@@ -33,7 +34,7 @@ pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
         let mut found = ptr::null_mut();
         // SAFETY: the room is as long as it says; all outlive the call.
         let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
-        // SAFETY: a pointer to the entry, which was filled in then, or none.
+        // SAFETY: `found` is null, or points to the entry, which was filled in then.
         (error, unsafe { found.as_ref() }.map(|found| found.pw_gid))
     })?;
     Ok(Some((uid, gid.unwrap_or(uid))))
@@ -50,18 +51,19 @@ pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
     let found = with_room(|room: &mut [c_char]| {
         let mut entry = MaybeUninit::<libc::group>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: as in `user`.
+        // SAFETY: the name is a NUL-terminated string, and the room is as long as it says; all outlive the
+        // call.
         let error = unsafe {
             libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
         };
-        // SAFETY: as in `user`.
+        // SAFETY: `found` is null, or points to the entry, which was filled in then.
         let found = unsafe { found.as_ref() }.map(|found| {
             let (mut names, mut at) = (Vec::new(), found.gr_mem);
-            // SAFETY: a list of strings that ends with a null pointer, inside the room.
+            // SAFETY: `at` points into a list of strings that ends with a null pointer, inside the room.
             while let Some(member) = unsafe { at.as_ref() }.filter(|member| !member.is_null()) {
-                // SAFETY: as above.
+                // SAFETY: the member is a NUL-terminated string inside the room.
                 names.push(unsafe { CStr::from_ptr(*member) }.to_string_lossy().into_owned());
-                // SAFETY: the end is not reached.
+                // SAFETY: the end of the list is not reached.
                 at = unsafe { at.add(1) };
             }
             (found.gr_gid, names)
@@ -82,11 +84,11 @@ pub fn name_of(uid: u32) -> String {
     let found = with_room(|room: &mut [c_char]| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: as in `user`.
+        // SAFETY: the room is as long as it says; all outlive the call.
         let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
-        // SAFETY: as in `user`; the name is a string inside the room.
+        // SAFETY: `found` is null, or points to the entry, which was filled in then.
         let name = unsafe { found.as_ref() }
-            // SAFETY: as above.
+            // SAFETY: the name is a NUL-terminated string inside the room.
             .map(|found| unsafe { CStr::from_ptr(found.pw_name) }.to_string_lossy().into_owned());
         (error, name)
     });
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!((user("no such user").unwrap(), user("nul\0").unwrap()), (None, None));
         assert_eq!((name_of(0), name_of(4_000_000_000)), ("root".into(), "4000000000".into()));
         assert_eq!((account("root").unwrap(), account("4711").unwrap()), (Some((0, 0)), Some((4711, 4711))));
-        // `games` has another group than its number: 60 (base-passwd).
+        // The group of `games` has another number than the user: 60 (base-passwd).
         assert_eq!((account("games").unwrap(), account("5").unwrap()), (Some((5, 60)), Some((5, 60))));
         assert_eq!(account("no such user").unwrap(), None);
         assert_eq!(group("root").unwrap().map(|(gid, _)| gid), Some(0));

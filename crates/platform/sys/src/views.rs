@@ -54,8 +54,8 @@ impl Views {
         let (users, groups) = (map(geteuid().as_raw()), map(getegid().as_raw()));
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
-        // SAFETY: as fork(2), but for a table of descriptors in common. The child makes system calls only,
-        // with what is prepared above, and leaves by `_exit`; what it drops are descriptors.
+        // SAFETY: this is fork(2) with a shared table of descriptors. The child makes only system calls, with
+        // what is prepared above, and leaves by `_exit`; all that it drops is descriptors.
         let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
         if pid == 0 {
             let words = match prepare(users.as_bytes(), groups.as_bytes()) {
@@ -86,9 +86,9 @@ impl Views {
         if word(0) != 0 {
             return Err(io::Error::from_raw_os_error(word(0)));
         }
-        // SAFETY: the child has opened it in the common table, for nobody else.
+        // SAFETY: the child has opened this descriptor in the shared table, and no longer exists.
         let write = unsafe { OwnedFd::from_raw_fd(word(4)) };
-        // SAFETY: as above.
+        // SAFETY: the child has opened this descriptor in the shared table, and no longer exists.
         let read = unsafe { OwnedFd::from_raw_fd(word(8)) };
         Ok(Views { write, read })
     }
@@ -109,9 +109,9 @@ impl Views {
 /// `users` and `groups` are the maps of the only user and group of a user namespace, if one is needed; they
 /// are the same inside and outside.
 fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
-    // SAFETY: descriptors stay as they are.
+    // SAFETY: the table of descriptors stays shared.
     if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
-        // SAFETY: as above.
+        // SAFETY: the table of descriptors stays shared.
         unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
         tell(c"/proc/self/setgroups", b"deny")?;
         tell(c"/proc/self/uid_map", users)?;
@@ -124,7 +124,7 @@ fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
     let write = openat(CWD, PLACE, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let read = open_tree(CWD, PLACE, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let attributes = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, user_namespace: 0 };
-    // SAFETY: a string, and a struct of the size that is told, which outlive the call.
+    // SAFETY: the call gets a string, and a struct with its size, which outlive it.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -136,7 +136,7 @@ fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
         )
     };
     if done != 0 {
-        // SAFETY: a valid thread-local.
+        // SAFETY: the thread's errno can always be read.
         return Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }));
     }
     Ok((write, read))
@@ -181,9 +181,9 @@ mod tests {
         drop(views);
         let ours = Mapping::of_views(&write, 8192, Access::ReadWrite).unwrap();
         let theirs = Mapping::of_views(&read, 8192, Access::ReadOnly).unwrap();
-        // SAFETY: in range, and nobody else writes it.
+        // SAFETY: the address is in range, and nothing else writes it.
         unsafe { ours.as_ptr().add(5000).write_volatile(7) };
-        // SAFETY: as above.
+        // SAFETY: the address is in range, and nothing writes it now.
         assert_eq!(unsafe { theirs.as_ptr().add(5000).read_volatile() }, 7);
         for flags in [OFlags::RDWR, OFlags::WRONLY, OFlags::RDWR | OFlags::TRUNC] {
             assert_eq!(again(&read, flags).unwrap_err(), Errno::ROFS);

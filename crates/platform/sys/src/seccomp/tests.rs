@@ -28,19 +28,19 @@ fn inside() -> Option<String> {
 }
 
 fn word_of(mapping: &Mapping) -> &AtomicU32 {
-    // SAFETY: mapped for writing while `mapping` lives, aligned to a page, and accessed only so.
+    // SAFETY: it is mapped for writing while `mapping` lives, aligned to a page, and accessed only like this.
     unsafe { AtomicU32::from_ptr(mapping.as_ptr().cast()) }
 }
 
 /// Makes a system call as [`libc::syscall`] does, and returns its result.
 fn call(number: libc::c_long, arguments: [usize; 3]) -> i64 {
-    // SAFETY: only calls that read or write no memory are made by this.
+    // SAFETY: this makes only calls that read or write no memory.
     unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2]) }
 }
 
 /// Ends the process without what the harness does on the way out.
 fn exit(status: i32) -> ! {
-    // SAFETY: takes no memory.
+    // SAFETY: the call uses no memory of the process.
     unsafe { libc::_exit(status) }
 }
 
