@@ -252,8 +252,8 @@ impl Guardian {
         Ok(())
     }
 
-    /// Closes all descriptors, connections to the supervisor last: whoever waits for those to close then
-    /// finds the name and the device free.
+    /// Closes all descriptors, connections to the supervisor last: a process that waits for those to close
+    /// then finds the name and the device free.
     fn let_go(mut self) {
         let last = self.notes.split_off(CLIENTS);
         drop(self.notes);

@@ -7,7 +7,8 @@
 //! ```text
 //!   standard input and output      lead to /dev/null
 //!   the file system                Landlock with nothing allowed; without Landlock an empty root
-//!   root                           the user is one that only servers are, if the stack has one for them
+//!   root                           the server becomes a user that only servers have, if the stack has one
+//!   for them
 //!   capabilities                   all, of all sets; and gaining any by execve(2) (no_new_privs)
 //!   limits                         no core, no process, no descriptor but those that sessions bring,
 //!                                  bounded private memory
@@ -234,7 +235,7 @@ fn coming_and_going(calls: &mut Calls) {
     calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
     calls.allow(libc::SYS_fstat);
     const SHARED: u64 = libc::MAP_SHARED as u64;
-    // This memory is not anonymous: nobody else would have such memory, and no limit counts it.
+    // This memory is not anonymous: only this process would have such memory, and no limit counts it.
     calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | TYPE | ANONYMOUS, SHARED)]);
     calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_REMOVE as u32)]);
     // A successor's own memory uses large pages, where there are any (`spawn.rs`).

@@ -91,7 +91,7 @@ impl NameLock {
             .write(true)
             .create(true)
             .truncate(false)
-            // A process that can open the file can lock it, and so keep the name from us.
+            // A process that can open the file can lock it, and so keep the name from this one.
             .mode(0o600)
             .open(&paths.pid)
             .or_fail(&what)?;
@@ -134,7 +134,7 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // Remove the sockets first: a process that finds the name free then finds no socket of ours.
+        // Remove the sockets first: a process that finds the name free then finds no socket of this stack.
         let _ = fs::remove_file(&self.paths.socket);
         let _ = fs::remove_file(&self.paths.admin);
         let _ = fs::remove_file(&self.paths.pid);

@@ -23,12 +23,12 @@ use crate::setup::SETUP_VERSION;
 
 pub use atoll_supervisor::SelfCheck;
 
-/// Which build this is, and whether it runs on this machine.
+/// Show which build this is, and whether it runs on this machine.
 ///
 /// `atoll upgrade` asks this of a build before servers of it take over.
 #[derive(clap::Args)]
 pub struct Command {
-    /// As JSON (docs/cli.md).
+    /// Print JSON (docs/cli.md).
     #[arg(long, short = 'j')]
     json: bool,
     /// Send it over the socket at descriptor 3 instead.
@@ -37,7 +37,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Runs the command.
+    /// Runs the command. Returns its exit status: a failure if the build does not run on this machine.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let check = SelfCheck { build: own(), fault: try_out().err().map(|error| error.to_string()) };
         let what = "telling the result";

@@ -17,7 +17,7 @@ pub struct Balance {
     /// The stack.
     #[arg(default_value = "default", value_parser = stack_name)]
     name: StackName,
-    /// How to choose: naive, unfiltered, filtered or tournament.
+    /// The scheme of choosing: naive, unfiltered, filtered or tournament.
     #[arg(long, value_parser = scheme)]
     scheme: Option<Scheme>,
     /// By how much what another replica offers counts as slower than it is.

@@ -26,7 +26,8 @@ pub struct Metrics {
     /// The stack.
     #[arg(default_value = "default", value_parser = stack_name)]
     name: StackName,
-    /// Serve http://ADDRESS/metrics until interrupted, over the kernel's sockets, for whoever can connect.
+    /// Serve http://ADDRESS/metrics until interrupted, over the kernel's sockets, for everybody who can
+    /// connect.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
 }

@@ -23,7 +23,7 @@ pub struct Paper {
     /// The directory for the files.
     #[arg(long, value_name = "DIR", default_value = "papers")]
     out: PathBuf,
-    /// Less of everything: seconds instead of minutes, rougher numbers.
+    /// Do less of everything: seconds instead of minutes, rougher numbers.
     #[arg(long)]
     quick: bool,
     /// Costs to use instead of the built-in ones, as `measure` prints them.

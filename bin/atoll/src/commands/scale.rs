@@ -11,8 +11,8 @@ use crate::failure::{Failure, OrFail};
 /// Show, or change, in how many processes the replicas of a stack are.
 ///
 /// Replicas move from process to process with their open connections, one after another; neither programs nor
-/// peers see anything of it. More processes do more at a time, fewer leave processors to others. There are no
-/// more processes than replicas, whose number is the configuration's.
+/// peers notice. More processes do more at a time, fewer leave processors to others. There are never more
+/// processes than replicas, whose number the configuration sets.
 #[derive(clap::Args)]
 pub struct Scale {
     /// The stack.

@@ -336,7 +336,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
     }
 }
 
-/// A program can make its bells slow to ring, for all who ring them.
+/// A program can make its bells slow to ring for every process that rings them.
 #[test]
 fn no_bell_is_shared_between_sessions() {
     let mut bench = Bench::new(2);
