@@ -8,9 +8,8 @@
 //!
 //! ```text
 //!   tmpfs --mount that may write-----> descriptors of writers
-//!         `-mount that may only read-> descriptors of readers: opened again for writing they fail with
-//!         EROFS,
-//!                                      for root as well
+//!         `-mount that may only read-> descriptors of readers: opened again for writing they fail
+//!                                      with EROFS, for root as well
 //! ```
 //!
 //! A file has no name once it is made, and neither mount is in any namespace, so there is no other way to it.
