@@ -2,9 +2,8 @@
 //! last one.
 //!
 //! ```text
-//!   one replica in each process      replicas do the most at a time, and each dies alone
-//!   several in one process           they use less of the machine; if one dies, all die, and come back
-//!   together
+//!   one replica in each process   replicas do the most at a time, and each dies alone
+//!   several in one process        they use less of the machine; if one dies, all die, and come back together
 //! ```
 //!
 //! A replica that leaves goes on in another process, with everything in its ledger (`docs/ledger.md`); nobody

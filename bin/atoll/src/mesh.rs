@@ -2,8 +2,7 @@
 //! these two map.
 //!
 //! ```text
-//!   ring from the lower number to the higher | ring back | channel from the lower to the higher | channel
-//!   back
+//!   ring from the lower number to the higher | ring back | channel from lower to higher | channel back
 //! ```
 //!
 //! A compromised server can therefore harm only what it sends and receives, not what two others send each

@@ -7,8 +7,7 @@
 //! ```text
 //!   standard input and output      lead to /dev/null
 //!   the file system                Landlock with nothing allowed; without Landlock an empty root
-//!   root                           the server becomes a user that only servers have, if the stack has one
-//!   for them
+//!   root                           the server becomes a user of the servers alone, if the stack has one
 //!   capabilities                   all, of all sets; and gaining any by execve(2) (no_new_privs)
 //!   limits                         no core, no process, no descriptor but those that sessions bring,
 //!                                  bounded private memory

@@ -3,14 +3,12 @@
 //! a millisecond, during which all other sessions wait.
 //!
 //! ```text
-//!   rings of a round take longer than they should     -> in the next rounds each is measured, in processor
-//!   time
-//!   a measured ring takes more than it should         -> the excess is a debt of its session; faster rings
-//!   repay it
-//!   much debt                                         -> the session is slow until nothing is owed
-//!   slow sessions                                     -> are rung in turns; between two, the replica does
-//!   other work
-//!                                                        for twenty times as long
+//!   rings of a round take longer than they should -> in the next rounds each is measured, in processor time
+//!   a measured ring takes more than it should     -> the excess is a debt of its session, which faster
+//!                                                    rings repay
+//!   much debt                                     -> the session is slow until nothing is owed
+//!   slow sessions                                 -> are rung in turns, after each of which the replica does
+//!                                                    other work for twenty times as long
 //! ```
 //!
 //! So all slow sessions together take a twentieth of the replica's time. Only they are woken late. One slow

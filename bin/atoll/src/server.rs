@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A process has one server, except that a process for replicas (`host.rs`) may have several, which interact
-//! as if they were in processes of their own. All four kinds of server start in one way ([`OwnProcess`]), and
-//! count, end and hand over in one way ([`Role`]).
+//! as if they were in processes of their own. The three kinds of server with a process of their own start in
+//! one way ([`OwnProcess`]); all four kinds count, end and hand over in one way ([`Role`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -44,6 +44,7 @@ const DRAIN_ROUNDS: usize = 4096;
 const REQUEST_MAX: usize = 4096;
 
 /// Kinds of epoll tokens: a token is the server's number in its process times `TOKEN_KINDS`, plus the kind.
+/// `TOKEN_TIMER` and `TOKEN_INTAKE` are whole tokens.
 const TOKEN_DEVICE: u64 = 0;
 const TOKEN_BELL: u64 = 1;
 const TOKEN_CONTROL: u64 = 2;

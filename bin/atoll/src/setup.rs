@@ -12,16 +12,14 @@
 //!   ledger, LEDGER_BYTES                       of a replica only
 //!   TAP queue                                  of a link server: always; of a replica or IP server: only if
 //!                                              `has_tap`; of a connection manager: none
-//!   bells of all servers, by number            of a replica or IP server: `servers` of them; of a link
-//!   server:
-//!                                              those of its `peers` only; of a connection manager: those of
-//!                                              all CMs, then those of the replicas
-//!   bells of the replicas                      of a replica only: once more, because it may not copy
-//!   descriptors
+//!   bells of all servers, by number            of a replica or IP server: `servers` of them;
+//!                                              of a link server: those of its `peers` only; of a connection
+//!                                              manager: those of all CMs, then those of the replicas
+//!   bells of the replicas                      of a replica only: once more, because it may not
+//!                                              copy descriptors
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
-//!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, however many replicas the peer
-//!   has
+//!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
 //!
 //! A process for replicas starts with only three: a socket over which it is given replicas, one per packet;
