@@ -122,7 +122,7 @@ impl Siblings {
     pub fn publish(&mut self) -> u64 {
         let bells = &self.bells;
         self.dispatcher.publish(|peer| {
-            // A full counter of the eventfd means that the sibling was rung 2^64 times already.
+            // Ringing a bell does not fail; a descriptor that is no bell wakes nobody.
             let _ = eventfd::ring(&bells[peer.0 as usize]);
         })
     }
