@@ -39,7 +39,7 @@ macro_rules! complain {
 /// a line goes into a pipe as a whole (PIPE_BUF, pipe(7)).
 pub const LINE_MAX: usize = 1000;
 
-/// Prepares this process for a log that may not be read: writing never waits for a slow reader, and panics
+/// Prepares this process for a log that perhaps nobody reads: writing never waits for a reader, and panics
 /// become a log line. `file` is the log's path if it is a file whose size is to be bounded.
 pub fn open(file: Option<PathBuf>) {
     let _ = OUTPUT.set(Output { way: ErrorOutput::open(), file });

@@ -290,7 +290,7 @@ fn serve(stack: Running, job: &Job) -> ExitCode {
     })
 }
 
-/// Sends everything that this process logs from now on to the stack's log, which may not be read.
+/// Prepares this process to log to the stack's log from now on, without waiting for a reader.
 fn open_log(job: &Job) {
     let name: Option<StackName> = job.file.name.parse().ok().filter(|_| job.mode == Mode::Daemon);
     log::open(name.map(|name| runtime::paths(&name).log));
