@@ -486,13 +486,12 @@ fn read_words(state: &mut State, words: &mut Words<'_>) -> Option<()> {
 }
 
 /// Makes a socket that came from elsewhere an object of this process, under its descriptors.
-pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIterator<Item = c_int>) -> u32 {
+pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIterator<Item = c_int>) {
     object.descriptors = fds.len() as u32;
     let number = state.client.insert_inherited(object);
     for fd in fds {
         table::set_object(fd, number, false);
     }
-    number
 }
 
 /// Runs `exec` with the environment that passes the surviving sockets on. It returns only if it fails.

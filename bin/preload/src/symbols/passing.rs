@@ -6,13 +6,13 @@
 
 use std::ffi::c_int;
 
-use atoll_sockets::client::object::Body;
+use atoll_sockets::client::object::{Body, Kind};
 use libc::{cmsghdr, msghdr, ssize_t};
 
 use crate::control::ask_supervisor;
 use crate::exec::{Words, adopt_socket, from_memfd, to_memfd, write_socket};
 use crate::lock::STATE;
-use crate::platform::Client;
+use crate::platform::{Client, Object};
 use crate::real;
 use crate::table::{self, Internal, object_at};
 
@@ -78,10 +78,8 @@ fn letter(object: u32) -> Option<Internal> {
     STATE.with(|state| {
         let client = &mut state.client;
         let socket = client.socket(object)?;
-        // What has no slot is a port, which the receiver takes for itself. What has none, either, is not the
-        // stack's yet.
-        let is_port = socket.places().is_empty() && socket.lease != 0;
-        if !is_port {
+        // A listener has no slot: the receiver listens for itself.
+        if !matches!(socket.kind, Kind::Listening(_)) {
             client.before_passing(object)?;
         }
         let socket = client.socket(object)?;
@@ -108,7 +106,7 @@ pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
             continue;
         }
         if let Some(words) = from_memfd(number).filter(|words| words.first() == Some(&MAGIC)) {
-            open(number, &words[1..], flags & libc::MSG_CMSG_CLOEXEC != 0);
+            open(fd, number, &words[1..], flags & libc::MSG_CMSG_CLOEXEC != 0);
         }
     }
     result
@@ -116,7 +114,7 @@ pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
 
 /// Makes a socket of the letter that came in its place. If that fails, the program has a descriptor without
 /// use.
-fn open(number: c_int, words: &[u64], close_on_exec: bool) {
+fn open(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
     let placeholder = real::kernel_socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     if placeholder < 0 {
         return;
@@ -127,8 +125,8 @@ fn open(number: c_int, words: &[u64], close_on_exec: bool) {
     table::close(placeholder);
     let [session, key, socket @ ..] = words else { return };
     let Ok(id) = u32::try_from(*session) else { return };
-    if Words(socket).socket().is_some_and(|object| matches!(&object.body, Body::Socket(it) if it.places().is_empty())) {
-        open_port(number, socket, close_on_exec);
+    if Words(socket).socket().is_some_and(|object| is_listener(&object)) {
+        open_listener(channel, number, socket, close_on_exec);
         return;
     }
     let known = |client: &Client| client.sessions().iter().position(|session| session.id == id);
@@ -172,24 +170,46 @@ fn open(number: c_int, words: &[u64], close_on_exec: bool) {
     });
 }
 
-/// A listener, or a port that somebody is to listen at: this process holds it, too, as a forked child would.
-fn open_port(number: c_int, words: &[u64], close_on_exec: bool) {
+fn is_listener(object: &Object) -> bool {
+    matches!(&object.body, Body::Socket(socket) if matches!(socket.kind, Kind::Listening(_)))
+}
+
+/// A listener that came over `channel`: this process listens there as well, as a forked child would.
+fn open_listener(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
     STATE.with(|state| {
         let Some(object) = Words(words).socket().filter(|_| state.join()) else { return };
         let Body::Socket(socket) = &object.body else { return };
-        match state.client.holder_of(socket.lease) {
+        if let Some(user) = state.client.holder_of(socket.lease) {
             // It has come back to where it was sent: as if it had been duplicated.
-            Some(user) => {
-                if let Some(entry) = state.client.object_mut(user) {
-                    entry.descriptors += 1;
-                    table::set_object(number, user, false);
-                }
+            if let Some(entry) = state.client.object_mut(user) {
+                entry.descriptors += 1;
+                table::set_object(number, user, close_on_exec);
             }
-            None => {
-                let user = adopt_socket(state, object, [number].into_iter());
-                state.client.register_inherited(user);
-            }
+            return;
         }
-        table::set_close_on_exec(number, close_on_exec);
+        // Low ports are for who may have them: what came may be forged (`Client::register_passed`).
+        if socket.local.port < LOW_PORTS_END && !is_trusted(channel) {
+            return;
+        }
+        let user = state.client.insert_inherited(object);
+        if state.client.register_passed(user) {
+            table::set_object(number, user, close_on_exec);
+        } else {
+            state.client.release(user);
+        }
     });
+}
+
+/// Ports below are privileged, unless the stack says otherwise.
+const LOW_PORTS_END: u16 = 1024;
+
+/// Whether the peer of a unix socket is root, or the effective user of this process. unix(7), `SO_PEERCRED`.
+fn is_trusted(channel: c_int) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: room for the credentials, and its size.
+    let result =
+        unsafe { real::getsockopt(channel, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
+    // SAFETY: asks for a number.
+    result == 0 && peer.pid != 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }

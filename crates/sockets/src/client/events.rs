@@ -189,7 +189,7 @@ impl<P: Platform> Client<P> {
     }
 
     /// A new incarnation of a replica learns of ports and listeners from the processes that hold them.
-    pub(super) fn register_again(&mut self, object: u32, replica: usize) {
+    fn register_again(&mut self, object: u32, replica: usize) {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, &socket.options);

@@ -2,11 +2,14 @@
 
 use alloc::vec::Vec;
 
+use atoll_ipc::Command;
+
 use super::Client;
 use super::object::{Body, Kind, Object, Place};
 use super::platform::Platform;
 use super::session::Session;
 use crate::asking::Asking;
+use crate::options::Name;
 use crate::slab::Slab;
 use crate::watch::Watches;
 
@@ -143,9 +146,31 @@ impl<P: Platform> Client<P> {
         if lease == 0 { None } else { self.objects.indices().into_iter().find(holds) }
     }
 
-    /// Tells all replicas that this process holds the port of a socket, too, and listens there if it does.
-    pub fn register_inherited(&mut self, object: u32) {
-        (0..self.replicas()).for_each(|replica| self.register_again(object, replica));
+    /// Tells all replicas that this process listens as well where a socket does that it was sent.
+    ///
+    /// What was sent may be forged: by somebody who has no right to a port, to a process that has. So it asks
+    /// for no more than a lease that exists: the port has to be in use, and without the options that let
+    /// several have it nobody but a holder of the lease gets it. Returns whether it was asked for.
+    pub fn register_passed(&mut self, object: u32) -> bool {
+        let (token, replicas) = (self.new_token(), self.replicas());
+        let Some(socket) = self.socket(object) else { return false };
+        let (Kind::Listening(listener), Some(session)) = (&socket.kind, self.own()) else { return false };
+        let (lease, local, protocol, backlog) = (socket.lease, socket.local, socket.protocol, listener.backlog);
+        if lease == 0 || !session.has_port(false, local.port) {
+            return false;
+        }
+        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
+        let defer_accept = socket.options.defer_accept_seconds();
+        let authority = usize::from(local.port) % replicas.max(1);
+        let shown = socket.show_all(replicas);
+        let bind = Command::Bind { token, lease, protocol, local, reuse_addr: false, reuse_port: false, v6_only };
+        self.push(0, authority, &bind);
+        for (replica, show) in shown.into_iter().enumerate() {
+            show.iter().for_each(|show| self.push(0, replica, show));
+            let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+            self.push(0, replica, &listen);
+        }
+        true
     }
 
     /// Forgets sessions, and everything that was on them: the stack cannot be joined any more.

@@ -564,11 +564,15 @@ fn who_receives_a_listener_says_so_to_all_replicas() {
     for replica in 0..2 {
         stack.commands(replica);
     }
-    client.register_inherited(object);
+    assert!(!client.register_passed(object), "nobody has the port, so it was forged");
+    assert_eq!([stack.commands(0), stack.commands(1)], [[], []]);
+    ReplicaPage(stack.pages[0].clone()).set_port(false, 80, true);
+    assert!(client.register_passed(object));
     let said = |replica| stack.commands(replica);
     let listens = |command: &Command| matches!(command, Command::Listen { lease: 77, .. });
     let (authority, other) = (said(80 % 2), said(81 % 2));
-    assert!(authority.iter().any(|command| matches!(command, Command::Bind { lease: 77, .. })), "{authority:?}");
+    let binds = |command: &Command| matches!(command, Command::Bind { lease: 77, reuse_port: false, .. });
+    assert!(authority.iter().any(binds), "{authority:?}");
     assert!(authority.iter().any(listens) && other.iter().any(listens), "{other:?}");
     assert!(matches!(other[0], Command::Show { lease: 77, .. }), "what was granted comes first: {other:?}");
 }
