@@ -1,10 +1,11 @@
-//! Who has asked for a connection when none waited? The naive accept of P4: applications ask for each one.
+//! Remembers the sessions that asked for a connection when none waited: the naive accept of P4, in which
+//! applications ask for each connection.
 
 use alloc::collections::VecDeque;
 
 use atoll_base::SessionId;
 
-/// Those who are told when a connection waits, each once, oldest first.
+/// The sessions to notify when a connection waits, each once, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Askers(VecDeque<Asker>);
 
@@ -17,20 +18,20 @@ pub(crate) struct Asker {
 }
 
 impl Askers {
-    /// Remembers one; who is known keeps its place.
+    /// Adds a session; one that is already in the list keeps its place.
     pub(crate) fn add(&mut self, asker: Asker) {
         if !self.0.contains(&asker) {
             self.0.push_back(asker);
         }
     }
 
-    /// The first of a transport server, who is told now.
+    /// Removes and returns the first session that has asked transport server `ts`.
     pub(crate) fn next(&mut self, ts: u8) -> Option<Asker> {
         let at = self.0.iter().position(|asker| asker.ts == ts)?;
         self.0.remove(at)
     }
 
-    /// Those who are meant will not be told.
+    /// Removes the sessions for which `is_meant` returns true.
     pub(crate) fn forget(&mut self, is_meant: impl Fn(&Asker) -> bool) {
         self.0.retain(|asker| !is_meant(asker));
     }

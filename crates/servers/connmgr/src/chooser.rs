@@ -1,11 +1,11 @@
-//! Who gets the next connection? The part of the CM that knows acceptors (P4, P5).
+//! Chooses the acceptor that gets the next connection: the part of the CM that knows acceptors (P4, P5).
 //!
-//! It serves one transport server (TS) or several: those have the same listeners, because every listener is
-//! in all of them, and the same acceptors, because a session has an arena with each. So what is known of an
-//! acceptor is known once, and where it is registered is a bit for each TS. A connection stays with its TS,
-//! whoever gets it.
+//! It serves one transport server (TS) or several. Those have the same listeners, because every listener is
+//! in all of them, and the same acceptors, because a session has an arena with each. So the state of an
+//! acceptor is kept once, and has a bit for each TS where the acceptor is registered. A connection stays with
+//! its TS, whichever acceptor gets it.
 //!
-//! A TS in the same process calls; others send messages (`clients`, `remote`).
+//! A TS in the same process makes calls; others send messages (`clients`, `remote`).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -18,39 +18,40 @@ use crate::balance::{AcceptorView, Acceptors, Balancer, PeerOutput, Reach, Repor
 use crate::listeners::key;
 use crate::messages::{ConnectionId, Directive, ListenerId, Offer, Stage};
 
-/// Acceptors, and the connections that wait for one.
+/// The acceptors, and the connections that wait for one.
 #[derive(Debug)]
 pub(crate) struct Chooser {
-    /// Dense; one for each address, of all TSs together.
+    /// The listeners, one for each address of all TSs together. Places are dense.
     table: Vec<Option<Choice>>,
     by_address: BTreeMap<(u16, Addr, bool), u32>,
-    /// Where a socket listens, and for how many TSs: a bit each.
+    /// The place of the listener of each socket, and the TSs where the socket listens, a bit each.
     by_lease: BTreeMap<u64, (u32, u64)>,
     pub(crate) balancer: Balancer,
-    /// What TSs are to do, each with the TS's number.
+    /// What TSs are to do, each with the number of the TS.
     pub(crate) directives: VecDeque<(u8, Directive)>,
-    /// Listeners whose connections have waited for an acceptor, and have a turn now: how many of each still.
+    /// The listeners whose waiting connections are to be offered now, and how many of each are left.
     turns: BTreeMap<u32, usize>,
-    /// At which of these listeners it goes on.
+    /// The listener of `turns` at which offering continues.
     turn: u32,
-    /// So many may have a turn in this round.
+    /// The number of waiting connections that may still be offered in this round.
     turns_left: usize,
 }
 
-/// Sockets that listen, and acceptors of one listener, at most: more than the supervisor lets sessions have.
+/// The most listening sockets, and the most acceptors of one listener, which is more than the supervisor lets
+/// sessions have.
 const LEASES_MAX: usize = 1 << 18;
 const ACCEPTORS_MAX: usize = 1 << 16;
 
-/// One listener of some TSs.
+/// A listener of one or several TSs.
 #[derive(Debug)]
 struct Choice {
     local: Endpoint,
     v6_only: bool,
-    /// The TSs that have it, a bit each.
+    /// The TSs that have the listener, a bit each.
     tss: u64,
     acceptors: Acceptors,
     askers: Askers,
-    /// Established connections that are offered to nobody, oldest first.
+    /// The established connections that are offered to no acceptor, oldest first.
     waiting: VecDeque<Waiting>,
 }
 
@@ -61,8 +62,8 @@ struct Waiting {
     listener: ListenerId,
 }
 
-/// Connections that have waited and get an offer in one round, and those of one listener before others have
-/// theirs: an offer takes about a microsecond.
+/// How many waiting connections are offered in one round, and how many of one listener before other listeners
+/// have their turn. An offer takes about a microsecond.
 const TURNS: usize = 128;
 const TURNS_OF_ONE: usize = 32;
 
@@ -80,14 +81,14 @@ impl Chooser {
         }
     }
 
-    /// A socket of a TS listens. Returns the choice's place in the table.
+    /// Notes that a socket of TS `ts` listens. Returns the listener's place in the table.
     pub(crate) fn opened(&mut self, ts: u8, lease: u64, local: Endpoint, v6_only: bool) -> u32 {
         let key = key(local, v6_only);
         let index = self.by_address.get(&key).copied().unwrap_or_else(|| self.add(local, v6_only));
         if let Some(choice) = self.at_mut(index) {
             choice.tss |= 1 << ts;
         }
-        // A lease has one address; one that has two counts at the first.
+        // A lease has one address; if a second one is reported, the first one counts.
         if self.by_lease.len() < LEASES_MAX {
             let (at, tss) = self.by_lease.entry(lease).or_insert((index, 0));
             *tss |= u64::from(*at == index) << ts;
@@ -102,18 +103,18 @@ impl Chooser {
         });
         let (acceptors, askers, waiting) = (Acceptors::default(), Askers::default(), VecDeque::new());
         self.table[index] = Some(Choice { local, v6_only, tss: 0, acceptors, askers, waiting });
-        // Cannot truncate: one for each address and port.
+        // Cannot truncate: there is one for each address and port.
         let index = index as u32;
         self.by_address.insert(key(local, v6_only), index);
         index
     }
 
-    /// Whether the choice at this place is about this address.
+    /// Returns whether the listener at this place has this address.
     pub(crate) fn is_at(&self, index: u32, local: Endpoint, v6_only: bool) -> bool {
         self.by_address.get(&key(local, v6_only)) == Some(&index)
     }
 
-    /// The socket does not listen at this TS any more.
+    /// Notes that the socket stopped listening at this TS.
     pub(crate) fn left(&mut self, ts: u8, index: u32, lease: u64) {
         if let Some((at, tss)) = self.by_lease.get_mut(&lease)
             && *at == index
@@ -129,7 +130,8 @@ impl Chooser {
         }
     }
 
-    /// No socket does. As on Linux, connections that nobody has accepted end with the listener.
+    /// Notes that the last socket of a listener stopped listening at TS `ts`. As on Linux, connections that
+    /// nobody has accepted end with the listener.
     pub(crate) fn closed(&mut self, ts: u8, index: u32) {
         let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let directives = &mut self.directives;
@@ -148,7 +150,7 @@ impl Chooser {
         }
     }
 
-    /// No socket of this TS listens any more.
+    /// Notes that no socket of this TS listens any more.
     pub(crate) fn forget_sockets(&mut self, ts: u8) {
         self.by_lease.retain(|_, (_, tss)| {
             *tss &= !(1 << ts);
@@ -156,16 +158,17 @@ impl Chooser {
         });
     }
 
-    /// ACCEPT-CONNECTION (P4), said to `ts`.
+    /// Registers an acceptor at TS `ts`: ACCEPT-CONNECTION (P4).
     pub(crate) fn register(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64) {
         let Some((choice, balancer)) = self.with_balancer(index) else { return };
         if choice.acceptors.len() >= ACCEPTORS_MAX {
             return;
         }
         choice.acceptors.register(now, ts, session, lease, index, balancer);
-        // All have their turn once, and keep their order: it may be registered at one of several TSs. Whoever
-        // has let offers time out gets one, and the others when it has claimed that: a program that says that
-        // it would accept, and does not, could have thousands offered and taken back all the time.
+        // All waiting connections have one turn, in their order: the acceptor may be registered at one of
+        // several TSs. An acceptor that has let offers time out gets one connection, and the others when it
+        // has claimed that one. Otherwise a program that registers and never claims could have thousands
+        // offered and taken back all the time.
         let is_doubtful = choice.acceptors.get_mut(session, lease).is_some_and(|acceptor| acceptor.is_doubtful);
         let count = if is_doubtful { choice.waiting.len().min(1) } else { choice.waiting.len() };
         if count > 0 {
@@ -175,19 +178,19 @@ impl Chooser {
         }
     }
 
-    /// Some of those that wait get what is left of this round, and a new one begins.
+    /// Offers as many waiting connections as this round allows, and begins a new round.
     pub(crate) fn end_round(&mut self, now: Instant) {
         self.give_turns(now);
         self.turns_left = TURNS;
     }
 
-    /// Whether some of those that wait are to have a turn in the next round.
+    /// Returns whether waiting connections are to be offered in the next round.
     pub(crate) fn has_turns(&self) -> bool {
         !self.turns.is_empty()
     }
 
-    /// Somebody has registered for whom thousands may have waited: so many of them in a round, and no
-    /// listener before all others.
+    /// Offers connections that have waited. There may be thousands when an acceptor registers, so their
+    /// number in one round is limited, and listeners take turns.
     fn give_turns(&mut self, now: Instant) {
         while self.turns_left > 0 && !self.turns.is_empty() {
             let index = self.turns.range(self.turn..).next().or(self.turns.first_key_value()).map(|(index, _)| *index);
@@ -207,14 +210,14 @@ impl Chooser {
         }
     }
 
-    /// The session wants no more connections of `ts` for now. Returns whether it did.
+    /// Removes the acceptor from TS `ts`. Returns whether it was registered there.
     pub(crate) fn deregister(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64) -> bool {
         let Some((choice, balancer)) = self.with_balancer(index) else { return false };
         choice.askers.forget(|asker| *asker == Asker { ts, session, lease });
         choice.acceptors.deregister(now, 1 << ts, session, lease, index, balancer) != 0
     }
 
-    /// The session does not hold the socket at `ts` any more.
+    /// Notes that the session no longer holds the socket at `ts`.
     pub(crate) fn forget(&mut self, ts: u8, index: u32, session: SessionId, lease: u64) {
         if let Some(choice) = self.at_mut(index) {
             choice.acceptors.forget(ts, |of, socket| of == session && socket == lease);
@@ -222,13 +225,13 @@ impl Chooser {
         }
     }
 
-    /// The session asks `ts` for the connection that has waited longest, or (`takes` is false) whether there
-    /// is one (P4's naive accept).
+    /// Handles a question of the session to `ts` for the connection that has waited longest or, if `takes` is
+    /// false, whether there is one (P4's naive accept).
     pub(crate) fn asked(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64, takes: bool) {
         let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let at = choice.waiting.iter().position(|waiting| waiting.ts == ts);
         if takes && let Some(Waiting { connection, listener, .. }) = at.and_then(|at| choice.waiting.remove(at)) {
-            // Whoever is an acceptor as well has one more to claim.
+            // A session that is an acceptor as well has one more connection to claim.
             if let Some(acceptor) = choice.acceptors.get_mut(session, lease) {
                 acceptor.offered(now);
             }
@@ -242,17 +245,19 @@ impl Chooser {
         self.directives.push_back((ts, Directive::ConnectionsWait { session, lease, waiting, answers }));
     }
 
-    /// A connection of `ts` waits although somebody was told of it: all who have asked are told.
+    /// Tells all sessions that have asked that a connection of `ts` waits, because the one that was told has
+    /// not come.
     pub(crate) fn waits_long(&mut self, ts: u8, index: u32) {
         while self.tell_asker(ts, index) {}
     }
 
-    /// Whether what becomes of connections is worth measuring.
+    /// Returns whether a listener has more than one acceptor, so that service times are worth measuring.
     pub(crate) fn has_choice(&self, index: u32) -> bool {
         self.table.get(index as usize).and_then(Option::as_ref).is_some_and(|choice| choice.acceptors.has_choice())
     }
 
-    /// A connection of `ts` is there for whoever wants it. Returns whether somebody does; otherwise it waits.
+    /// Offers a new connection of `ts` to an acceptor. Returns whether there is one; otherwise the connection
+    /// waits.
     #[inline]
     pub(crate) fn established(
         &mut self,
@@ -265,7 +270,7 @@ impl Chooser {
         self.assign(now, index, Waiting { ts, connection, listener })
     }
 
-    /// The acceptor did not claim in time: it is removed, wherever it is registered. The connection is handed
+    /// Removes an acceptor that did not claim in time, wherever it is registered. The connection is handed
     /// back by [`Chooser::returned`].
     pub(crate) fn timed_out(&mut self, now: Instant, session: SessionId, lease: u64) {
         let Some((index, choice, balancer)) = self.of_lease(lease) else { return };
@@ -274,8 +279,8 @@ impl Chooser {
         self.tell_removed(tss, session, lease);
     }
 
-    /// An offer has come to an end without a claim, and the connection goes to another acceptor or waits.
-    /// Returns as [`Chooser::established`].
+    /// Offers a connection again whose offer has ended without a claim. Returns whether an acceptor wants it;
+    /// otherwise it waits.
     pub(crate) fn returned(
         &mut self,
         now: Instant,
@@ -293,7 +298,7 @@ impl Chooser {
         is_given
     }
 
-    /// An earlier incarnation has offered a connection to this acceptor.
+    /// Notes that an earlier incarnation has offered a connection to this acceptor.
     pub(crate) fn offered(&mut self, now: Instant, session: SessionId, lease: u64) {
         if let Some((_, choice, _)) = self.of_lease(lease)
             && let Some(acceptor) = choice.acceptors.get_mut(session, lease)
@@ -302,20 +307,20 @@ impl Chooser {
         }
     }
 
-    /// An offer to this acceptor has come to an end without a claim.
+    /// Notes that an offer to this acceptor has ended without a claim.
     pub(crate) fn settle(&mut self, session: SessionId, lease: u64) {
         let Some((index, choice, _)) = self.of_lease(lease) else { return };
         let Some(acceptor) = choice.acceptors.get_mut(session, lease) else { return };
         acceptor.returned();
-        // The only one that it was offered is gone: it gets another one.
+        // The only connection that it was offered is gone: it gets another one.
         let wants = acceptor.is_doubtful && acceptor.unclaimed == 0 && acceptor.registered != 0;
         if wants && !choice.waiting.is_empty() {
             self.turns.entry(index).or_insert(1);
         }
     }
 
-    /// The acceptor has claimed a connection that it was offered at `offered_at`. `measured`:
-    /// [`Chooser::served`] will follow; `None`: decide. Returns which.
+    /// Notes that the acceptor has claimed a connection that it was offered at `offered_at`. `measured` says
+    /// whether [`Chooser::served`] will follow; `None` lets the chooser decide. Returns the decision.
     pub(crate) fn claimed(
         &mut self,
         now: Instant,
@@ -339,7 +344,7 @@ impl Chooser {
         measured
     }
 
-    /// The application has closed what it had been offered at `offered_at` (P5).
+    /// Notes that the application has closed a connection that it was offered at `offered_at` (P5).
     pub(crate) fn served(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
         let Some((index, choice, balancer)) = self.of_lease(lease) else { return };
         let Some(acceptor) = choice.acceptors.get_mut(session, lease) else { return };
@@ -347,7 +352,7 @@ impl Chooser {
         choice.acceptors.stir(now, index, balancer);
     }
 
-    /// A connection of `ts` is gone before anybody claimed it.
+    /// Notes that a connection of `ts` is gone before it was claimed.
     pub(crate) fn gone(&mut self, ts: u8, index: u32, connection: ConnectionId, stage: Stage) {
         match stage {
             Stage::Embryonic => {}
@@ -360,14 +365,14 @@ impl Chooser {
         }
     }
 
-    /// A connection of `ts` does not wait any more, wherever it did.
+    /// Removes a connection of `ts` from the waiting ones of every listener.
     pub(crate) fn gone_everywhere(&mut self, ts: u8, connection: ConnectionId) {
         for choice in self.table.iter_mut().flatten() {
             choice.waiting.retain(|waiting| (waiting.ts, waiting.connection) != (ts, connection));
         }
     }
 
-    /// Another CM speaks.
+    /// Handles a message of another CM.
     pub(crate) fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
         let Some(is_new) = self.balancer.admit(message) else { return };
         if is_new {
@@ -393,7 +398,7 @@ impl Chooser {
         }
     }
 
-    /// The next message to other CMs: see [`crate::ConnMgr::poll_peer`].
+    /// Returns the next message to other CMs: see [`crate::ConnMgr::poll_peer`].
     pub(crate) fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
         if self.balancer.is_due(now, last) {
             for index in self.balancer.take_active() {
@@ -405,7 +410,7 @@ impl Chooser {
         self.balancer.poll()
     }
 
-    /// The acceptors of all listeners, each with its listener's address.
+    /// Returns the acceptors of all listeners, each with its listener's address.
     pub(crate) fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
         let balancer = &self.balancer;
         let views = |choice: &mut Choice| {
@@ -415,7 +420,7 @@ impl Chooser {
         self.table.iter_mut().flatten().flat_map(views).collect()
     }
 
-    /// To an acceptor, or to those who wait for one.
+    /// Offers a connection to an acceptor, or adds it to those that wait. Returns whether it was offered.
     fn assign(&mut self, now: Instant, index: u32, waiting: Waiting) -> bool {
         let Waiting { ts, connection, listener } = waiting;
         let Some((choice, balancer)) = self.with_balancer(index) else { return false };
@@ -428,7 +433,7 @@ impl Chooser {
         true
     }
 
-    /// One who has asked comes for what waits. Returns whether there is one.
+    /// Tells one session that has asked that a connection waits. Returns whether there was one.
     fn tell_asker(&mut self, ts: u8, index: u32) -> bool {
         let asker = self.at_mut(index).and_then(|choice| choice.askers.next(ts));
         let Some(Asker { session, lease, .. }) = asker else { return false };

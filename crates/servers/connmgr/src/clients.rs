@@ -1,6 +1,6 @@
-//! How does a CM serve transport servers (TS) in other processes? It keeps what they have asked, because
-//! answers may cross with the end of a connection, and makes of their messages what a TS in the same process
-//! calls.
+//! Serves transport servers (TS) in other processes. The CM turns their messages into the calls that a TS in
+//! the same process makes. It keeps what they have asked, because answers may cross with the end of a
+//! connection.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -14,25 +14,26 @@ use crate::balance::{AcceptorView, BalanceCounts, Balancer, PeerOutput, Reach};
 use crate::chooser::Chooser;
 use crate::messages::{ConnectionId, Directive, ListenerId, Stage};
 
-/// What a CM that serves others has to know.
+/// The configuration of a CM that serves TSs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerConfig {
-    /// Its number among the CMs of the stack.
+    /// The number of this CM among the CMs of the stack.
     pub number: u8,
-    /// How many there are, at least 1. CM n serves the TSs whose number modulo this is n.
+    /// The number of CMs, at least 1. CM n serves the TSs whose number modulo this is n.
     pub managers: u8,
-    /// Incarnation; goes with every message.
+    /// The incarnation of the CM, which goes with every message.
     pub epoch: Epoch,
     /// The TS in the same process, if there is one.
     pub own: Option<ReplicaId>,
 }
 
-/// A connection manager: acceptors, estimates, and the choice, for a TS in the same process and for others.
+/// A connection manager: the acceptors, their estimates, and the choice among them, for a TS in the same
+/// process and for others.
 #[derive(Debug)]
 pub struct Manager {
     config: ManagerConfig,
     pub(crate) chooser: Chooser,
-    /// By number; the own one and those of other CMs stay empty.
+    /// The TSs by number; the entries of the TS in this process and of those of other CMs stay empty.
     clients: Vec<Client>,
     dropped: u64,
 }
@@ -41,12 +42,12 @@ pub struct Manager {
 #[derive(Debug, Default)]
 struct Client {
     epoch: Epoch,
-    /// Place of each of its listeners in the chooser's table.
+    /// The place of each of the TS's listeners in the chooser's table.
     listeners: BTreeMap<u64, u32>,
-    /// Its established connections that nobody has claimed.
+    /// The established connections of the TS that no application has claimed.
     asked: BTreeMap<u32, Asked>,
-    /// What its ring has not taken yet. No more than it has asked, and an end for each acceptor that it has
-    /// registered.
+    /// Messages that the TS's ring has not taken yet. There are no more than it has asked for, and one more
+    /// for the end of each acceptor that it has registered.
     outbox: VecDeque<ManagerBody>,
 }
 
@@ -54,19 +55,19 @@ struct Client {
 struct Asked {
     ticket: u32,
     listener: ListenerId,
-    /// Session and lease of the acceptor to whom it is offered, and whether that is measured.
+    /// The session and lease of the acceptor to which the connection is offered, and whether it is measured.
     offer: Option<(SessionId, u64, bool)>,
 }
 
-/// Unclaimed connections of a TS at most: beyond what any backlog allows. And listeners: as many as there are
-/// ports.
+/// The most unclaimed connections of a TS, which is more than any backlog allows, and the most listeners,
+/// which is twice the number of ports.
 const ASKED_MAX: usize = 1 << 20;
 const LISTENERS_MAX: usize = 1 << 17;
-/// Messages that wait for a TS before it is not listened to.
+/// The number of messages waiting for a TS above which its messages are not read.
 const OUTBOX_MAX: usize = 4096;
 
 impl Manager {
-    /// One without listeners. `seed` decides who gets which connection.
+    /// Creates a manager without listeners. `seed` decides which acceptor gets which connection.
     pub fn new(config: ManagerConfig, seed: u64) -> Manager {
         let draws = Rng::new(seed ^ 0x6f66_6665_7273).next_u64();
         let balancer = Balancer::new(ReplicaId(config.number), config.managers, config.epoch, draws);
@@ -78,9 +79,9 @@ impl Manager {
         }
     }
 
-    /// TS `from`, in another process, says something.
+    /// Handles a message of TS `from`, which is in another process.
     pub fn handle(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
-        // To an earlier incarnation, which has not read it: this one is told all that still counts.
+        // The message is for an earlier incarnation; this one is told again all that still counts.
         if message.to != Epoch(0) && message.to != self.config.epoch {
             self.dropped += 1;
             return;
@@ -103,7 +104,8 @@ impl Manager {
         self.pass_on();
     }
 
-    /// Who listens and accepts. `None`: the message is about something else, or about nobody.
+    /// Handles a message about a listener or an acceptor. Returns `None` if the message is about something
+    /// else, or about an unknown listener.
     fn handle_listener(&mut self, now: Instant, ts: u8, body: &ManagerBody) -> Option<()> {
         let client = self.clients.get_mut(usize::from(ts))?;
         let chooser = &mut self.chooser;
@@ -137,14 +139,15 @@ impl Manager {
     }
 
     // structure: handle_connection: an arm for each message
-    /// What becomes of connections. `None`: the message is about something else, or about nothing.
+    /// Handles a message about a connection. Returns `None` if the message is about something else, or about
+    /// an unknown connection.
     fn handle_connection(&mut self, now: Instant, ts: u8, body: &ManagerBody) -> Option<()> {
         let client = self.clients.get_mut(usize::from(ts))?;
         let chooser = &mut self.chooser;
         match *body {
             ManagerBody::Established { listener, connection, ticket } => {
                 if let Some(known) = client.asked.get(&connection).filter(|known| known.ticket == ticket) {
-                    // Asked again.
+                    // The TS has repeated its question.
                     client.outbox.push_back(known.answer(connection));
                     return Some(());
                 }
@@ -155,7 +158,7 @@ impl Manager {
                     return Some(());
                 };
                 let asked = Asked { ticket, listener: listener_id, offer: None };
-                // A TS that keeps to the rules has said that the number is free.
+                // A TS that keeps to the protocol has reported before that the number is free.
                 match client.asked.insert(connection, asked).map(|other| other.offer) {
                     Some(Some((session, lease, _))) => chooser.settle(session, lease),
                     Some(None) => chooser.gone_everywhere(ts, ConnectionId(connection)),
@@ -214,7 +217,7 @@ impl Manager {
         Some(())
     }
 
-    /// A TS has a new incarnation: what the last one had is gone.
+    /// Forgets everything of a TS's last incarnation.
     fn forget(&mut self, ts: u8) {
         let Some(client) = self.clients.get_mut(usize::from(ts)) else { return };
         let old = core::mem::take(client);
@@ -229,7 +232,7 @@ impl Manager {
         self.chooser.directives.retain(|(to, _)| *to != ts);
     }
 
-    /// What the chooser wants told to TSs in other processes becomes messages.
+    /// Turns the chooser's directives for TSs in other processes into messages.
     fn pass_on(&mut self) {
         let own = self.config.own.map(|own| own.0);
         let mut kept = VecDeque::new();
@@ -243,7 +246,7 @@ impl Manager {
         self.chooser.directives = kept;
     }
 
-    /// The next thing to do for the TS in the same process.
+    /// Returns the next directive for the TS in the same process.
     #[inline]
     pub(crate) fn poll_own(&mut self) -> Option<Directive> {
         while let Some((ts, directive)) = self.chooser.directives.pop_front() {
@@ -273,14 +276,14 @@ impl Manager {
                 ManagerBody::Reset { connection: connection.0, ticket: asked.ticket }
             }
             Directive::AcceptorRemoved { session, lease } => ManagerBody::AcceptorRemoved { session, lease },
-            // Ports are the TS's own affair, and applications ask TSs that have a CM only.
+            // The TS publishes ports itself, and applications ask only TSs that contain their CM.
             Directive::PortTaken { .. } | Directive::ConnectionsWait { .. } => return,
         };
         client.outbox.push_back(body);
     }
 
-    /// Gives every message for another TS to `send`, as long as it takes them: what a ring does not take is
-    /// offered to it the next time.
+    /// Passes every message for another TS to `send`, which returns whether the ring has taken it. A message
+    /// that a ring does not take is offered to it again by the next call.
     pub fn send(&mut self, now: Instant, mut send: impl FnMut(ReplicaId, &ManagerMessage) -> bool) {
         if self.config.own.is_none() {
             self.chooser.end_round(now);
@@ -296,56 +299,58 @@ impl Manager {
         }
     }
 
-    /// Whether something waits for [`Manager::send`].
+    /// Returns whether something waits for [`Manager::send`].
     pub fn has_output(&self) -> bool {
         let waits = !self.chooser.directives.is_empty() || self.chooser.has_turns();
         waits || self.clients.iter().any(|client| !client.outbox.is_empty())
     }
 
-    /// Whether so much waits for a TS that it should not be listened to.
+    /// Returns whether so much waits for a TS that its messages should not be read.
     pub fn is_crowded(&self, ts: ReplicaId) -> bool {
         self.clients.get(usize::from(ts.0)).is_some_and(|client| client.outbox.len() > OUTBOX_MAX)
     }
 
-    /// Messages of TSs that did not count: of a dead epoch, of a stranger, or about what is gone.
+    /// Returns the number of messages of TSs that were ignored: from a dead epoch, from a stranger, or about
+    /// something that is gone.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Another CM's offer or report (P5).
+    /// Handles another CM's offer or report (P5).
     pub fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
         self.chooser.handle_peer(now, message);
     }
 
-    /// The next message to other CMs, whose numbers are bits: see [`crate::ConnMgr::poll_peer`].
+    /// Returns the next message to other CMs, which are named by a bit each: see
+    /// [`crate::ConnMgr::poll_peer`].
     pub fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
         self.chooser.poll_peer(now, reach, last)
     }
 
-    /// Whether [`Manager::poll_peer`] has something now.
+    /// Returns whether [`Manager::poll_peer`] has something now.
     #[inline]
     pub fn is_peer_due(&self, now: Instant, last: bool) -> bool {
         self.chooser.balancer.is_due(now, last)
     }
 
-    /// Changes the rules of balancing; senseless ones change nothing.
+    /// Changes the rules of balancing; invalid ones change nothing.
     pub fn set_balance(&mut self, rules: Balance) {
         self.chooser.balancer.set_rules(rules);
     }
 
-    /// The acceptors of all listeners as this CM sees them, each with its listener's address.
+    /// Returns the acceptors of all listeners as this CM sees them, each with its listener's address.
     pub fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
         self.chooser.acceptors(now)
     }
 
-    /// What balancing has done so far.
+    /// Returns counters of what balancing has done so far.
     pub fn balance_counts(&self) -> BalanceCounts {
         self.chooser.balancer.counts()
     }
 }
 
 impl Asked {
-    /// What is known of the connection.
+    /// Returns what the TS is to be told about the connection.
     fn answer(self, connection: u32) -> ManagerBody {
         let ticket = self.ticket;
         match self.offer {

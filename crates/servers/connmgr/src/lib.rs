@@ -1,19 +1,19 @@
 //! The connection manager (CM, P1): which socket owns a port, and which application gets a new connection.
 //!
-//! It has no connections of its own: the transport server (TS) tells it what happens to them ([`ConnMgr`]'s
-//! `handle_*`) and carries out its [`Directive`]s. What must answer a SYN at once - ports, listeners,
-//! queues - is with every TS. Who gets a connection is decided by a [`Manager`], in the same process or in
-//! another, for one TS or for several (P2): in the same process a message is a function call, and otherwise
-//! a value of [`atoll_ipc::manager`].
+//! The CM has no connections of its own: the transport server (TS) reports what happens to them (the
+//! `handle_*` functions of [`ConnMgr`]) and carries out its [`Directive`]s. What must answer a SYN at once
+//! (ports, listeners, queues) is in every TS. A [`Manager`] decides which acceptor gets a connection, in the
+//! same process or in another, for one TS or for several (P2). In the same process a message is a function
+//! call, otherwise it is a value of [`atoll_ipc::manager`].
 //!
 //! ```text
-//!   application --Bind, Listen, AcceptConnection-->  CM  <--Syn, established, claimed, timed out, gone--  TS
-//!                                                    CM  --Offer, Reset, AcceptorRemoved, PortTaken--->   TS
-//!                                                    CM  <--PeerMessage: offers, reports-->               other CMs
+//!   application --Bind, Listen, AcceptConnection--> CM <--Syn, established, claimed, timed out, gone-- TS
+//!                                                   CM --Offer, Reset, AcceptorRemoved, PortTaken--->  TS
+//!                                                   CM <--PeerMessage: offers, reports-->        other CMs
 //! ```
 //! CMs tell each other how long their acceptors take, and choose by that (`balance`).
 //!
-//! Lost in a crash, as the listeners and acceptors register again by themselves (design 8).
+//! The state of a CM is lost in a crash: listeners and acceptors register again by themselves (design 8).
 //!
 //! Storey 3: `no_std` + alloc.
 #![no_std]

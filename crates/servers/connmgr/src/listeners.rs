@@ -1,6 +1,6 @@
-//! Who listens at which address? The part of the CM that is with every transport server, because a SYN is
-//! answered at once. Who gets a connection is decided in another part, which may be in another process
-//! (`place`).
+//! Keeps the listeners and their addresses: the part of the CM that is in every transport server, because a
+//! SYN is answered at once. Which acceptor gets a connection is decided in another part, which may be in
+//! another process (`place`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -16,23 +16,25 @@ use crate::ports::{Held, are_rivals};
 /// All listeners of this replica.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// Dense; a closed listener leaves a hole that the next one fills under another serial number.
+    /// The listeners. Places are dense; a closed listener leaves a hole that the next one fills under another
+    /// serial number.
     table: Vec<Option<Listener>>,
-    /// Port, address, and whether `::` means IPv6 alone (elsewhere always false).
+    /// The place of each listener by port, address, and whether `::` means IPv6 alone, which is false for
+    /// other addresses.
     by_address: BTreeMap<(u16, Addr, bool), u32>,
     by_lease: BTreeMap<u64, u32>,
     /// The leases with which each session listens.
     by_session: Held,
-    /// Places of closed listeners.
+    /// The places of closed listeners.
     holes: Vec<u32>,
     serial: u32,
     backlog_max: u32,
-    /// Of one session.
+    /// The greatest number of listening sockets of one session.
     sockets_max: usize,
     pub(crate) place: Place,
 }
 
-/// One address and port with everybody who listens there: one socket, or several that share the port
+/// One address and port with all sockets that listen there: one, or several that share the port
 /// (`SO_REUSEPORT`).
 #[derive(Debug)]
 struct Listener {
@@ -40,13 +42,13 @@ struct Listener {
     local: Endpoint,
     v6_only: bool,
     sockets: Vec<Socket>,
-    /// Its place in the table of the part that chooses, where that is in this process.
+    /// The listener's place in the chooser's table, if that is in this process.
     choice: u32,
-    /// Connections in the SYN queue.
+    /// The number of connections in the SYN queue.
     embryonic: u32,
-    /// Connections in the accept queue: waiting or offered.
+    /// The number of connections in the accept queue, waiting or offered.
     unclaimed: u32,
-    /// Sum of the sockets' backlogs.
+    /// The sum of the sockets' backlogs, at least 1.
     backlog: u32,
     defer_accept: u16,
 }
@@ -62,24 +64,24 @@ struct Socket {
 /// One listener, for a list of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerView {
-    /// Address (perhaps any) and port.
+    /// The address, which may be the unspecified one, and the port.
     pub local: Endpoint,
-    /// At `::`: for IPv6 alone.
+    /// Whether a listener at `::` takes only IPv6.
     pub v6_only: bool,
-    /// Connections in the SYN queue.
+    /// The number of connections in the SYN queue.
     pub embryonic: u32,
-    /// Connections in the accept queue.
+    /// The number of connections in the accept queue.
     pub unclaimed: u32,
-    /// Bound of the accept queue.
+    /// The bound of the accept queue.
     pub backlog: u32,
-    /// The session that opened it first and still holds it.
+    /// The session that opened the listener first and still holds it.
     pub session: Option<SessionId>,
 }
 
-/// Half-open connections that a listener may have whatever its backlog is: Linux's smallest
-/// `tcp_max_syn_backlog`. The SYN-ACK of these is repeated, and that of a cookie is not.
+/// The number of half-open connections that a listener may have whatever its backlog is: the smallest default
+/// of Linux's `tcp_max_syn_backlog`. The SYN-ACK of these is repeated, and that of a cookie is not.
 const SYN_QUEUE_MIN: u32 = 128;
-/// Sockets that share one address and port at most (`SO_REUSEPORT`).
+/// The most sockets that share one address and port (`SO_REUSEPORT`).
 const SHARERS_MAX: usize = 4096;
 
 impl Listeners {
@@ -124,8 +126,8 @@ impl Listeners {
             self.by_session.insert(listen.session, listen.lease);
             return Ok(id);
         }
-        // Linux checks again at `listen()`, because `SO_REUSEADDR` lets two sockets bind. Elsewhere than at
-        // the authority of the port the earlier one has only not left yet, whatever it says.
+        // Linux checks again at `listen()`, because `SO_REUSEADDR` lets two sockets bind. Where this replica
+        // is not the authority of the port, a socket with an earlier grant has only not left yet.
         let rivals: Vec<(u32, Grant)> = self.rivals(grant).collect();
         if rivals.iter().any(|(_, other)| is_authority || other.granted >= grant.granted) {
             return Err(Cause::AddressInUse);
@@ -134,7 +136,7 @@ impl Listeners {
             self.expel(index, other.lease, directives);
         }
         let socket = Socket { lease: listen.lease, grant: *grant, backlog, holders: BTreeSet::from([listen.session]) };
-        // What was granted, not what is said now: `::` without IPv4 leaves that to others.
+        // The grant decides, not the request: a `::` without IPv4 leaves that to others.
         let key = key(listen.local, grant.v6_only);
         let index = match self.by_address.get(&key) {
             Some(&index) if self.at(index).is_some_and(|other| other.sockets.len() >= SHARERS_MAX) => {
@@ -175,13 +177,14 @@ impl Listeners {
             self.table.push(None);
         }
         self.table[index] = Some(listener);
-        // Cannot truncate: one listener per address and port.
+        // Cannot truncate: there is one listener per address and port.
         let index = index as u32;
         self.by_address.insert(key(local, v6_only), index);
         index
     }
 
-    /// Sockets that listen at the port and cannot if `grant` is in force.
+    /// Returns the sockets that listen at the port and cannot do so beside `grant`, with the listener's
+    /// place.
     fn rivals<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = (u32, Grant)> + 'a {
         let listeners = self.by_address.range(all_at(grant.local.port)).map(|(_, &index)| index);
         let sockets = listeners.filter_map(|index| Some((index, self.at(index)?)));
@@ -193,14 +196,14 @@ impl Listeners {
         self.rivals(grant).any(|(_, other)| other.granted > grant.granted)
     }
 
-    /// By what the session listens.
+    /// Returns the grant by which the session listens.
     pub(crate) fn grant(&self, session: SessionId, lease: u64) -> Option<Grant> {
         let listener = self.at(*self.by_lease.get(&lease)?)?;
         let socket = listener.sockets.iter().find(|socket| socket.lease == lease)?;
         socket.holders.contains(&session).then_some(socket.grant)
     }
 
-    /// Nobody holds the socket any more, whoever believes he does.
+    /// Removes the socket from all sessions that hold it.
     fn expel(&mut self, index: u32, lease: u64, directives: &mut VecDeque<Directive>) {
         let socket = self.at(index).and_then(|listener| listener.sockets.iter().find(|socket| socket.lease == lease));
         let holders = socket.map(|socket| socket.holders.clone()).unwrap_or_default();
@@ -215,12 +218,12 @@ impl Listeners {
         self.leave(index, session, lease, directives);
     }
 
-    /// One of the leases with which the session listens.
+    /// Returns one of the leases with which the session listens.
     pub(crate) fn held(&self, session: SessionId) -> Option<u64> {
         self.by_session.first(session)
     }
 
-    /// `session` leaves the socket `lease` of a listener.
+    /// Removes `session` from the holders of a listener's socket.
     fn leave(&mut self, index: u32, session: SessionId, lease: u64, directives: &mut VecDeque<Directive>) {
         self.by_session.remove(session, lease);
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
@@ -240,7 +243,7 @@ impl Listeners {
         }
     }
 
-    /// As on Linux, connections that nobody has accepted end with the listener.
+    /// Closes a listener. As on Linux, connections that nobody has accepted end with it.
     fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
         self.holes.push(index);
@@ -262,7 +265,7 @@ impl Listeners {
         self.place.deregister(now, id, choice, session, lease)
     }
 
-    /// See [`crate::ConnMgr::handle_ask`].
+    /// Handles a question of the naive accept: see [`crate::ConnMgr::handle_ask`].
     pub(crate) fn ask(&mut self, now: Instant, session: SessionId, lease: u64, takes: bool) -> bool {
         let known = self.find(session, lease).and_then(|id| self.with_choice(id));
         known.is_some_and(|(_, choice)| self.place.asked(now, choice, session, lease, takes))
@@ -280,15 +283,15 @@ impl Listeners {
         let is_crowded = self.place.is_crowded();
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
         let id = ListenerId { index, serial: listener.serial };
-        // What the CM does not get to hear of is not begun.
+        // The CM cannot be told of a new connection now, so none is begun.
         if is_crowded {
             return SynVerdict::Full;
         }
         let has_place = listener.embryonic < listener.backlog.max(SYN_QUEUE_MIN);
         if syn.by_cookie {
-            // Nobody repeats the SYN-ACK of a cookie, and a client that waits for the server to speak says
-            // nothing more. So one that finds the accept queue full waits in the SYN queue, as if it had been
-            // remembered from the start.
+            // Nobody repeats the SYN-ACK of a cookie, and a client that waits for the server to speak sends
+            // nothing more. So a connection that finds the accept queue full waits in the SYN queue, as if
+            // its SYN had been remembered.
             if listener.is_accept_queue_full() && !has_place {
                 return SynVerdict::Full;
             }
@@ -299,15 +302,15 @@ impl Listeners {
             return SynVerdict::Full;
         }
         if !has_place {
-            // As on Linux, at once: also in a crowd that has come at the same moment everybody is answered.
+            // As on Linux, a cookie is sent at once, so that every SYN of a burst is answered.
             return SynVerdict::Cookie { listener: id };
         }
         listener.embryonic += 1;
         SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }
     }
 
-    /// The listener at an address of this stack, by index: one at that very address goes before one at any of
-    /// its family, and that one before one at any of both.
+    /// Returns the place of the listener for an address of this stack. A listener at that very address comes
+    /// first, then one at the unspecified address of its family, then one at that of both families.
     #[inline]
     pub(crate) fn index_at(&self, local: Endpoint) -> Option<u32> {
         let (port, addr) = (local.port, local.addr);
@@ -320,7 +323,7 @@ impl Listeners {
 
     #[inline]
     pub(crate) fn may_establish(&self, id: ListenerId) -> bool {
-        // If the listener is gone, the established connection will be told.
+        // If the listener is gone, `handle_established` resets the connection.
         self.get(id).is_none_or(|listener| !listener.is_accept_queue_full() && !self.place.is_crowded())
     }
 
@@ -341,7 +344,7 @@ impl Listeners {
         self.place.established(now, id, choice, connection);
     }
 
-    /// Tells a new CM in another process all that is known here.
+    /// Tells a new CM in another process everything that is known here.
     pub(crate) fn tell_again(&mut self, now: Instant) {
         for (index, listener) in (0..).zip(&self.table) {
             let Some(listener) = listener else { continue };
@@ -359,14 +362,14 @@ impl Listeners {
         self.get(id).is_some()
     }
 
-    /// The connection is an application's.
+    /// Notes that a connection belongs to an application now.
     pub(crate) fn count_claimed(&mut self, id: ListenerId) {
         if let Some(listener) = self.get_mut(id) {
             listener.unclaimed = listener.unclaimed.saturating_sub(1);
         }
     }
 
-    /// An offer has come to an end without a claim: by the claim time-out, or because the session has ended.
+    /// Handles the end of an offer without a claim, by the claim time-out or because the session has ended.
     pub(crate) fn handle_returned(
         &mut self,
         now: Instant,
@@ -446,12 +449,12 @@ impl Listeners {
         self.table.get_mut(index as usize)?.as_mut()
     }
 
-    /// A listener that is still there, and its place in the table of the part that chooses.
+    /// Returns a listener that still exists, and its place in the chooser's table.
     fn with_choice(&self, id: ListenerId) -> Option<(ListenerId, u32)> {
         self.get(id).map(|listener| (id, listener.choice))
     }
 
-    /// The sessions that hold the listener's sockets; one that holds two comes twice.
+    /// Returns the sessions that hold the listener's sockets; a session that holds two comes twice.
     pub(crate) fn holders(&self, id: ListenerId) -> impl Iterator<Item = SessionId> + '_ {
         let sockets = self.get(id).into_iter().flat_map(|listener| &listener.sockets);
         sockets.flat_map(|socket| socket.holders.iter().copied())
@@ -466,18 +469,19 @@ impl Listeners {
     }
 }
 
-/// Where a listener stands in the table.
+/// Returns the key of a listener in the table by address.
 pub(crate) fn key(local: Endpoint, v6_only: bool) -> (u16, Addr, bool) {
     (local.port, local.addr, v6_only && local.addr == Addr::ANY)
 }
 
-/// Every key of a port.
+/// Returns the range of all keys of a port.
 fn all_at(port: u16) -> core::ops::RangeInclusive<(u16, Addr, bool)> {
     (port, Addr::from_octets([0; 16]), false)..=(port, Addr::from_octets([0xff; 16]), true)
 }
 
 impl Listener {
-    /// As Linux's `sk_acceptq_is_full`: a backlog of n holds n + 1 connections.
+    /// Returns whether the accept queue is full. As in Linux's `sk_acceptq_is_full`, a backlog of n holds n +
+    /// 1 connections.
     fn is_accept_queue_full(&self) -> bool {
         self.unclaimed > self.backlog
     }

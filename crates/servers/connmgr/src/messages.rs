@@ -1,19 +1,20 @@
-//! What do connection manager and transport server tell each other?
+//! The messages between connection manager and transport server.
 
 use atoll_base::{Endpoint, SessionId};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_ipc::lease::Grant;
 
-/// A connection, as the transport server numbers them. The number is used again only after the CM was told
+/// The number that the transport server gives to a connection. It is used again only after the CM was told
 /// that the connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
-/// A listener. Never used again: messages about a listener that is gone are recognised and ignored.
+/// The number of a listener. It is never used again: messages about a listener that is gone are recognised
+/// and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId {
-    /// Place in the CM's table; dense, so that the TS can keep a table beside it.
+    /// The listener's place in the CM's table. Places are dense, so that the TS can keep a table beside it.
     pub index: u32,
     pub(crate) serial: u32,
 }
@@ -31,90 +32,92 @@ impl ListenerId {
 /// A session asks for a port (see [`atoll_ipc::Command::Bind`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
-    /// For whom.
+    /// The user for whom the session asks.
     pub user: User,
-    /// The socket.
+    /// The lease number of the socket.
     pub lease: u64,
-    /// TCP and UDP ports are separate.
+    /// The protocol; TCP and UDP ports are separate.
     pub protocol: Protocol,
-    /// Address (perhaps any) and port (0: any free one).
+    /// The address, which may be the unspecified one, and the port; port 0 asks for any free one.
     pub local: Endpoint,
-    /// `SO_REUSEADDR`.
+    /// Whether `SO_REUSEADDR` is set.
     pub reuse_addr: bool,
-    /// `SO_REUSEPORT`.
+    /// Whether `SO_REUSEPORT` is set.
     pub reuse_port: bool,
-    /// `IPV6_V6ONLY`: at `::`, IPv6 alone.
+    /// Whether `IPV6_V6ONLY` is set: a socket at `::` takes only IPv6 then.
     pub v6_only: bool,
 }
 
 /// A session listens (see [`atoll_ipc::Command::Listen`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
-    /// The socket.
+    /// The lease number of the socket.
     pub lease: u64,
-    /// Address (perhaps any) and port.
+    /// The address, which may be the unspecified one, and the port.
     pub local: Endpoint,
-    /// As the application gave it.
+    /// The backlog that the application gave to listen(2).
     pub backlog: u32,
-    /// `SO_REUSEPORT`.
+    /// Whether `SO_REUSEPORT` is set.
     pub reuse_port: bool,
-    /// `TCP_DEFER_ACCEPT` in seconds; 0 is off.
+    /// The value of `TCP_DEFER_ACCEPT` in seconds; 0 means off.
     pub defer_accept: u16,
-    /// `IPV6_V6ONLY`: at `::`, IPv6 alone.
+    /// Whether `IPV6_V6ONLY` is set: a socket at `::` takes only IPv6 then.
     pub v6_only: bool,
-    /// For whom.
+    /// The user for whom the session asks.
     pub uid: u32,
-    /// What it has shown, where this is not the authority of the port.
+    /// The grant that the session has shown, if this replica is not the authority of the port.
     pub shown: Option<Grant>,
 }
 
 /// A SYN for no connection has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Syn {
-    /// Where to.
+    /// The destination of the SYN.
     pub local: Endpoint,
-    /// It comes back with a cookie: the handshake is complete, and needs a place in the SYN queue only while
-    /// the accept queue is full.
+    /// Whether this is the return of a SYN cookie: the handshake is complete, and needs a place in the SYN
+    /// queue only while the accept queue is full.
     pub by_cookie: bool,
 }
 
-/// What becomes of a SYN.
+/// The answer to a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynVerdict {
-    /// Open the connection; it counts as [`Stage::Embryonic`] from now on.
+    /// Open the connection, which counts as [`Stage::Embryonic`] from now on.
     Accept {
-        /// For whom.
+        /// The listener that gets the connection.
         listener: ListenerId,
-        /// Wait this many seconds for text before [`crate::ConnMgr::handle_established`].
+        /// The time in seconds to wait for text before [`crate::ConnMgr::handle_established`] is called; 0
+        /// means not to wait.
         defer_accept: u16,
     },
-    /// The SYN queue is full: answer by a cookie, remember nothing. Never said of a SYN that comes by one.
+    /// The SYN queue is full: answer with a SYN cookie and keep no state. A SYN that comes by a cookie never
+    /// gets this answer.
     Cookie {
-        /// For whom.
+        /// The listener that the SYN is for.
         listener: ListenerId,
     },
-    /// A queue is full: forget the SYN, the peer sends it again.
+    /// A queue is full: drop the SYN; the peer sends it again.
     Full,
-    /// Nobody listens: RST.
+    /// No socket listens: answer with RST.
     Refused,
 }
 
 /// How far a connection has come on its way to an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// In the SYN queue: the handshake is not complete.
+    /// The connection is in the SYN queue: the handshake is not complete.
     Embryonic,
-    /// In the accept queue, offered to nobody.
+    /// The connection is in the accept queue, and is offered to no acceptor.
     Waiting,
-    /// In the accept queue, offered to an acceptor of this session and lease.
+    /// The connection is in the accept queue, and is offered to an acceptor of this session and lease.
     Offered {
-        /// The acceptor's session.
+        /// The session of the acceptor.
         session: SessionId,
-        /// The acceptor's socket.
+        /// The lease number of the acceptor's socket.
         lease: u64,
     },
 }
@@ -122,49 +125,50 @@ pub enum Stage {
 /// A connection is given to an acceptor (P4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Which connection.
+    /// The connection that is offered.
     pub connection: ConnectionId,
-    /// Which listener.
+    /// The listener that the connection arrived at.
     pub listener: ListenerId,
-    /// The acceptor's session.
+    /// The session of the acceptor.
     pub session: SessionId,
-    /// The acceptor's socket.
+    /// The lease number of the acceptor's socket.
     pub lease: u64,
 }
 
-/// What the CM wants the TS to do.
+/// An order of the CM to the TS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directive {
-    /// Send CONNECTION-AVAILABLE, and say what became of it: claimed, timed out, returned or gone.
+    /// Send CONNECTION-AVAILABLE, and report later what became of the offer: claimed, timed out, returned or
+    /// gone.
     Offer(Offer),
     /// The listener is gone: reset the connection, which the CM has already forgotten.
     Reset {
-        /// Which.
+        /// The connection to reset.
         connection: ConnectionId,
     },
     /// Tell the session that its acceptor was removed (P4).
     AcceptorRemoved {
-        /// Whom to tell.
+        /// The session to tell.
         session: SessionId,
-        /// The acceptor's socket.
+        /// The lease number of the acceptor's socket.
         lease: u64,
     },
-    /// Tell the session whether connections wait for whoever asks (P4's naive accept).
+    /// Tell the session whether connections wait (P4's naive accept).
     ConnectionsWait {
-        /// Whom to tell.
+        /// The session to tell.
         session: SessionId,
-        /// Its socket.
+        /// The lease number of the session's socket.
         lease: u64,
-        /// Whether there is one.
+        /// Whether a connection waits.
         waiting: bool,
-        /// Whether it has just asked.
+        /// Whether this answers a question of the session.
         answers: bool,
     },
-    /// The port has its first listener, or has lost its last one: publish it.
+    /// Publish that the port has its first listener, or has lost its last one.
     PortTaken {
-        /// TCP port.
+        /// The TCP port.
         port: u16,
-        /// Which of the two.
+        /// Whether a socket listens at the port now.
         taken: bool,
     },
 }

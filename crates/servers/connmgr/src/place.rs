@@ -1,5 +1,5 @@
-//! Where is the part of the CM that chooses? In the same process it is called; in another it is sent
-//! messages.
+//! Reaches the part of the CM that chooses: by calls if it is in the same process, and by messages if it is
+//! in another.
 
 use atoll_base::{Endpoint, Instant, SessionId};
 use atoll_ipc::manager::ManagerBody;
@@ -8,17 +8,19 @@ use crate::clients::Manager;
 use crate::messages::{ConnectionId, ListenerId, Stage};
 use crate::remote::Remote;
 
-/// The part of the CM that chooses for transport server `ts`. `choice` is a listener's place in its table.
+/// The part of the CM that chooses for transport server `ts`. The `choice` arguments are a listener's place
+/// in its table.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// In this process, perhaps with clients in others.
+    /// It is in this process, and may have clients in others.
     Here { ts: u8, manager: alloc::boxed::Box<Manager> },
-    /// In another.
+    /// It is in another process.
     Apart(alloc::boxed::Box<Remote>),
 }
 
 impl Place {
-    /// A socket listens. Returns the listener's place.
+    /// Reports that a socket listens. Returns the listener's place in the chooser's table; 0 if that is in
+    /// another process.
     pub(crate) fn opened(&mut self, id: ListenerId, lease: u64, local: Endpoint, v6_only: bool) -> u32 {
         match self {
             Place::Here { ts, manager } => manager.chooser.opened(*ts, lease, local, v6_only),
@@ -29,7 +31,7 @@ impl Place {
         }
     }
 
-    /// It does not any more.
+    /// Reports that the socket stopped listening.
     pub(crate) fn left(&mut self, id: ListenerId, choice: u32, lease: u64) {
         match self {
             Place::Here { ts, manager } => manager.chooser.left(*ts, choice, lease),
@@ -37,7 +39,7 @@ impl Place {
         }
     }
 
-    /// No socket of the listener does.
+    /// Reports that the last socket of the listener stopped listening.
     pub(crate) fn closed(&mut self, id: ListenerId, choice: u32) {
         match self {
             Place::Here { ts, manager } => manager.chooser.closed(*ts, choice),
@@ -45,7 +47,7 @@ impl Place {
         }
     }
 
-    /// ACCEPT-CONNECTION (P4).
+    /// Registers an acceptor: ACCEPT-CONNECTION (P4).
     pub(crate) fn register(&mut self, now: Instant, id: ListenerId, choice: u32, session: SessionId, lease: u64) {
         match self {
             Place::Here { ts, manager } => manager.chooser.register(now, *ts, choice, session, lease),
@@ -53,7 +55,8 @@ impl Place {
         }
     }
 
-    /// The session wants no more for now. Returns whether it did, as far as that is known here.
+    /// Reports that the session wants no more connections for now. Returns whether it wanted any, and true if
+    /// the chooser is in another process.
     pub(crate) fn deregister(
         &mut self,
         now: Instant,
@@ -71,8 +74,8 @@ impl Place {
         }
     }
 
-    /// The session asks for a connection, or whether there is one (P4's naive accept). `false`: who chooses
-    /// is apart.
+    /// Asks for a connection for the session, or whether there is one (P4's naive accept). Returns `false` if
+    /// the chooser is in another process.
     pub(crate) fn asked(&mut self, now: Instant, choice: u32, session: SessionId, lease: u64, takes: bool) -> bool {
         match self {
             Place::Here { ts, manager } => {
@@ -83,14 +86,14 @@ impl Place {
         }
     }
 
-    /// A connection waits although somebody who asks was told.
+    /// Reports that a connection still waits although a session that asks was told.
     pub(crate) fn waits_long(&mut self, choice: u32) {
         if let Place::Here { ts, manager } = self {
             manager.chooser.waits_long(*ts, choice);
         }
     }
 
-    /// The session does not hold the socket any more.
+    /// Reports that the session no longer holds the socket.
     pub(crate) fn forget(&mut self, id: ListenerId, choice: u32, session: SessionId, lease: u64) {
         match self {
             Place::Here { ts, manager } => manager.chooser.forget(*ts, choice, session, lease),
@@ -98,7 +101,7 @@ impl Place {
         }
     }
 
-    /// Who is to have the connection?
+    /// Asks which acceptor gets an established connection.
     #[inline]
     pub(crate) fn established(&mut self, now: Instant, id: ListenerId, choice: u32, connection: ConnectionId) {
         match self {
@@ -109,7 +112,7 @@ impl Place {
         }
     }
 
-    /// It is claimed. Returns whether its end is to be told by [`Place::served`].
+    /// Reports that a connection is claimed. Returns whether its end is to be reported by [`Place::served`].
     pub(crate) fn claimed(
         &mut self,
         now: Instant,
@@ -124,7 +127,7 @@ impl Place {
         }
     }
 
-    /// The application has closed it.
+    /// Reports that the application has closed a connection that it had claimed.
     pub(crate) fn served(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
         match self {
             Place::Here { manager, .. } => manager.chooser.served(now, session, lease, offered_at),
@@ -132,7 +135,7 @@ impl Place {
         }
     }
 
-    /// An offer has come to an end without a claim: who else is to have the connection?
+    /// Reports that an offer has ended without a claim, and asks which acceptor gets the connection next.
     pub(crate) fn returned(
         &mut self,
         now: Instant,
@@ -153,7 +156,7 @@ impl Place {
         }
     }
 
-    /// A connection is gone before it was claimed.
+    /// Reports that a connection is gone before it was claimed.
     pub(crate) fn gone(&mut self, choice: u32, connection: ConnectionId, stage: Stage) {
         match self {
             Place::Here { ts, manager } => manager.chooser.gone(*ts, choice, connection, stage),
@@ -162,7 +165,7 @@ impl Place {
         }
     }
 
-    /// Whether so much waits to be told that nothing new should be begun.
+    /// Returns whether so many messages wait that nothing new should be begun.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
-//! Which socket owns a port? Leases of the ports whose authority this replica is (`port % replicas`), by the
-//! rules of Linux's `inet_csk_bind_conflict` and `udp_lib_get_port`. Other replicas go by what this one has
-//! granted ([`atoll_ipc::lease`]).
+//! Decides which socket owns a port. It keeps the leases of the ports whose authority this replica is
+//! (`port % replicas`), by the rules of Linux's `inet_csk_bind_conflict` and `udp_lib_get_port`. Other
+//! replicas rely on what this one has granted ([`atoll_ipc::lease`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -13,21 +13,22 @@ use atoll_ipc::lease::{Grant, NO_USER};
 use crate::manager::Config;
 use crate::messages::Bind;
 
-/// Leases, by port and by number.
+/// The leases, by port and by number.
 #[derive(Debug)]
 pub(crate) struct Ports {
     config: Config,
     by_port: BTreeMap<(Protocol, u16), Vec<Lease>>,
     by_number: BTreeMap<u64, (Protocol, u16)>,
-    /// Ephemeral ports that nobody has, of TCP and of UDP.
+    /// The ephemeral ports that no socket has, of TCP and of UDP.
     free: [FreePorts; 2],
     /// The leases that each session holds.
     by_session: Held,
-    /// The number of the last grant. The incarnation is in it, so that those of a successor are larger.
+    /// The number of the last grant. It contains the incarnation, so that the grants of a successor have
+    /// larger numbers.
     granted: u64,
 }
 
-/// What each session holds, by lease.
+/// The leases that each session holds.
 #[derive(Debug, Default)]
 pub(crate) struct Held(BTreeMap<SessionId, BTreeSet<u64>>);
 
@@ -49,14 +50,14 @@ impl Held {
         }
     }
 
-    /// One of those that a session holds.
+    /// Returns the smallest lease number that a session holds.
     pub(crate) fn first(&self, session: SessionId) -> Option<u64> {
         self.0.get(&session)?.first().copied()
     }
 }
 
-/// The ephemeral ports whose authority this replica is - `first`, and each `step`th after it -, and which of
-/// them nobody has. Where few are left, the next one is found as fast as any.
+/// The ephemeral ports whose authority this replica is (`first`, and each `step`th after it), and which of
+/// them no socket has. The search for a free one takes the same time when few are left.
 #[derive(Debug)]
 struct FreePorts {
     first: u16,
@@ -72,12 +73,12 @@ impl FreePorts {
         let range = first.checked_add(skip).and_then(|first| Some((first, last.checked_sub(first)?)));
         let (first, count) = range.map_or((first, 0), |(first, range)| (first, u32::from(range / n) + 1));
         let mut ports = FreePorts { first, step: n, count, free: BitSet::full(count) };
-        // No socket has this one.
+        // No socket has port 0.
         ports.take(0);
         ports
     }
 
-    /// The place of a port in the set.
+    /// Returns the place of a port in the set.
     fn place(&self, port: u16) -> Option<u32> {
         let distance = port.checked_sub(self.first)?;
         (distance % self.step == 0).then_some(u32::from(distance / self.step))
@@ -95,10 +96,10 @@ impl FreePorts {
         }
     }
 
-    /// A port that nobody has: one of those after the `at`th.
+    /// Returns a port that no socket has, searching from the `at`th one on.
     fn find(&self, at: u32) -> Option<u16> {
         let place = self.free.next(at.checked_rem(self.count)?)?;
-        // Cannot overflow: it is in the range.
+        // Cannot overflow: the port is in the range.
         Some(self.first + place as u16 * self.step)
     }
 }
@@ -109,8 +110,8 @@ struct Lease {
     holders: BTreeSet<SessionId>,
 }
 
-/// Where the incarnation stands in the number of a grant. In the 2^40 below nobody gets to the end: that is
-/// twelve days of a million a second.
+/// The position of the incarnation in the number of a grant. The 2^40 numbers below it are not used up: at a
+/// million grants a second they last for twelve days.
 const EPOCH_SHIFT: u32 = 40;
 
 impl Ports {
@@ -120,7 +121,7 @@ impl Ports {
         Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), free, by_session, granted }
     }
 
-    /// See [`crate::ConnMgr::handle_bind`].
+    /// Leases a port: see [`crate::ConnMgr::handle_bind`].
     pub(crate) fn bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
         if let Some(&(protocol, port)) = self.by_number.get(&bind.lease) {
             return self.bind_again(bind, protocol, port);
@@ -162,12 +163,12 @@ impl Ports {
         self.by_session.count(session) < self.config.session_leases_max
     }
 
-    /// A forked child, or the same session once more.
+    /// Adds a holder to a lease: a forked child asks, or the same session once more.
     fn bind_again(&mut self, bind: &Bind, protocol: Protocol, port: u16) -> Result<u16, Cause> {
         let has_room = self.has_room(bind.session);
         let lease = self.lease_mut(bind.lease).ok_or(Cause::Invalid)?;
         let same = protocol == bind.protocol
-            // A socket with a peer has an address of those that it was bound to.
+            // A connected socket names an address covered by the one that it was bound to.
             && covers(&lease.grant, Endpoint::at(bind.local.addr, port))
             && (bind.local.port == 0 || bind.local.port == port);
         if !same {
@@ -190,20 +191,20 @@ impl Ports {
         }
     }
 
-    /// One of the leases that the session holds.
+    /// Returns one of the leases that the session holds.
     pub(crate) fn held(&self, session: SessionId) -> Option<u64> {
         self.by_session.first(session)
     }
 
-    /// What a session holds.
+    /// Returns the grant of a lease that the session holds.
     pub(crate) fn grant(&self, session: SessionId, number: u64) -> Option<Grant> {
         let place = self.by_number.get(&number)?;
         let lease = self.by_port.get(place)?.iter().find(|lease| lease.grant.lease == number)?;
         lease.holders.contains(&session).then_some(lease.grant)
     }
 
-    /// What a session would hold if it listened. Later than what others have listened by, who may be gone
-    /// here and not yet elsewhere. `uid`: whose it is, if nobody had to know before.
+    /// Returns the grant that the session would have if it listened. It is later than the grants of other
+    /// listeners, which may be gone here and not yet elsewhere. `uid` is the owner if the grant names none.
     pub(crate) fn grant_listening(
         &mut self,
         session: SessionId,
@@ -222,7 +223,7 @@ impl Ports {
         Some(Grant { reuse_port, listening: true, granted: self.granted, ..grant })
     }
 
-    /// The holder of the lease listens now.
+    /// Notes that the holder of the lease listens now.
     pub(crate) fn listens(&mut self, grant: &Grant) {
         if let Some(lease) = self.lease_mut(grant.lease) {
             lease.grant = *grant;
@@ -233,7 +234,8 @@ impl Ports {
         self.by_port.contains_key(&(protocol, port))
     }
 
-    /// How many leases of a port there are: each is looked at when one more is asked for or given back.
+    /// Returns the number of leases of a port. Each of them is examined when one more is asked for or given
+    /// back.
     pub(crate) fn count_at(&self, protocol: Protocol, port: u16) -> usize {
         self.by_port.get(&(protocol, port)).map_or(0, Vec::len)
     }
@@ -261,16 +263,16 @@ impl Ports {
         }
     }
 
-    /// Whether no lease of the port stands against a new one.
+    /// Returns whether no lease of the port conflicts with a new one.
     fn is_free(&self, bind: &Bind, port: u16) -> bool {
         let leases = self.by_port.get(&(bind.protocol, port));
         leases.into_iter().flatten().all(|lease| !lease.conflicts_with(bind))
     }
 
-    /// A port that nobody has, from a random start on. Sockets without a port of their own never share one.
+    /// Returns a port that no socket has, from a random start on: sockets that name no port never share one.
     fn free_port(&mut self, bind: &Bind) -> Option<u16> {
-        // By the lease's number, which is random: who carries the request out again, because a predecessor
-        // has died of it or after it, finds the same port.
+        // The start follows from the lease's number, which is random: a successor that carries out the
+        // request again finds the same port.
         let at = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
         self.free_ports(bind.protocol).find(at)
     }
@@ -280,8 +282,8 @@ impl Ports {
     }
 }
 
-/// Whether two sockets, each with its address and `IPV6_V6ONLY`, could get the same packets: Linux's
-/// `ipv6_rcv_saddr_equal`.
+/// Returns whether two sockets, each with its address and `IPV6_V6ONLY`, could get the same packets, as
+/// Linux's `ipv6_rcv_saddr_equal`.
 pub(crate) fn overlap((a, a_v6_only): (Addr, bool), (b, b_v6_only): (Addr, bool)) -> bool {
     let takes = |any: Addr, v6_only: bool, other: Addr| match any {
         Addr::V4_ANY => other.is_v4(),
@@ -291,7 +293,8 @@ pub(crate) fn overlap((a, a_v6_only): (Addr, bool), (b, b_v6_only): (Addr, bool)
     a == b || takes(a, a_v6_only, b) || takes(b, b_v6_only, a)
 }
 
-/// Whether a socket with this grant may be called `local`: it is what was granted, or an address of what was.
+/// Returns whether a socket with this grant may have the address `local`: the granted one, or one that the
+/// granted one includes.
 pub fn covers(grant: &Grant, local: Endpoint) -> bool {
     let takes = match grant.local.addr {
         Addr::V4_ANY => local.addr.is_v4(),
@@ -301,23 +304,24 @@ pub fn covers(grant: &Grant, local: Endpoint) -> bool {
     local.port == grant.local.port && (takes || local.addr == grant.local.addr)
 }
 
-/// Whether two sockets of one protocol and port, both of which were granted it, cannot both have it: so the
-/// earlier grant is over, and its holder, who may have kept it where nobody has told, is to go.
+/// Returns whether two sockets of one protocol, which were both granted the same port, cannot both have it.
+/// The earlier grant is over then, and its holder, which may not have been told yet, has to leave.
 pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
     let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
     let by_addr = a.reuse_addr && b.reuse_addr && !(a.listening && b.listening);
     a.lease != b.lease && overlap && !by_addr && !share_port(a, (b.reuse_port, b.uid))
 }
 
-/// `SO_REUSEPORT` on both, and the same user: whoever it is that has a port, no other user takes a part of
-/// what comes.
+/// Returns whether two sockets share a port by `SO_REUSEPORT`: both have set it and are of the same user, so
+/// that no other user can take part of what arrives at the port.
 fn share_port(a: &Grant, (reuse_port, uid): (bool, u32)) -> bool {
     a.reuse_port && reuse_port && a.is_of(uid)
 }
 
 impl Lease {
-    /// Addresses overlap, and the options do not allow it: `SO_REUSEADDR` on both as long as none of them
-    /// listens (TCP) or in any case (UDP), `SO_REUSEPORT` on both, of the same user, always.
+    /// Returns whether the addresses overlap and the options do not allow it. Allowed are `SO_REUSEADDR` on
+    /// both, for TCP only while none of them listens, and `SO_REUSEPORT` on both for sockets of the same
+    /// user.
     fn conflicts_with(&self, bind: &Bind) -> bool {
         let own = &self.grant;
         let overlap = overlap((own.local.addr, own.v6_only), (bind.local.addr, bind.v6_only));

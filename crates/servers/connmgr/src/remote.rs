@@ -1,5 +1,5 @@
-//! How does a transport server (TS) speak with a CM in another process? It asks who is to have a connection,
-//! and goes on; the answer comes some day, or is asked for again.
+//! Lets a transport server (TS) ask a CM in another process which acceptor gets a connection. The TS does not
+//! wait for the answer, and repeats the question if the answer is late.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -13,20 +13,20 @@ use crate::messages::{ConnectionId, Directive, ListenerId, Offer};
 #[derive(Debug)]
 pub(crate) struct Remote {
     epoch: Epoch,
-    /// The CM's incarnation; `Epoch(0)` as long as nobody has said it.
+    /// The CM's incarnation; `Epoch(0)` as long as it is unknown.
     manager: Epoch,
-    /// Since when it is that one.
+    /// The moment at which this incarnation became known.
     since: Instant,
-    /// An answer that takes longer is asked for again.
+    /// The time after which a question is repeated.
     patience: Duration,
     ticket: u32,
-    /// Who accepts, to be told again to a new CM: listener, socket, session.
+    /// The registered acceptors (listener, lease, session), to be reported again to a new CM.
     acceptors: BTreeSet<(ListenerId, u64, SessionId)>,
-    /// Established connections that nobody has claimed.
+    /// The established connections that no application has claimed.
     asked: BTreeMap<u32, Asked>,
-    /// When to ask again for which connection, under which ticket: in order.
+    /// When to repeat the question about which connection, under which ticket; the earliest comes first.
     deadlines: VecDeque<(Instant, u32, u32)>,
-    /// What the ring has not taken yet.
+    /// The messages that the ring has not taken yet.
     outbox: VecDeque<ManagerBody>,
     dropped: u64,
 }
@@ -40,27 +40,27 @@ struct Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// None yet.
+    /// There is no answer yet.
     Due,
-    /// It waits for an acceptor.
+    /// The connection waits for an acceptor.
     Queued,
-    /// It is offered to this acceptor; whether its end is to be told.
+    /// The connection is offered to this acceptor; `measured` says whether its end is to be reported.
     Offered { session: SessionId, lease: u64, measured: bool },
 }
 
-/// What an answer of the CM leads to.
+/// The consequence of an answer of the CM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Nothing.
+    /// Nothing is to be done.
     Nothing,
-    /// This.
+    /// This directive is to be carried out.
     Do(Directive),
     /// The CM has forgotten a connection of this listener.
     Lost(ConnectionId, ListenerId),
 }
 
-/// Messages that may wait for the CM before nothing new is begun: no SYN answered, no command taken. What is
-/// under way adds a few for each connection.
+/// The number of messages waiting for the CM above which nothing new is begun: no SYN answered, no command
+/// taken. Connections that exist already add a few more each.
 const OUTBOX_MAX: usize = 1024;
 
 impl Remote {
@@ -79,21 +79,21 @@ impl Remote {
         }
     }
 
-    /// The CM has a new incarnation, which knows nothing. What was still to be told to the last one is not;
-    /// the caller says who listens now, and then [`Remote::tell_again`].
+    /// Notes a new incarnation of the CM, which knows nothing. Messages for the last one are dropped. The
+    /// caller reports the listeners next, and then calls [`Remote::tell_again`].
     pub(crate) fn restarted(&mut self, now: Instant, manager: Epoch) {
         (self.manager, self.since) = (manager, now);
         self.outbox.clear();
     }
 
-    /// Tells a new CM what the last one knew: who accepts, what is offered to whom, and what waits, oldest
-    /// first.
+    /// Reports to a new CM what the last one knew: the acceptors, the offers, and the waiting connections,
+    /// oldest first.
     pub(crate) fn tell_again(&mut self, now: Instant) {
         for (listener, lease, session) in self.acceptors.clone() {
             self.tell(ManagerBody::Registered { listener: listener.to_bits(), session, lease });
         }
         let mut asked: Vec<(u32, Asked)> = self.asked.iter().map(|(connection, asked)| (*connection, *asked)).collect();
-        // Tickets are given in order, and come round.
+        // Tickets are given in order, and wrap around.
         asked.sort_by_key(|(_, asked)| asked.ticket.wrapping_sub(self.ticket).wrapping_sub(1));
         for (connection, Asked { ticket, listener, answer }) in asked {
             let Answer::Offered { session, lease, .. } = answer else {
@@ -101,7 +101,7 @@ impl Remote {
                 continue;
             };
             if let Some(asked) = self.asked.get_mut(&connection) {
-                // It does not know when the connection was offered, so it could not make anything of its end.
+                // The CM does not know when the connection was offered, so it cannot use its end.
                 asked.answer = Answer::Offered { session, lease, measured: false };
             }
             let listener = listener.to_bits();
@@ -110,44 +110,44 @@ impl Remote {
         self.prune();
     }
 
-    /// ACCEPT-CONNECTION (P4).
+    /// Registers an acceptor: ACCEPT-CONNECTION (P4).
     pub(crate) fn register(&mut self, listener: ListenerId, session: SessionId, lease: u64) {
         self.acceptors.insert((listener, lease, session));
         self.tell(ManagerBody::Registered { listener: listener.to_bits(), session, lease });
     }
 
-    /// The acceptor wants no more for now.
+    /// Reports that the acceptor wants no more connections for now.
     pub(crate) fn deregister(&mut self, listener: ListenerId, session: SessionId, lease: u64) {
         self.acceptors.remove(&(listener, lease, session));
         self.tell(ManagerBody::Deregistered { listener: listener.to_bits(), session, lease });
     }
 
-    /// The session does not hold the socket any more.
+    /// Reports that the session no longer holds the socket.
     pub(crate) fn forget(&mut self, listener: ListenerId, session: SessionId, lease: u64) {
         self.acceptors.remove(&(listener, lease, session));
         self.tell(ManagerBody::Forgotten { listener: listener.to_bits(), session, lease });
     }
 
-    /// The application has closed what it had been offered at `offered_at`. The CM that has seen that offer
-    /// is told.
+    /// Reports that the application has closed a connection that it was offered at `offered_at`. Only the CM
+    /// that has seen that offer is told.
     pub(crate) fn served(&mut self, session: SessionId, lease: u64, offered_at: Instant) {
         if offered_at >= self.since {
             self.tell(ManagerBody::Served { session, lease, offered_at });
         }
     }
 
-    /// Tells the CM what is not about a connection.
+    /// Queues a message that is not about a connection.
     pub(crate) fn tell(&mut self, body: ManagerBody) {
         self.outbox.push_back(body);
     }
 
-    /// Asks who is to have a connection.
+    /// Asks which acceptor gets a connection.
     pub(crate) fn established(&mut self, now: Instant, connection: ConnectionId, listener: ListenerId) {
         let ticket = self.next_ticket(now, connection, listener);
         self.tell(ManagerBody::Established { listener: listener.to_bits(), connection: connection.0, ticket });
     }
 
-    /// Asks again, because the acceptor has not claimed in time, or has ended.
+    /// Asks again for a connection whose acceptor has not claimed in time, or has ended.
     pub(crate) fn returned(&mut self, now: Instant, connection: ConnectionId, listener: ListenerId, timed_out: bool) {
         let ticket = self.next_ticket(now, connection, listener);
         let connection = connection.0;
@@ -166,14 +166,14 @@ impl Remote {
         ticket
     }
 
-    /// The connection is claimed. Returns whether its end is to be told.
+    /// Reports that the connection is claimed. Returns whether its end is to be reported.
     pub(crate) fn claimed(&mut self, connection: ConnectionId, offered_at: Instant) -> bool {
         let Some(asked) = self.asked.remove(&connection.0) else { return false };
         self.tell(ManagerBody::Claimed { connection: connection.0, offered_at });
         matches!(asked.answer, Answer::Offered { measured: true, .. })
     }
 
-    /// The connection has ended before it was claimed.
+    /// Reports that the connection has ended before it was claimed.
     pub(crate) fn gone(&mut self, connection: ConnectionId) {
         if self.asked.remove(&connection.0).is_some() {
             self.tell(ManagerBody::Gone { connection: connection.0 });
@@ -181,7 +181,7 @@ impl Remote {
         }
     }
 
-    /// The CM speaks.
+    /// Handles a message of the CM.
     pub(crate) fn handle(&mut self, message: &ManagerMessage) -> Told {
         let is_known = message.epoch == self.manager || self.manager == Epoch(0) && message.epoch != Epoch(0);
         if !is_known || message.to != Epoch(0) && message.to != self.epoch {
@@ -224,16 +224,16 @@ impl Remote {
         }
     }
 
-    /// A connection that is offered to nobody, if the answer is to the last question about it.
+    /// Returns a connection that is offered to no acceptor, if the answer is to the last question about it.
     fn waiting(&mut self, connection: u32, ticket: u32) -> Option<&mut Asked> {
         let is_meant = |asked: &&mut Asked| asked.ticket == ticket && !matches!(asked.answer, Answer::Offered { .. });
         let asked = self.asked.get_mut(&connection).filter(is_meant);
-        // Usual, if seldom: the connection has ended meanwhile.
+        // The connection has ended meanwhile; that is rare, but no fault.
         self.dropped += u64::from(asked.is_none());
         asked
     }
 
-    /// Asks again for answers that are late.
+    /// Repeats the questions whose answers are late.
     pub(crate) fn handle_timers(&mut self, now: Instant) {
         while let Some(&(_, connection, ticket)) = self.deadlines.front().filter(|(due, ..)| *due <= now) {
             self.deadlines.pop_front();
@@ -247,12 +247,12 @@ impl Remote {
         self.prune();
     }
 
-    /// When [`Remote::handle_timers`] is due, at the latest. What is answered needs no timer.
+    /// Returns when [`Remote::handle_timers`] is due at the latest. An answered question needs no timer.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.front().map(|(due, ..)| *due)
     }
 
-    /// Forgets deadlines that do not matter any more, from the first.
+    /// Removes deadlines of questions that are answered or gone, from the first on.
     fn prune(&mut self) {
         while let Some((_, connection, ticket)) = self.deadlines.front() {
             let asked = self.asked.get(connection).filter(|asked| asked.ticket == *ticket);
@@ -263,7 +263,7 @@ impl Remote {
         }
     }
 
-    /// Gives the messages to `send`, as long as it takes them.
+    /// Passes the messages to `send`, as long as that returns true.
     pub(crate) fn send(&mut self, now: Instant, mut send: impl FnMut(&ManagerMessage) -> bool) {
         while let Some(&body) = self.outbox.front() {
             if !send(&ManagerMessage { epoch: self.epoch, to: self.manager, at: now, body }) {

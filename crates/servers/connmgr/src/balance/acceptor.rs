@@ -1,8 +1,8 @@
-//! What does a CM know of one acceptor?
+//! What a CM knows of one acceptor.
 //!
-//! Every CM knows every acceptor, because each has an arena with each replica. One of them is its *home*,
-//! which estimates its service time and offers it to the others; those report to the home what the acceptor
-//! did with connections that they gave to it. (And they remember it, for when the home is silent.)
+//! Every CM knows every acceptor, because each has an arena with each replica. One CM is the acceptor's
+//! *home*, which estimates its service time and offers it to the others. Those report to the home what the
+//! acceptor did with the connections that they gave to it, and also remember it, for when the home is silent.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,35 +13,36 @@ use atoll_ipc::balance::{Balance, ServiceReport, Services};
 use super::estimate::Estimate;
 
 /// One acceptor of a listener. It stays known as long as its session holds the socket, registered or not, so
-/// that one that sleeps through its time-out does not come back as a stranger.
+/// that an acceptor that was removed by a time-out keeps its history.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) lease: u64,
     pub(crate) session: SessionId,
     /// The transport servers in which it wants connections, a bit each.
     pub(crate) registered: u64,
-    /// Those that know it: where its session holds the socket.
+    /// The transport servers that know it, because its session holds the socket there, a bit each.
     pub(crate) known: u64,
-    /// Connections offered to it here that it has not claimed yet.
+    /// The connections offered to it here that it has not claimed yet.
     pub(crate) unclaimed: u32,
-    /// How many it had not claimed when it was offered another one: a moving average, in 256ths.
+    /// A moving average, in 256ths, of the connections that it had not claimed when it was offered another
+    /// one.
     usual: u32,
-    /// Connections offered to it here since the start.
+    /// The connections offered to it here since the start.
     pub(crate) given: u64,
-    /// It has let an offer time out here, and claimed none since.
+    /// Whether it has let an offer time out here, and has claimed none since.
     pub(crate) is_doubtful: bool,
-    /// When it claimed last, or was offered the first of those that it has not claimed.
+    /// When it last claimed a connection, or was offered the first of those that it has not claimed.
     silent_since: Instant,
     estimate: Estimate,
     open: Open,
     side: Side,
 }
 
-/// Connections that [`Acceptor::usual`] is an average of, more or less.
+/// The number of connections that [`Acceptor::usual`] averages over, approximately.
 const USUAL_OF: u32 = 64;
 
-/// Connections that an acceptor has claimed and not closed, with the sum of the moments when they were
-/// offered (microseconds).
+/// The connections that an acceptor has claimed and not closed, with the sum of the moments when they were
+/// offered, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
     count: u32,
@@ -50,7 +51,7 @@ struct Open {
 
 #[derive(Debug)]
 enum Side {
-    /// At the acceptor's home: what the other CMs have last reported, unclaimed connections and open ones.
+    /// At the acceptor's home: the unclaimed and open connections that the other CMs have last reported.
     Home(Vec<(ReplicaId, u32, Open)>),
     Away(Box<Away>),
 }
@@ -66,7 +67,7 @@ pub(crate) struct Away {
 }
 
 impl Acceptor {
-    /// A new one that nobody knows yet; `away_from`: where it is at home, if that is not here.
+    /// Creates an acceptor that is registered nowhere; `away_from` is its home, if that is not here.
     pub(crate) fn new(lease: u64, session: SessionId, away_from: Option<ReplicaId>) -> Acceptor {
         let away =
             |home| Away { home, changed: false, timed_out: false, reported_at: None, services: Services::default() };
@@ -89,7 +90,7 @@ impl Acceptor {
         }
     }
 
-    /// How acceptors of a listener are ordered.
+    /// Returns the key by which the acceptors of a listener are ordered.
     pub(crate) const fn key(&self) -> (u64, SessionId) {
         (self.lease, self.session)
     }
@@ -112,7 +113,7 @@ impl Acceptor {
         }
     }
 
-    /// A connection is offered to it.
+    /// Notes that a connection is offered to it.
     pub(crate) fn offered(&mut self, now: Instant) {
         if self.unclaimed == 0 {
             self.silent_since = now;
@@ -123,8 +124,8 @@ impl Acceptor {
         self.change();
     }
 
-    /// It has claimed a connection that was offered at `since`. `is_measured`: [`Acceptor::closed`] will
-    /// follow.
+    /// Notes that it has claimed a connection that was offered at `since`. `is_measured` says whether
+    /// [`Acceptor::closed`] will follow.
     pub(crate) fn claimed(&mut self, now: Instant, since: Instant, is_measured: bool) {
         self.unclaimed = self.unclaimed.saturating_sub(1);
         self.silent_since = now;
@@ -135,13 +136,13 @@ impl Acceptor {
         self.change();
     }
 
-    /// An offer came to an end without a claim.
+    /// Notes that an offer has ended without a claim.
     pub(crate) fn returned(&mut self) {
         self.unclaimed = self.unclaimed.saturating_sub(1);
         self.change();
     }
 
-    /// A connection that was offered at `since` is closed.
+    /// Notes that a connection is closed that was offered at `since`.
     pub(crate) fn closed(&mut self, now: Instant, since: Instant, rules: &Balance) {
         self.open.count = self.open.count.saturating_sub(1);
         self.open.since = self.open.since.wrapping_sub(since.as_micros());
@@ -156,7 +157,7 @@ impl Acceptor {
         self.change();
     }
 
-    /// Another CM reports, to the home.
+    /// Handles another CM's report; only the home does so.
     pub(crate) fn handle_report(&mut self, now: Instant, from: ReplicaId, report: &ServiceReport, rules: &Balance) {
         let Side::Home(elsewhere) = &mut self.side else { return };
         for &micros in report.services.as_slice() {
@@ -169,14 +170,14 @@ impl Acceptor {
         }
     }
 
-    /// Another CM's incarnation has ended, and its connections with it.
+    /// Forgets the connections of another CM whose incarnation has ended.
     pub(crate) fn forget_reports(&mut self, from: ReplicaId) {
         if let Side::Home(elsewhere) = &mut self.side {
             elsewhere.retain(|(replica, ..)| *replica != from);
         }
     }
 
-    /// What its home has to know, which counts as told from now on.
+    /// Returns what its home is to be told, and notes it as told; `None` if this CM is the home.
     pub(crate) fn take_report(&mut self, now: Instant) -> Option<ServiceReport> {
         let (lease, session, open, unclaimed) = (self.lease, self.session, self.open, self.unclaimed);
         let away = self.away_mut()?;
@@ -193,36 +194,36 @@ impl Acceptor {
         })
     }
 
-    /// The service time of its last connections, in microseconds, as far as they are known here: at its home,
-    /// all. `None`: none is.
+    /// Returns the service time of its last connections in microseconds: at its home of all, elsewhere of
+    /// those given to it there. Returns `None` if none is known.
     pub(crate) fn estimate(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
         self.estimate.micros(now, rules).map(u64::from)
     }
 
-    /// What the connections that were given to it here took lately, in microseconds. `None`: none was closed
-    /// lately.
+    /// Returns the service time in microseconds of the connections that were given to it here lately. Returns
+    /// `None` if none was closed lately.
     pub(crate) fn seen_lately(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
         self.estimate.micros_lately(now, rules).map(u64::from)
     }
 
-    /// How many connections the estimate is made of.
+    /// Returns how many connections the estimate is made of.
     pub(crate) fn samples(&self) -> usize {
         self.estimate.samples()
     }
 
-    /// Connections claimed and open, as far as is known here.
+    /// Returns the number of connections claimed and open, as far as this CM knows.
     pub(crate) fn open(&self) -> u32 {
         self.all_open().count
     }
 
-    /// How long the next connection is expected to take here, in microseconds, at least 1, if the last ones
-    /// took `micros`.
+    /// Returns how long the next connection is expected to take here, in microseconds, at least 1, if the
+    /// last ones took `micros`.
     ///
-    /// What is not over yet says how long it has taken at least. Open connections do so only if they are more
-    /// than those that the estimate is made of, because then the median of both lies among them; and then
-    /// their number counts, too, because nothing else tells acceptors apart. So one that keeps what it gets
-    /// looks slower and slower, those whose connections last for hours share them, and a few such connections
-    /// beside many short ones change nothing.
+    /// The age of an open connection is a lower bound of its service time. Ages count only if there are more
+    /// open connections than those that the estimate is made of, because then the median of both is an age.
+    /// Then the number of open connections counts, too, because nothing else tells acceptors apart. So an
+    /// acceptor that never closes looks slower and slower, acceptors whose connections last for hours share
+    /// them, and a few such connections beside many short ones change nothing.
     pub(crate) fn expected(&self, now: Instant, micros: u64) -> u64 {
         let open = self.all_open();
         if open.count as usize <= self.samples() {
@@ -232,10 +233,11 @@ impl Acceptor {
         self.expected_behind(now, micros.max(age).saturating_mul(1 + u64::from(open.count)))
     }
 
-    /// The same of an acceptor whose home has said `micros`, and has taken open connections into account.
+    /// Returns what `expected` does, for an acceptor whose home has said `micros` with open connections taken
+    /// into account.
     ///
-    /// While connections that were offered are not claimed, the silence of the acceptor says how long they
-    /// take at least. A new one comes behind them, so each of them counts once more; but as many as usual are
+    /// While offered connections are not claimed, the silence of the acceptor is a lower bound of their
+    /// service time. A new one comes behind them, so each of them counts once more; but as many as usual are
     /// in the estimate already.
     pub(crate) fn expected_behind(&self, now: Instant, micros: u64) -> u64 {
         let silence = if self.unclaimed > 0 { now.since(self.silent_since).as_micros() as u64 } else { 0 };
@@ -270,7 +272,8 @@ impl Acceptor {
 }
 
 impl Open {
-    /// The moment that is the mean of all, in microseconds; 0 if there are none.
+    /// Returns the mean of the moments when the connections were offered, in microseconds; 0 if there are
+    /// none.
     const fn mean(self) -> u64 {
         match self.count {
             0 => 0,
@@ -293,7 +296,7 @@ mod tests {
         Acceptor::new(1, SessionId(1), None)
     }
 
-    /// Offered, claimed and closed.
+    /// Offers a connection, which is claimed and closed.
     fn serve(acceptor: &mut Acceptor, from: u64, to: u64) {
         acceptor.offered(at(from));
         acceptor.claimed(at(from + 1), at(from), true);
@@ -335,7 +338,7 @@ mod tests {
             (0..8).for_each(|n| acceptor.offered(at(round * 100 + n)));
             (0..8).for_each(|n| acceptor.claimed(at(round * 100 + 50), at(round * 100 + n), false));
         }
-        // 0 to 7 before each of them, 3.5 on average.
+        // There are 0 to 7 before each of them, 3.5 on average.
         let mut expected = Vec::new();
         for n in 0..32 {
             expected.push(acceptor.expected(at(20_000), 100));
@@ -352,7 +355,7 @@ mod tests {
             acceptor.offered(at(1000 + n));
             acceptor.claimed(at(1010 + n), at(1000 + n), true);
         }
-        // Nothing is known but how many they are, and that they take this long already.
+        // Only the number and the age of the connections are known.
         assert_eq!(acceptor.expected(at(1100), 400), 6 * 400);
         assert_eq!(acceptor.expected(at(9002), 400), 6 * 8000);
     }
@@ -385,7 +388,7 @@ mod tests {
         home.handle_report(at(700), ReplicaId(1), &report, &RULES);
         assert_eq!((home.estimate(at(700), &RULES), home.open(), home.samples()), (Some(300), 1, 1));
         assert_eq!(home.expected(at(700), 300), 600, "one is not claimed");
-        // Counts are absolute: said twice they count once, and a lost report is made good by the next one.
+        // Counts are absolute: a repeated report counts once, and a lost one is made good by the next.
         let again = ServiceReport { services: Services::default(), ..report };
         home.handle_report(at(700), ReplicaId(1), &again, &RULES);
         assert_eq!((home.open(), home.samples()), (1, 1));
@@ -411,7 +414,7 @@ mod tests {
             acceptor.handle_report(at(1), ReplicaId(from), &report, &RULES);
         }
         assert!(acceptor.expected(at(2), 1) >= 1);
-        // The end of a connection that was never counted.
+        // This ends a connection that was never counted.
         acceptor.closed(at(5), at(1), &RULES);
     }
 }

@@ -1,4 +1,4 @@
-//! Who accepts connections of one listener, and who gets the next one?
+//! The acceptors of one listener, and the choice of the one that gets the next connection.
 
 use alloc::vec::Vec;
 
@@ -15,26 +15,26 @@ use super::{Balancer, Reach};
 pub(crate) struct Acceptors {
     all: Vec<Acceptor>,
     offers: Offers,
-    /// Whose turn it is, where they take turns.
+    /// The index of the acceptor whose turn it is, for the scheme in which they take turns.
     next: usize,
 }
 
-/// What a report leads to.
+/// The consequence of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
-    /// Nobody is meant.
+    /// The acceptor is unknown, or not at home here.
     Unknown,
-    /// Nothing but a better estimate.
+    /// Only the estimate has changed.
     Noted,
-    /// The acceptor did not claim in time elsewhere, and is removed here, too. Where it was registered: a bit
-    /// for each transport server.
+    /// The acceptor did not claim in time elsewhere, and is removed here, too. The value has a bit for each
+    /// transport server where it was registered.
     Removed(u64),
 }
 
 /// One acceptor as one CM sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptorView {
-    /// Its socket.
+    /// The lease number of its socket.
     pub lease: u64,
     /// Its session.
     pub session: SessionId,
@@ -42,40 +42,41 @@ pub struct AcceptorView {
     pub home: ReplicaId,
     /// Whether it wants connections.
     pub registered: bool,
-    /// Its service time in microseconds, as far as it is known here: at its home, of all its connections.
+    /// Its service time in microseconds, as far as this CM knows it; its home knows that of all its
+    /// connections.
     pub service_us: Option<u64>,
-    /// Connections that the estimate is made of.
+    /// The number of connections that the estimate is made of.
     pub samples: usize,
-    /// Connections offered by this CM since the start.
+    /// The number of connections offered by this CM since the start.
     pub given: u64,
-    /// Of those, not claimed yet.
+    /// The number of these that it has not claimed yet.
     pub unclaimed: u32,
-    /// Connections claimed and open; at its home those that other CMs gave are among them.
+    /// The number of connections claimed and open; its home also counts those that other CMs gave.
     pub open: u32,
 }
 
-/// A bit for each replica whose acceptors are taken for own ones.
+/// No CM's acceptors are treated as own ones.
 const NONE: u64 = 0;
-/// A bit for each transport server: it does not matter where an acceptor is registered.
+/// All transport servers: it does not matter where an acceptor is registered.
 const ALL: u64 = u64::MAX;
 
-/// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of
-/// magnitude of a short request.
+/// The service time of an unknown acceptor if none is known, in microseconds: the order of magnitude of a
+/// short request.
 const UNKNOWN_MICROS: u64 = 1000;
 
 impl Acceptors {
-    /// Whether there is a choice. What happens to the only acceptor need not be known.
+    /// Returns whether there is a choice. With a single acceptor nothing needs to be measured.
     #[inline]
     pub(crate) const fn has_choice(&self) -> bool {
         self.all.len() > 1
     }
 
-    /// How many are known.
+    /// Returns how many acceptors are known.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// ACCEPT-CONNECTION, said to transport server `ts`.
+    /// Registers an acceptor at transport server `ts`: ACCEPT-CONNECTION.
     pub(crate) fn register(
         &mut self,
         now: Instant,
@@ -95,7 +96,8 @@ impl Acceptors {
         self.stir(now, index, balancer);
     }
 
-    /// It wants no more in the transport servers of `tss`, a bit each. Returns in which of them it did.
+    /// Deregisters an acceptor at the transport servers of `tss`, a bit each. Returns in which of them it was
+    /// registered.
     pub(crate) fn deregister(
         &mut self,
         now: Instant,
@@ -112,7 +114,7 @@ impl Acceptors {
         was
     }
 
-    /// It did not claim in time: its home is to hear of it.
+    /// Notes that an acceptor did not claim in time, and that its home is to be told.
     pub(crate) fn timed_out(&mut self, session: SessionId, lease: u64) {
         let Some(acceptor) = self.get_mut(session, lease) else { return };
         acceptor.is_doubtful = true;
@@ -121,7 +123,8 @@ impl Acceptors {
         }
     }
 
-    /// Transport server `ts` does not know those that are meant any more. Whom nobody knows is forgotten.
+    /// Notes that transport server `ts` no longer knows the acceptors for which `is_meant` returns true. An
+    /// acceptor that no transport server knows is removed.
     pub(crate) fn forget(&mut self, ts: u8, is_meant: impl Fn(SessionId, u64) -> bool) {
         for acceptor in self.all.iter_mut().filter(|acceptor| is_meant(acceptor.session, acceptor.lease)) {
             acceptor.registered &= !(1 << ts);
@@ -136,8 +139,8 @@ impl Acceptors {
         self.all.get_mut(at)
     }
 
-    /// Who gets a connection of transport server `ts`, which counts as offered to it from now on. `None`:
-    /// nobody wants one.
+    /// Returns the acceptor that gets a connection of transport server `ts`, which counts as offered to it
+    /// from now on. Returns `None` if none wants one.
     pub(crate) fn assign(
         &mut self,
         now: Instant,
@@ -166,7 +169,7 @@ impl Acceptors {
         Some((acceptor.session, acceptor.lease))
     }
 
-    /// `at`: the transport server for which it is chosen, as a bit.
+    /// Chooses an acceptor; `at` is the transport server that has the connection, as a bit.
     fn choose(&mut self, now: Instant, at: u64, balancer: &mut Balancer) -> Option<Winner> {
         let mut own = core::mem::take(&mut balancer.own);
         let mut offered = core::mem::take(&mut balancer.offered);
@@ -184,7 +187,8 @@ impl Acceptors {
         chosen
     }
 
-    /// The acceptors registered at one of `tss` that are at home here, or at one of the CMs `adopted`.
+    /// Collects the acceptors registered at one of `tss` that are at home here, or at one of the CMs
+    /// `adopted`.
     fn own_candidates(&mut self, now: Instant, tss: u64, balancer: &Balancer, adopted: u64, own: &mut Vec<Candidate>) {
         own.clear();
         let mut best_known = UNKNOWN_MICROS;
@@ -197,13 +201,14 @@ impl Acceptors {
             own.push(Candidate { index, micros: micros.unwrap_or(0) });
         }
         for candidate in own {
-            // Who is new counts as much as the best, so that it gets connections to be judged by.
+            // A new acceptor counts as much as the best, so that it gets connections by which it can be
+            // judged.
             let micros = if candidate.micros == 0 { best_known } else { candidate.micros };
             candidate.micros = self.all[candidate.index].expected(now, micros);
         }
     }
 
-    /// The acceptors that are offered, known here, and not filtered out.
+    /// Collects the acceptors that are offered, known here, and not filtered out.
     fn offered_candidates(
         &mut self,
         now: Instant,
@@ -217,18 +222,18 @@ impl Acceptors {
         let best = own.iter().map(|own| own.micros).min().map(|best| self.offers.as_told(now, best));
         let all = &mut self.all;
         for heard in self.offers.fresh(now) {
-            // Nearly all offers are no better than what is here; that is seen without looking at the
-            // acceptor, whose connections can only make it worse.
+            // Nearly all offers are worse than the best own acceptor. That is seen without access to the
+            // acceptor, whose connections can only make the offer worse.
             if best.is_some_and(|best| heard.is_out(best, rules)) {
                 continue;
             }
             let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
             let acceptor = &mut all[index];
-            // A home that is not silent is not adopted, so nobody is both own and offered.
+            // A home that is not silent is not adopted, so no acceptor is both own and offered.
             if acceptor.registered & at == 0 || acceptor.is_at_home() {
                 continue;
             }
-            // What comes late because this replica has too much to do comes late from there, too.
+            // A service time seen here includes the load of this replica, which delays that acceptor, too.
             let seen = acceptor.seen_lately(now, rules).unwrap_or(0);
             let micros = acceptor.expected_behind(now, seen.max(heard.micros.into()));
             let passes = match (rules.scheme, best) {
@@ -242,11 +247,11 @@ impl Acceptors {
         }
     }
 
-    /// For a CM without own acceptors: it lives from offers.
+    /// Collects all acceptors, for a CM without own ones, which lives from offers.
     ///
-    /// An offer names one acceptor, which may be the last that it wants to take all connections of a crowd,
-    /// or gone. So the others of the same home are candidates, too, as good as what was seen of them here,
-    /// but no better than what their home offers.
+    /// An offer names one acceptor, which may be gone, or the wrong one for all connections of a burst. So
+    /// the other acceptors of the same home are candidates, too: as good as what was seen of them here, but
+    /// no better than what their home offers.
     fn all_candidates(&mut self, now: Instant, at: u64, balancer: &Balancer, offered: &mut Vec<Candidate>) {
         offered.clear();
         let offers = &self.offers;
@@ -255,13 +260,13 @@ impl Acceptors {
             let best = heard.map(|heard| u64::from(heard.micros));
             let is_offered = heard.is_some_and(|heard| (heard.lease, heard.session) == acceptor.key());
             let seen = if is_offered { None } else { acceptor.estimate(now, &balancer.rules) };
-            // Nothing is less than what is known: of two that are known the greater one holds.
+            // `None` is less than any known time; of two known times the greater one is used.
             let micros = seen.max(best).unwrap_or(UNKNOWN_MICROS);
             offered.push(Candidate { index, micros: acceptor.expected_behind(now, micros) });
         }
     }
 
-    /// Round robin; an acceptor that has not yet claimed what it was offered comes after those that have.
+    /// Returns the next acceptor in turn; one that has unclaimed offers comes after those that have fewer.
     fn next_in_turn(&mut self, own: &[Candidate]) -> Option<usize> {
         let first = own.partition_point(|own| own.index < self.next);
         let order = own[first..].iter().chain(&own[..first]);
@@ -270,12 +275,12 @@ impl Acceptors {
         Some(chosen)
     }
 
-    /// Another CM's offer.
+    /// Handles another CM's offer.
     pub(crate) fn handle_offer(&mut self, sent_at: Instant, from: ReplicaId, offer: &PeerOffer) {
         self.offers.handle_offer(sent_at, from, offer);
     }
 
-    /// Another CM's report.
+    /// Handles another CM's report.
     pub(crate) fn handle_report(
         &mut self,
         now: Instant,
@@ -295,15 +300,15 @@ impl Acceptors {
         if removed != 0 { Reported::Removed(removed) } else { Reported::Noted }
     }
 
-    /// A CM has a new incarnation: what the last one has said does not count.
+    /// Forgets what the last incarnation of a CM has said.
     pub(crate) fn forget_peer(&mut self, peer: ReplicaId) {
         self.offers.forget(peer);
         self.all.iter_mut().for_each(|acceptor| acceptor.forget_reports(peer));
     }
 
-    /// Something has happened that others may want to know.
+    /// Notes that something has happened that other CMs may have to be told.
     pub(crate) fn stir(&mut self, now: Instant, index: u32, balancer: &mut Balancer) {
-        // Without a choice there is nothing to tell, but that there was something before.
+        // Without a choice there is nothing to tell, unless an earlier offer is to be withdrawn.
         if balancer.replicas > 1 && (self.has_choice() || self.offers.told.is_some()) {
             let period = Duration::from_micros(balancer.rules.offer_us.into());
             let due = self.offers.told_at.map_or(now, |at| at + period);
@@ -311,7 +316,7 @@ impl Acceptors {
         }
     }
 
-    /// Tells other CMs what there is to tell now. `last`: this replica is going to sleep.
+    /// Tells other CMs what is due now. `last` says that this replica is going to sleep.
     pub(crate) fn tell(&mut self, now: Instant, index: u32, reach: Reach, last: bool, balancer: &mut Balancer) {
         self.offers.is_active = false;
         let period = Duration::from_micros(balancer.rules.offer_us.into());
@@ -324,7 +329,7 @@ impl Acceptors {
         self.report(now, index, reach.awake, last, balancer);
     }
 
-    /// Offers the best of the own acceptors.
+    /// Offers the best of the own acceptors to the other CMs.
     fn tell_best(&mut self, now: Instant, takes: u64, balancer: &mut Balancer) {
         let to = takes & balancer.others();
         if to == 0 {
@@ -332,11 +337,11 @@ impl Acceptors {
         }
         let mut own = core::mem::take(&mut balancer.own);
         self.own_candidates(now, ALL, balancer, NONE, &mut own);
-        // Among equals each has its turn.
+        // Among equal acceptors each has its turn.
         let first = balancer.rng.below(own.len() as u32) as usize;
         let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| {
             let acceptor = &mut self.all[own.index];
-            // A short queue comes and goes faster than anybody could be told.
+            // A short queue comes and goes faster than any CM could be told.
             let micros = acceptor.estimate(now, &balancer.rules).unwrap_or(0).max(own.micros / 2);
             PeerOffer {
                 lease: acceptor.lease,
@@ -372,7 +377,7 @@ impl Acceptors {
             let wakes = awake & (1 << home.0) == 0;
             let is_worth_it = woken & (1 << home.0) != 0 || balancer.is_worth_waking(now, home);
             if wakes && !away.timed_out && !is_worth_it {
-                // It hears of it with the next ones; if there are none, it does not matter.
+                // The home is told with the next connections; if there are none, it does not matter.
                 next = next.min(now + period);
                 continue;
             }
@@ -387,7 +392,7 @@ impl Acceptors {
         }
     }
 
-    /// Every acceptor.
+    /// Returns every acceptor as this CM sees it.
     pub(crate) fn views(&mut self, now: Instant, balancer: &Balancer) -> Vec<AcceptorView> {
         let view = |acceptor: &mut Acceptor| AcceptorView {
             lease: acceptor.lease,

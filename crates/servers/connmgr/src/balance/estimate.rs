@@ -1,4 +1,4 @@
-//! How long does an acceptor take for a connection? A moving median or average of its last ones (P5).
+//! Estimates how long an acceptor takes for a connection: a moving median or average of its last ones (P5).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -6,30 +6,30 @@ use alloc::vec::Vec;
 use atoll_base::{Duration, Instant};
 use atoll_ipc::balance::{Balance, Estimator};
 
-/// The service times of one acceptor, at its home. Lost in a crash: the acceptor is new then.
+/// The service times of one acceptor, at its home. They are lost in a crash: the acceptor is new then.
 ///
 /// Both the order of arrival and the order of size are kept, so that median and average cost nothing to read,
-/// and the rules may change at any time. Adding costs a search and a move among at most [`Balance::window`]
-/// words.
+/// and the rules may change at any time. An added sample costs a search and a move among at most
+/// [`Balance::window`] words.
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
     recent: VecDeque<u32>,
     sorted: Vec<u32>,
     sum: u64,
-    /// What was estimated at the last sampling; 0: nothing yet.
+    /// The estimate of the last sampling in microseconds; 0 if there was none.
     value: u32,
     sampled_at: Option<Instant>,
     last_at: Option<Instant>,
 }
 
-/// An acceptor that has got no connection for so long counts half.
+/// The time without a connection after which an acceptor's estimate is halved.
 ///
 /// An estimate is as old as its last sample, and a slow acceptor gets few. P5 leaves it to the draw to find
 /// out that it has recovered; where connections are rare that would take hours.
 pub(crate) const HALF_LIFE: Duration = Duration::from_secs(10);
 
 impl Estimate {
-    /// A connection was closed `micros` after it had been offered.
+    /// Adds the service time of a connection, which was closed `micros` microseconds after its offer.
     pub(crate) fn add(&mut self, now: Instant, micros: u32, rules: &Balance) {
         let micros = micros.max(1);
         while self.recent.len() >= usize::from(rules.window.max(1)) {
@@ -43,20 +43,21 @@ impl Estimate {
         self.sample(now, rules);
     }
 
-    /// The service time in microseconds, at least 1; `None` before the first connection was closed.
+    /// Returns the service time in microseconds, at least 1; `None` before the first connection was closed.
     pub(crate) fn micros(&mut self, now: Instant, rules: &Balance) -> Option<u32> {
         self.sample(now, rules);
         let idle = now.since(self.last_at?).as_nanos() / HALF_LIFE.as_nanos();
         Some((self.value >> idle.min(31)).max(1))
     }
 
-    /// The same, of one whose last connection was closed not longer than [`LATELY`] ago.
+    /// Returns the service time in microseconds, at least 1, if a connection was closed not longer than
+    /// [`LATELY`] ago.
     pub(crate) fn micros_lately(&mut self, now: Instant, rules: &Balance) -> Option<u32> {
         let is_fresh = self.last_at.is_some_and(|at| now.since(at) <= LATELY);
         if is_fresh { self.micros(now, rules) } else { None }
     }
 
-    /// How many connections the estimate is made of.
+    /// Returns how many connections the estimate is made of.
     pub(crate) fn samples(&self) -> usize {
         self.recent.len()
     }
@@ -70,7 +71,7 @@ impl Estimate {
         self.sampled_at = Some(now);
         self.value = match rules.estimator {
             Estimator::Median => self.sorted[self.sorted.len() / 2],
-            // Cannot truncate: no more than the largest of them.
+            // Cannot truncate: the average is no more than the largest of them.
             Estimator::Average => (self.sum / self.recent.len() as u64) as u32,
         };
     }
@@ -83,7 +84,7 @@ impl Estimate {
     }
 }
 
-/// What a CM has seen of another's acceptor holds for so long beside what the other says.
+/// How long a service time that a CM has seen of another CM's acceptor counts beside that CM's offer.
 const LATELY: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which acceptor gets the next connection? Pika's distributed balancing (P5).
+//! Decides which acceptor gets the next connection: Pika's distributed balancing (P5).
 //!
 //! ```text
 //!                    own replica                        other replicas
@@ -7,11 +7,11 @@
 //!                                     choose <-- Offers <--offer-- the best of its own
 //! ```
 //! Each CM chooses by itself, from what it knows, and gives the connection to the acceptor's session in its
-//! own replica. So nothing moves between transport servers, whoever is chosen, and what is late or lost costs
-//! balance, never a connection.
+//! own replica. So nothing moves between transport servers, whichever acceptor is chosen, and a late or lost
+//! message costs balance, never a connection.
 //!
-//! Nobody is woken to hear an offer, and nobody sleeps less for balancing. A CM that has heard nothing from
-//! another for a second takes that one's acceptors for its own, and goes by what it has seen of them itself.
+//! No CM is woken for an offer, and none sleeps less for balancing. A CM that has heard nothing from another
+//! for a second treats that one's acceptors as its own, and relies on what it has seen of them itself.
 //!
 //! A listener with one acceptor skips all of this.
 
@@ -32,7 +32,7 @@ pub use self::acceptors::AcceptorView;
 pub(crate) use self::acceptors::{Acceptors, Reported};
 use self::scheme::Candidate;
 
-/// What all listeners of a CM share for balancing.
+/// The balancing state that all listeners of a CM share.
 #[derive(Debug)]
 pub(crate) struct Balancer {
     me: ReplicaId,
@@ -42,62 +42,63 @@ pub(crate) struct Balancer {
     rng: Rng,
     peers: [Peer; PEERS],
     counts: BalanceCounts,
-    /// Listeners that something has happened to, by index, and when the first of them may be told about.
+    /// The listeners (by index) where something has happened, and when the first of them may be reported.
     active: Vec<u32>,
     due_at: Instant,
     outbox: VecDeque<PeerOutput>,
-    /// Kept for its memory.
+    /// These two vectors are kept for their memory.
     own: Vec<Candidate>,
     offered: Vec<Candidate>,
 }
 
-/// Another CM.
+/// The state of another CM.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
     epoch: Epoch,
     woken_at: Option<Instant>,
-    /// Connections given to acceptors at home there since it was last woken, or told.
+    /// The number of connections given to acceptors at home there since it was last told.
     given: u32,
 }
 
-/// CMs at most: more than a stack has replicas, because the simulated machine has more.
+/// The greatest number of CMs, which is more than a stack has replicas, because the simulated machine has
+/// more.
 const PEERS: usize = 64;
-/// A CM that sleeps is woken to hear what became of so many connections,
+/// The number of connections for which a sleeping CM is woken with a report at once.
 const WORTH_WAKING: u32 = 16;
-/// or of fewer, but not more often than this.
+/// The time after which a sleeping CM is woken with a report for fewer connections.
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// Which other replicas may be spoken to, a bit each.
+/// The other replicas that messages can be sent to, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// They do not sleep.
+    /// The replicas that do not sleep.
     pub awake: u64,
-    /// They take a message and read it when they wake up: those that do not sleep, and those for whom little
-    /// is waiting.
+    /// The replicas that take a message and read it when they wake up: those that do not sleep, and those for
+    /// which few messages are waiting.
     pub takes: u64,
 }
 
 /// A message to other CMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOutput {
-    /// The replicas that get it, a bit each.
+    /// The replicas that get the message, a bit each.
     pub to: u64,
     /// Whether those of them that sleep are to be woken.
     pub wakes: bool,
-    /// What to send.
+    /// The message to send.
     pub message: PeerMessage,
 }
 
-/// What has happened so far.
+/// Counters of what has happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceCounts {
-    /// Offers told.
+    /// Offers sent.
     pub offers_out: u64,
-    /// Offers heard.
+    /// Offers received.
     pub offers_in: u64,
     /// Connections given to an acceptor that another CM has offered.
     pub offers_taken: u64,
-    /// Messages that did not count: of a dead epoch, or about what is gone.
+    /// Messages ignored, because they are of a dead epoch or about something that is gone.
     pub dropped: u64,
     /// Reports sent.
     pub reports_out: u64,
@@ -123,7 +124,7 @@ impl Balancer {
         }
     }
 
-    /// Changes the rules; senseless ones change nothing.
+    /// Changes the rules; invalid ones change nothing.
     pub(crate) fn set_rules(&mut self, rules: Balance) {
         if rules.is_valid() {
             self.rules = rules;
@@ -138,21 +139,21 @@ impl Balancer {
         self.counts
     }
 
-    /// The home of a session's acceptors.
+    /// Returns the home of a session's acceptors.
     ///
-    /// A fixed rule, so that all agree without a word. Sessions are numbered as they attach, so workers that
-    /// are started one after another spread evenly. A CM that gets none lives from offers.
+    /// The rule is fixed, so that all CMs agree without a message. Sessions are numbered as they attach, so
+    /// workers that are started one after another spread evenly. A CM that gets none lives from offers.
     pub(crate) fn home(&self, session: SessionId) -> ReplicaId {
         ReplicaId((session.0 % u32::from(self.replicas)) as u8)
     }
 
-    /// Where the session's acceptors are at home, if that is not here.
+    /// Returns where the session's acceptors are at home, if that is not here.
     fn away_from(&self, session: SessionId) -> Option<ReplicaId> {
         Some(self.home(session)).filter(|home| *home != self.me)
     }
 
-    /// Checks the sender of a message. `None`: it does not count. Otherwise whether it is a new incarnation
-    /// of the sender, of whose last one nothing counts any more.
+    /// Checks the sender of a message. Returns `None` if the message does not count, otherwise whether it is
+    /// from a new incarnation, so that everything from the last one is void.
     pub(crate) fn admit(&mut self, message: &PeerMessage) -> Option<bool> {
         let is_peer = message.from != self.me && message.from.0 < self.replicas;
         let peer = self.peers.get_mut(usize::from(message.from.0)).filter(|_| is_peer);
@@ -173,7 +174,7 @@ impl Balancer {
         self.counts.dropped += 1;
     }
 
-    /// Whether there is anything to tell now. `last`: the replica is going to sleep.
+    /// Returns whether there is anything to report now. `last` says that the replica is going to sleep.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant, last: bool) -> bool {
         now >= self.due_at || (last && self.due_at != Instant::FAR_FUTURE)
@@ -183,7 +184,7 @@ impl Balancer {
         self.outbox.pop_front()
     }
 
-    /// The listeners to ask what they have to tell, whose list is empty afterwards.
+    /// Returns the listeners that may have something to report, and empties their list.
     pub(crate) fn take_active(&mut self) -> Vec<u32> {
         self.due_at = Instant::FAR_FUTURE;
         core::mem::take(&mut self.active)
@@ -205,14 +206,14 @@ impl Balancer {
         self.outbox.push_back(PeerOutput { to, wakes, message });
     }
 
-    /// A connection goes to an acceptor that is at home at another CM.
+    /// Counts a connection given to an acceptor that is at home at another CM.
     fn count_given(&mut self, home: ReplicaId) {
         if let Some(peer) = self.peers.get_mut(usize::from(home.0)) {
             peer.given = peer.given.saturating_add(1);
         }
     }
 
-    /// Whether a CM that sleeps is to be woken for a report.
+    /// Returns whether a sleeping CM is to be woken for a report.
     fn is_worth_waking(&self, now: Instant, home: ReplicaId) -> bool {
         self.peers.get(usize::from(home.0)).is_some_and(|peer| {
             peer.given >= WORTH_WAKING || peer.woken_at.is_none_or(|at| now.since(at) >= WAKE_EVERY)
@@ -225,7 +226,7 @@ impl Balancer {
         }
     }
 
-    /// Every other replica, a bit each.
+    /// Returns every other replica, a bit each.
     fn others(&self) -> u64 {
         (u64::MAX >> (PEERS as u8 - self.replicas)) & !(1 << self.me.0)
     }

@@ -1,4 +1,4 @@
-//! What have the other CMs offered for a listener, and what have they been told? (P5)
+//! The offers of other CMs for a listener, and what those CMs were told (P5).
 
 use alloc::vec::Vec;
 
@@ -7,21 +7,21 @@ use atoll_ipc::balance::{Balance, PeerOffer, Scheme};
 
 use super::watermark::Watermark;
 
-/// The offers about one listener, in both directions.
+/// The offers for one listener, in both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
-    /// One for each CM that has offered something, by replica.
+    /// The last offer of each CM, by replica.
     heard: Vec<Heard>,
-    /// What the others know of the own acceptors.
+    /// What the other CMs know of the own acceptors.
     pub(crate) told: Option<PeerOffer>,
     pub(crate) told_at: Option<Instant>,
-    /// The longest that was to be told since then, in microseconds.
+    /// The longest service time that was to be told since `told_at`, in microseconds.
     worst: u32,
-    /// Somebody has reported: he is to hear at once what it means.
+    /// Whether another CM has reported, and is to be told soon what follows.
     pub(crate) is_awaited: bool,
-    /// In the list of listeners with something to tell.
+    /// Whether the listener is in the list of those with something to tell.
     pub(crate) is_active: bool,
-    /// CMs that have said something not long ago, a bit each, and when that was last looked at.
+    /// The CMs that have sent something not long ago, a bit each, and when that was last examined.
     speaking: u64,
     looked_at: Option<Instant>,
 }
@@ -32,24 +32,24 @@ pub(crate) struct Heard {
     pub(crate) from: ReplicaId,
     pub(crate) lease: u64,
     pub(crate) session: SessionId,
-    /// 0: nothing is offered.
+    /// The service time in microseconds; 0 if nothing is offered.
     pub(crate) micros: u32,
     pub(crate) mark: Watermark,
     at: Instant,
 }
 
-/// An offer that was not told again for so long is none: its author sleeps or is gone.
+/// The time after which an offer that was not repeated is void, because its author sleeps or is gone.
 pub(crate) const OFFER_AGE_MAX: Duration = Duration::from_secs(1);
-/// How often to look who has fallen silent.
+/// The interval in which CMs that have fallen silent are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// After so long an offer is told again, changed or not: some may have missed it.
+/// The time after which an offer is repeated, changed or not, because some CMs may have missed it.
 pub(crate) const TELL_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// Somebody who has reported hears what it means, if nothing was told for so long.
+/// The time after the last offer at which a CM that has reported is answered.
 const ANSWER_AFTER: Duration = Duration::from_millis(2);
 
 impl Heard {
-    /// Whether the offer is out of question, whatever was given to its acceptor meanwhile: that can only make
-    /// it worse. `best`: the best own acceptor, in microseconds.
+    /// Returns whether the offer is out of the question. Connections given to its acceptor meanwhile can only
+    /// make it worse. `best` is the service time of the best own acceptor, in microseconds.
     pub(crate) fn is_out(&mut self, best: u64, rules: &Balance) -> bool {
         let micros = u64::from(self.micros);
         match rules.scheme {
@@ -62,7 +62,7 @@ impl Heard {
 }
 
 impl Offers {
-    /// An offer has come, sent at `at`. It replaces the last one of the same CM, whose mark stays.
+    /// Notes an offer that was sent at `at`. It replaces the last one of the same CM, whose watermark stays.
     pub(crate) fn handle_offer(&mut self, at: Instant, from: ReplicaId, offer: &PeerOffer) {
         let place = match self.heard.binary_search_by_key(&from, |heard| heard.from) {
             Ok(place) => place,
@@ -78,21 +78,21 @@ impl Offers {
         self.speaking |= 1 << (from.0 & 63);
     }
 
-    /// The CM's incarnation has ended.
+    /// Forgets the offers of a CM whose incarnation has ended.
     pub(crate) fn forget(&mut self, from: ReplicaId) {
         self.heard.retain(|heard| heard.from != from);
         self.speaking &= !(1 << (from.0 & 63));
     }
 
-    /// Every offer that still counts.
+    /// Returns every offer that still counts.
     pub(crate) fn fresh(&mut self, now: Instant) -> impl Iterator<Item = &mut Heard> {
         self.heard.iter_mut().filter(move |heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX)
     }
 
-    /// CMs that have said something within [`OFFER_AGE_MAX`] or little more, if only that they have nothing
-    /// to offer; a bit each.
+    /// Returns the CMs that have sent something within [`OFFER_AGE_MAX`] or little more, even if they offer
+    /// nothing; a bit each.
     ///
-    /// Asked for every connection, so it does not look at every offer each time.
+    /// It is called for every connection, so it does not examine every offer each time.
     pub(crate) fn speaking(&mut self, now: Instant) -> u64 {
         if self.looked_at.is_none_or(|at| now.since(at) >= LOOK_EVERY) {
             self.looked_at = Some(now);
@@ -102,39 +102,39 @@ impl Offers {
         self.speaking
     }
 
-    /// The offer of one CM, if it still counts.
+    /// Returns the offer of one CM, if it still counts.
     pub(crate) fn of(&self, now: Instant, home: ReplicaId) -> Option<&Heard> {
         let is_fresh = |heard: &&Heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX;
         self.heard.iter().find(|heard| heard.from == home).filter(is_fresh)
     }
 
-    /// What to say of the best acceptor now: what the worst was since something was told. A moment in which
-    /// it has nothing to do is no reason for the others to send it theirs, and would be over before they
-    /// could.
+    /// Returns the offer to send for the best acceptor now: with the longest service time since the last
+    /// offer. A moment in which the acceptor is idle is no reason for the others to send it connections, and
+    /// would be over before those arrive.
     pub(crate) fn worst_of_period(&mut self, best: PeerOffer) -> PeerOffer {
         self.worst = self.worst.max(best.service_us.unwrap_or(0));
         PeerOffer { service_us: best.service_us.map(|_| self.worst), ..best }
     }
 
-    /// The others know `best` from now on.
+    /// Notes that the other CMs know `best` from now on.
     pub(crate) fn set_told(&mut self, now: Instant, best: Option<PeerOffer>) {
         (self.told, self.told_at) = (best, Some(now));
         (self.worst, self.is_awaited) = (0, false);
     }
 
-    /// The best of the own acceptors as the others know it, if they do: what they offer is as old, and may
-    /// have become nearly twice as long since. Compared with what is true now, everybody's offer would look
-    /// good to everybody while all become slower.
+    /// Returns the service time of the best own acceptor as the other CMs know it, if they do. What they
+    /// offer is as old, and may have nearly doubled since. Compared with the present value, every CM's offer
+    /// would look good to every other one while all become slower.
     pub(crate) fn as_told(&self, now: Instant, best: u64) -> u64 {
         let is_fresh = self.told_at.is_some_and(|at| now.since(at) <= TELL_AGAIN_AFTER);
         let told = self.told.and_then(|told| told.service_us).filter(|_| is_fresh);
         told.map_or(best, |told| best.min(told.into()))
     }
 
-    /// Whether it is time to tell `best` to the others.
+    /// Returns whether it is time to tell the other CMs about `best`.
     ///
-    /// Each message costs every other CM as much as some choices do, so there are few: what has become twice
-    /// as long is told at once, what is about the same or better when its turn comes.
+    /// Each message costs every other CM as much as some choices do, so there are few: a service time that
+    /// has doubled is told at once, one that is about the same or shorter when its turn comes.
     pub(crate) fn is_news(&self, now: Instant, best: Option<PeerOffer>) -> bool {
         let is_due = |period| self.told_at.is_none_or(|at| now.since(at) >= period);
         match (best.and_then(|best| best.service_us), self.told.and_then(|told| told.service_us)) {

@@ -1,36 +1,36 @@
-//! Given how long each would take: who gets the connection? (P5, Figure 2)
+//! Chooses who gets a connection, given how long each candidate would take (P5, Figure 2).
 //!
 //! ```text
 //!   own acceptors -----draw-----> best of own ----.
 //!                                                  draw --> the connection's acceptor       (Tournament)
 //!   offers --filter--> --draw--> best offer x tariff
 //! ```
-//! Every draw is by weight 1 / service time, so that a faster one is preferred and a slower one is tried
-//! again now and then.
+//! Every draw is weighted by 1 / service time, so that a faster candidate is preferred, and a slower one is
+//! tried again now and then.
 
 use atoll_base::Rng;
 use atoll_ipc::balance::Scheme;
 
-/// Somebody who could have the connection.
+/// An acceptor that could get the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Place in the listener's table of acceptors.
+    /// Its place in the listener's table of acceptors.
     pub(crate) index: usize,
-    /// Microseconds that the connection is expected to take there, at least 1.
+    /// The time that the connection is expected to take there, in microseconds, at least 1.
     pub(crate) micros: u64,
 }
 
-/// Who was chosen.
+/// The candidate that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Winner {
-    /// An own acceptor.
+    /// An acceptor of this CM.
     Own(usize),
-    /// The acceptor of an offer.
+    /// An acceptor that another CM offers.
     Offered(usize),
 }
 
 /// Chooses among own acceptors and offers. `offers` have passed the filter of the scheme, if it has one.
-/// `None` if there is nobody, and for [`Scheme::Naive`] with own acceptors, who take turns.
+/// Returns `None` if there is no candidate, and for [`Scheme::Naive`] with own acceptors, which take turns.
 pub(crate) fn choose(
     scheme: Scheme,
     tariff: u16,
@@ -65,14 +65,14 @@ pub(crate) fn choose(
     }
 }
 
-/// 1 / service time, as a whole number: 2^40 for one microsecond, so that thousands of weights add up without
-/// overflow.
+/// Returns 1 / service time as a whole number: 2^40 for one microsecond, so that thousands of weights add up
+/// without overflow.
 const fn weight(micros: u64) -> u64 {
     let weight = (1 << 40) / if micros == 0 { 1 } else { micros };
     if weight == 0 { 1 } else { weight }
 }
 
-/// Draws a place by weight; one that is alone costs no random number.
+/// Draws a place by weight; a single candidate needs no random number.
 fn draw(weights: impl Iterator<Item = u64> + Clone, rng: &mut Rng) -> Option<usize> {
     let (mut count, mut total) = (0usize, 0u64);
     for weight in weights.clone() {
@@ -105,7 +105,7 @@ mod tests {
         micros.iter().enumerate().map(|(i, &micros)| Candidate { index: first + i, micros }).collect()
     }
 
-    /// How often each is chosen: own acceptors first, then offers.
+    /// Counts how often each candidate is chosen: own acceptors first, then offers.
     fn shares(scheme: Scheme, tariff: u16, own: &[u64], offers: &[u64]) -> Vec<u32> {
         let mut rng = Rng::new(11);
         let mut counts = vec![0; own.len() + offers.len()];
@@ -125,7 +125,8 @@ mod tests {
         counts
     }
 
-    /// Pearson's test with the 0.1 % quantiles of chi-square for 1 to 5 degrees of freedom.
+    /// Checks the counts by Pearson's test with the 0.1 % quantiles of chi-square for 1 to 5 degrees of
+    /// freedom.
     fn assert_fits(counts: &[u32], probabilities: &[f64]) {
         let chi: f64 = counts
             .iter()
@@ -149,13 +150,13 @@ mod tests {
 
     #[test]
     fn one_draw_among_all_pays_the_tariff() {
-        // Weights 1/100, 1/200, and 1/(2*50), 1/(2*100) for the offers.
+        // The weights are 1/100 and 1/200, and 1/(2*50) and 1/(2*100) for the offers.
         let total = 0.01 + 0.005 + 0.01 + 0.005;
         let expected = [0.01, 0.005, 0.01, 0.005].map(|weight: f64| weight / total);
         for scheme in [Scheme::Unfiltered, Scheme::Filtered] {
             assert_fits(&shares(scheme, 2, &[100, 200], &[50, 100]), &expected);
         }
-        // With a tariff of 100 nearly all stays at home.
+        // With a tariff of 100 nearly all connections stay at home.
         let total = 0.01 + 0.0001 * 2.0;
         assert_fits(
             &shares(Scheme::Unfiltered, 100, &[100], &[100, 100]),
@@ -165,8 +166,8 @@ mod tests {
 
     #[test]
     fn the_tournament_has_three_draws() {
-        // Best of own: 2/3 of 100, 1/3 of 200. Best offer: 2/3 of 30, 1/3 of 60. Then one against the other,
-        // after tariff.
+        // The best of own is 100 in 2/3 of all cases, and 200 in 1/3; the best offer is 30 in 2/3, and 60 in
+        // 1/3. Then the two compete, after tariff.
         let duel = |own: f64, offer: f64| (1.0 / own) / (1.0 / own + 1.0 / (2.0 * offer));
         let (own, offers) = ([(100.0, 2.0 / 3.0), (200.0, 1.0 / 3.0)], [(30.0, 2.0 / 3.0), (60.0, 1.0 / 3.0)]);
         let mut expected = [0.0; 4];
@@ -184,7 +185,7 @@ mod tests {
         let of = |offers: &[u64]| shares(Scheme::Tournament, 2, &[100], offers)[0];
         let (one, five) = (of(&[40]), of(&[40; 5]));
         assert!(one.abs_diff(five) < ROUNDS / 100, "{one} {five}");
-        // One draw among all makes it a matter of numbers.
+        // In a single draw among all, the number of offers matters.
         let of = |offers: &[u64]| shares(Scheme::Filtered, 2, &[100], offers)[0];
         assert!(of(&[40; 5]) * 2 < of(&[40]));
     }

@@ -1,4 +1,4 @@
-//! Several CMs, the messages between them, and workers that take their time: who gets how much?
+//! Tests of several CMs, the messages between them, and workers that take their time: who gets how much?
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
@@ -16,14 +16,14 @@ const LEASE: u64 = 77;
 const ROOT: User = User::privileged(0);
 const LOCAL: Endpoint = Endpoint::new(0, 80);
 
-/// A worker: one connection after another, in the order of their offers.
+/// A worker, which serves one connection after another, in the order of their offers.
 struct Worker {
     session: SessionId,
-    /// Microseconds that a connection takes from its claim to its close.
+    /// The microseconds that a connection takes from its claim to its close.
     service: u64,
-    /// Claims nothing.
+    /// Whether it claims nothing.
     stopped: bool,
-    /// Claims at once and closes nothing.
+    /// Whether it claims at once and closes nothing.
     keeps: bool,
     queue: VecDeque<(usize, u32, Instant)>,
     busy_until: Option<(Instant, usize, Instant)>,
@@ -38,14 +38,14 @@ struct Cms {
     cms: Vec<ConnMgr>,
     id: ListenerId,
     workers: BTreeMap<u32, Worker>,
-    /// Messages under way, by arrival.
+    /// The messages under way, by arrival.
     wire: VecDeque<(Instant, usize, PeerMessage)>,
-    /// Replicas that sleep, and hear nothing until they are woken.
+    /// The replicas that sleep, and read nothing until they are woken, a bit each.
     asleep: u8,
-    /// What these say is lost.
+    /// The replicas whose messages are lost, a bit each.
     mute: u8,
     woken: u32,
-    /// Connections offered and not claimed: replica, number, session, deadline.
+    /// The connections offered and not claimed: replica, number, session, deadline.
     offered: BTreeMap<(usize, u32), (SessionId, Instant)>,
     next: u32,
     removed: u32,
@@ -55,7 +55,7 @@ struct Cms {
 }
 
 impl Cms {
-    /// `replicas` CMs and workers with these sessions and service times.
+    /// Creates `replicas` CMs and workers with these sessions and service times.
     fn new(replicas: u8, workers: &[(u32, u64)], rules: Balance, seed: u64) -> Cms {
         let now = Instant::from_millis(1000);
         let cm = |index: u8| {
@@ -140,7 +140,7 @@ impl Cms {
         self.workers.get_mut(&session).expect("it exists")
     }
 
-    /// A connection arrives at a replica.
+    /// Lets a connection arrive at a replica.
     fn arrive(&mut self, replica: usize) {
         let syn = Syn { local: LOCAL, by_cookie: false };
         assert!(matches!(self.cms[replica].handle_syn(&syn), SynVerdict::Accept { .. }));
@@ -166,7 +166,7 @@ impl Cms {
                 }
                 Directive::AcceptorRemoved { session, .. } => {
                     self.removed += 1;
-                    // Who is alive registers again.
+                    // A worker that is alive registers again.
                     if self.workers.get(&session.0).is_some_and(|worker| !worker.stopped) {
                         assert!(self.cms[replica].handle_accept(self.now, session, LEASE));
                     }
@@ -176,7 +176,7 @@ impl Cms {
         }
     }
 
-    /// Runs for `micros`, with a connection every `every` at one of `replicas` at random.
+    /// Runs for `micros`, with a connection every `every` microseconds at a random one of `replicas`.
     fn run(&mut self, micros: u64, every: u64, replicas: &[usize]) {
         let until = self.now + Duration::from_micros(micros);
         let mut next = self.now;
@@ -277,12 +277,12 @@ impl Cms {
         }
     }
 
-    /// Connections closed since the last time.
+    /// Returns the connections closed since the last call.
     fn take_closed(&mut self) -> Vec<u32> {
         self.workers.values_mut().map(|worker| core::mem::take(&mut worker.closed)).collect()
     }
 
-    /// Until everything is served.
+    /// Runs until everything is served.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             if self.waiting == 0 && self.offered.is_empty() && self.workers.values().all(|w| w.busy_until.is_none()) {
@@ -302,7 +302,7 @@ fn rules(scheme: Scheme, tariff: u16) -> Balance {
     Balance { scheme, tariff, ..Balance::new() }
 }
 
-/// Sessions 0..8 on four CMs, two each.
+/// Returns sessions 0..8, two for each of four CMs.
 fn eight(slow: u64) -> [(u32, u64); 8] {
     core::array::from_fn(|n| (n as u32, if n == 0 { slow } else { 100 }))
 }
@@ -330,8 +330,8 @@ fn a_slow_worker_gets_less_under_every_scheme_but_naive() {
     for (scheme, tariff) in
         [(Scheme::Tournament, 2), (Scheme::Filtered, 2), (Scheme::Unfiltered, 2), (Scheme::Unfiltered, 100)]
     {
-        // Ten times as slow as its neighbour: of the quarter that comes to its CM it gets an eleventh at
-        // most.
+        // A worker ten times as slow as its neighbour gets at most an eleventh of the quarter that arrives at
+        // its CM.
         let mut cms = Cms::new(4, &eight(1000), rules(scheme, tariff), 2);
         cms.run(500_000, 50, &[0, 1, 2, 3]);
         cms.finish();
@@ -374,7 +374,7 @@ fn a_cm_whose_own_are_slow_gives_to_others_and_takes_back_when_they_recover() {
 #[test]
 fn a_cm_without_acceptors_lives_from_offers() {
     for scheme in Scheme::ALL {
-        // All are at home at CM 1.
+        // All workers are at home at CM 1.
         let workers: Vec<(u32, u64)> = (0..4).map(|n| (2 * n + 1, 100)).collect();
         let mut cms = Cms::new(2, &workers, rules(scheme, 2), 4);
         // CM 1 has something to do, too, so it is awake and offers.
@@ -395,7 +395,7 @@ fn a_crowd_that_comes_to_a_cm_without_acceptors_is_spread() {
     cms.run(50_000, 100, &[1]);
     cms.finish();
     let before: Vec<u32> = cms.workers.values().map(|worker| worker.given).collect();
-    // All before anybody hears of it.
+    // All of these arrive before any other CM is told of one.
     for _ in 0..64 {
         cms.arrive(0);
     }
@@ -407,7 +407,7 @@ fn a_crowd_that_comes_to_a_cm_without_acceptors_is_spread() {
 
 #[test]
 fn who_sleeps_is_woken_for_reports_and_never_for_offers() {
-    // Everything arrives at CM 0, CM 1 sleeps after each round in which it has nothing to do.
+    // Everything arrives at CM 0, and CM 1 sleeps after each round in which it has nothing to do.
     let workers: Vec<(u32, u64)> = (0..4).map(|n| (n, if n % 2 == 0 { 1500 } else { 100 })).collect();
     let mut cms = Cms::new(2, &workers, rules(Scheme::Tournament, 2), 5);
     for _ in 0..1000 {
@@ -419,7 +419,7 @@ fn who_sleeps_is_woken_for_reports_and_never_for_offers() {
     assert!(closed[1] + closed[3] > cms.next / 2, "its acceptors are the faster ones: {closed:?}");
     let woken = cms.woken;
     assert!((1..=100).contains(&woken), "woken {woken} times for 1000 connections in a second");
-    // Nothing arrives: nobody is woken, and nobody speaks.
+    // Nothing arrives: no CM is woken, and none sends anything.
     cms.asleep = 0b11;
     let before: Vec<_> = cms.cms.iter().map(ConnMgr::balance_counts).collect();
     for _ in 0..100 {
@@ -431,7 +431,7 @@ fn who_sleeps_is_woken_for_reports_and_never_for_offers() {
 
 #[test]
 fn the_acceptors_of_a_silent_cm_are_served_by_what_is_seen_of_them() {
-    // CM 1 never says a word.
+    // CM 1 never sends anything.
     let mut cms = Cms::new(2, &[(0, 1000), (1, 1000), (2, 1000), (3, 100)], rules(Scheme::Tournament, 2), 6);
     cms.mute = 0b10;
     cms.run(600_000, 300, &[0]);
@@ -452,7 +452,7 @@ fn a_worker_that_stops_holds_up_few_and_is_nobody_new_when_it_goes_on() {
     assert!(cms.removed >= 1);
     cms.run(200_000, 50, &[0, 1]);
     assert_eq!(cms.worker(2).given - given, held_up, "nothing more");
-    // It goes on, and says so.
+    // The worker goes on, and registers again.
     cms.worker(2).stopped = false;
     for replica in 0..2 {
         assert!(cms.cms[replica].handle_accept(cms.now, SessionId(2), LEASE));
@@ -468,7 +468,7 @@ fn a_worker_that_stops_holds_up_few_and_is_nobody_new_when_it_goes_on() {
 fn a_worker_that_dies_or_forks_loses_nothing() {
     let mut cms = Cms::new(2, &[(0, 100), (1, 100), (2, 100)], rules(Scheme::Tournament, 2), 8);
     cms.run(100_000, 50, &[0, 1]);
-    // Worker 1 dies: both replicas hear of it, at different times, and hand back what it had not claimed.
+    // Worker 1 dies: both replicas notice, at different times, and hand back what it had not claimed.
     cms.worker(1).stopped = true;
     for replica in 0..2 {
         cms.cms[replica].handle_session_gone(SessionId(1));
@@ -485,7 +485,7 @@ fn a_worker_that_dies_or_forks_loses_nothing() {
         cms.run(5_000, 50, &[0, 1]);
     }
     cms.worker(1).busy_until = None;
-    // A child is born in its place.
+    // A child replaces the worker.
     let given = cms.worker(1).given;
     for cm in &mut cms.cms {
         let bind = Bind {
@@ -589,7 +589,7 @@ fn offers_go_out_once_in_a_period_and_only_after_something_has_happened() {
     }
     assert!((2..=20).contains(&sent.len()), "only what gets worse is told at once: {sent:?}");
     assert!(sent.windows(2).all(|two| two[1] - two[0] >= 50), "{sent:?}");
-    // Nothing happens: nothing is said but what was still to be said.
+    // Nothing happens: only what was still to be told is told.
     cms.now += Duration::from_secs(1);
     assert!(offers(&mut cms.cms[0], cms.now) <= 1);
     cms.now += Duration::from_secs(1);
@@ -604,7 +604,7 @@ fn rules_change_while_connections_are_served() {
     assert!(naive[0] + naive[2] > naive.iter().sum::<u32>() / 3, "{naive:?}");
     for cm in &mut cms.cms {
         cm.set_balance(rules(Scheme::Tournament, 2));
-        // Senseless rules change nothing.
+        // Invalid rules change nothing.
         cm.set_balance(Balance { tariff: 0, ..Balance::new() });
     }
     cms.run(300_000, 500, &[0, 1]);
@@ -656,7 +656,7 @@ fn messages_of_the_dead_and_of_strangers_do_not_count() {
         dropped += more;
         assert_eq!(cms.cms[0].balance_counts().dropped, dropped, "{message:?}");
     }
-    // The last one came of a new incarnation: what the one before had offered is forgotten.
+    // The last offer came from a new incarnation: what the one before had offered is forgotten.
     for session in [0, 2] {
         let view = cms.cms[0].acceptors(cms.now).into_iter().find(|(_, view)| view.session == SessionId(session));
         assert_eq!(view.map(|(_, view)| (view.registered, view.home)), Some((true, ReplicaId(0))));
@@ -667,7 +667,7 @@ fn messages_of_the_dead_and_of_strangers_do_not_count() {
 
 #[test]
 fn an_offer_of_somebody_unknown_here_strands_nobody() {
-    // The home says that it offers a worker that has not registered here; another one of the same home has.
+    // The home offers a worker that has not registered here; another worker of the same home has.
     let mut cms = Cms::new(2, &[(1, 100), (3, 100)], rules(Scheme::Tournament, 2), 14);
     for body in [Some(10), None] {
         let offer = PeerOffer { lease: LEASE, session: SessionId(5), service_us: body };

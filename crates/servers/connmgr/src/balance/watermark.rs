@@ -1,8 +1,8 @@
-//! When is an offer good enough to be considered, without changing one's mind at every sample? (P5)
+//! Decides when an offer is good enough to be considered, without a change of decision at every sample (P5).
 
 use atoll_ipc::balance::Balance;
 
-/// Whether the offers of one CM for one listener pass the filter.
+/// The filter for the offers of one CM for one listener, with hysteresis.
 ///
 /// ```text
 ///   own service time / (offered service time x tariff)
@@ -16,14 +16,15 @@ pub(crate) struct Watermark {
 }
 
 impl Watermark {
-    /// Whether an offer passes now. `own`: service time of the best own acceptor; both in microseconds.
+    /// Returns whether an offer passes now. `own` is the service time of the best own acceptor; both are in
+    /// microseconds.
     pub(crate) fn passes(&mut self, own: u64, offered: u64, rules: &Balance) -> bool {
         self.passes = self.would_pass(own, offered, rules);
         self.passes
     }
 
-    /// Whether an offer of `least` microseconds or more is filtered now in any case. If not, nothing is
-    /// decided.
+    /// Returns whether every offer of `least` microseconds or more is filtered now. If not, the state stays
+    /// as it is.
     pub(crate) fn filters(&mut self, own: u64, least: u64, rules: &Balance) -> bool {
         let filters = !self.would_pass(own, least, rules);
         self.passes &= !filters;
@@ -48,7 +49,8 @@ mod tests {
     fn an_offer_passes_above_the_high_mark_and_until_it_falls_below_the_low_one() {
         let rules = Balance { tariff: 2, high: 100, low: 75, ..Balance::new() };
         let mut mark = Watermark::default();
-        // An own acceptor of 1000 us against an offer of so many, and whether it passes.
+        // Each case is an offer in microseconds against an own acceptor of 1000, and whether the offer
+        // passes.
         for (offered, passes) in
             [(600, false), (500, false), (499, true), (600, true), (666, true), (667, false), (550, false)]
         {

@@ -1,5 +1,5 @@
-//! Transport servers and their connection manager in different processes: messages are late, cross, and are
-//! asked for again.
+//! Tests of transport servers and their connection manager in different processes: messages are late, cross,
+//! and are repeated.
 
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -10,7 +10,7 @@ use atoll_ipc::lease::Grant;
 use super::*;
 use crate::{Config, ConnMgr, Listen, Offer, Syn, SynVerdict};
 
-/// Of a port whose authority is another TS than those here.
+/// An address whose port has another TS than those here as its authority.
 const LOCAL: Endpoint = Endpoint::new(0, 87);
 const LEASE: u64 = 7;
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -36,14 +36,14 @@ fn manager(epoch: u32) -> Manager {
     Manager::new(ManagerConfig { number: 0, managers: 1, epoch: Epoch(epoch), own: None }, 1)
 }
 
-/// A CM apart, some TSs, and rings between them.
+/// A CM in a process of its own, some TSs, and rings between them.
 struct Rig {
     now: Instant,
     manager: Manager,
     tss: Vec<ConnMgr>,
     to_manager: Vec<VecDeque<ManagerMessage>>,
     to_tss: Vec<VecDeque<ManagerMessage>>,
-    /// How many messages a ring takes.
+    /// The number of messages that a ring takes.
     room: usize,
 }
 
@@ -77,7 +77,7 @@ impl Rig {
         true
     }
 
-    /// One TS gives its messages to its ring.
+    /// Lets one TS put its messages into its ring.
     fn ask(&mut self, ts: usize) {
         let (ring, room) = (&mut self.to_manager[ts], self.room);
         self.tss[ts].send_messages(self.now, |to, message| {
@@ -89,11 +89,11 @@ impl Rig {
         });
     }
 
-    /// The CM takes up to `count` messages of a TS, and says what it has to say.
+    /// Lets the CM take up to `count` messages of a TS, and send its answers.
     fn choose(&mut self, ts: usize, count: usize) {
         for _ in 0..count {
             let Some(message) = self.to_manager[ts].pop_front() else { break };
-            // As they lie in the ring.
+            // The message is decoded from its form in the ring.
             let message = ManagerMessage::decode(&message.encode()).expect("it is one");
             self.manager.handle(self.now, ReplicaId(ts as u8), &message);
         }
@@ -107,7 +107,7 @@ impl Rig {
         });
     }
 
-    /// A TS takes up to `count` answers.
+    /// Lets a TS take up to `count` answers.
     fn hear(&mut self, ts: usize, count: usize) {
         for _ in 0..count {
             let Some(message) = self.to_tss[ts].pop_front() else { break };
@@ -140,7 +140,7 @@ impl Rig {
         self.manager.acceptors(self.now).iter().map(|(_, view)| view.unclaimed).sum()
     }
 
-    /// The CM dies; what lies in the rings stays there. The TSs hear of its successor.
+    /// Lets the CM die; messages in the rings stay there. The TSs are told of its successor.
     fn restart_manager(&mut self) {
         let epoch = Epoch(self.manager.config.epoch.0 + 1);
         self.manager = manager(epoch.0);
@@ -173,7 +173,7 @@ fn one_cm_chooses_for_two_tss_among_those_registered_there() {
         assert_eq!(sessions, [[1], [2]]);
     }
     assert_eq!(rig.unclaimed(), 20);
-    // It is slow in one TS, and removed in both.
+    // The acceptor is slow in one TS, and is removed in both.
     assert!(rig.tss[1].handle_accept(rig.now, SessionId(1), LEASE));
     rig.turn(1);
     let listener = rig.tss[0].listener_of(SessionId(1), LEASE).expect("it listens");
@@ -182,7 +182,7 @@ fn one_cm_chooses_for_two_tss_among_those_registered_there() {
     rig.turn(1);
     let removed = Directive::AcceptorRemoved { session: SessionId(1), lease: LEASE };
     assert_eq!((rig.directives(0), rig.directives(1)), (alloc::vec![removed], alloc::vec![removed]));
-    // The connection waits in its TS until somebody registers there.
+    // The connection waits in its TS until an acceptor registers there.
     rig.tss[1].handle_accept(rig.now, SessionId(1), LEASE);
     rig.turn(1);
     assert!(rig.offers(1).is_empty() && rig.offers(0).is_empty());
@@ -199,7 +199,7 @@ fn an_answer_that_comes_after_the_end_of_its_connection_is_not_taken_for_the_nex
     rig.establish(0, 5);
     rig.ask(0);
     rig.choose(0, usize::MAX);
-    // The answer is under way; the connection ends, and another one gets its number.
+    // While the answer is under way, the connection ends, and another one gets its number.
     rig.tss[0].handle_gone(ConnectionId(5), listener, Stage::Waiting);
     rig.establish(0, 5);
     rig.ask(0);
@@ -221,14 +221,14 @@ fn an_answer_that_takes_too_long_is_asked_for_again_and_counts_once() {
     rig.now += PATIENCE;
     rig.tss[0].handle_timers(rig.now);
     rig.ask(0);
-    // The first answer is lost with whoever lost it.
+    // The first answer is lost.
     rig.choose(0, 3);
     rig.to_tss[0].clear();
     rig.choose(0, usize::MAX);
     rig.hear(0, usize::MAX);
     assert_eq!((rig.offers(0).len(), rig.unclaimed()), (1, 1));
     assert_eq!(rig.tss[0].next_timeout(), None);
-    // Nobody wants the next one: that is an answer, too.
+    // No acceptor wants the next connection: that is an answer, too.
     rig.tss[0].handle_stop_accepting(rig.now, SessionId(1), LEASE);
     rig.establish(0, 6);
     rig.turn(0);
@@ -290,7 +290,7 @@ fn a_ts_that_starts_again_begins_with_nothing() {
     rig.manager.handle(rig.now, ReplicaId(0), &message(2));
     assert_eq!(rig.unclaimed(), 1, "the other's counts");
     let dropped = rig.manager.dropped();
-    // Of the dead, of nobody, and of one that another CM serves.
+    // These are from a dead incarnation, from none, and from a TS that another CM serves.
     for (from, epoch) in [(0, 1), (0, 0), (7, 0)] {
         rig.manager.handle(rig.now, ReplicaId(from), &message(epoch));
     }
@@ -306,7 +306,8 @@ fn a_cm_that_starts_again_is_told_what_the_last_one_knew() {
         rig.listen(ts, 2);
     }
     rig.tss[1].handle_accept(rig.now, SessionId(1), LEASE);
-    // Of TS 0 some wait, some have been asked about, some have not; of TS 1 one is offered.
+    // Of the connections of TS 0 some wait, some have been asked about, some have not; one of TS 1 is
+    // offered.
     for n in 0..5 {
         rig.establish(0, n);
     }
@@ -318,7 +319,7 @@ fn a_cm_that_starts_again_is_told_what_the_last_one_knew() {
     rig.ask(0);
     rig.establish(0, 6);
     rig.restart_manager();
-    // The question of the dead one is no question to this one, which does not know the listener yet.
+    // The new CM gets a question that was meant for the dead one, and does not know the listener yet.
     rig.choose(0, 1);
     rig.hear(0, usize::MAX);
     assert_eq!(rig.directives(0), [], "no connection is lost");
@@ -330,13 +331,13 @@ fn a_cm_that_starts_again_is_told_what_the_last_one_knew() {
     let offers = rig.offers(0);
     assert_eq!(offers.iter().map(|offer| offer.connection.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6], "in order");
     let listener = rig.tss[1].listener_of(SessionId(1), LEASE).expect("it is there");
-    // What the dead one has offered is claimed; its end is told to nobody, because nobody knows its
+    // What the dead CM has offered is claimed; its end is not reported, because the new CM does not know its
     // beginning.
     let is_told = rig.tss[1].handle_claimed(rig.now, ConnectionId(1), listener, SessionId(1), LEASE, rig.now);
     rig.turn(1);
     assert!(!is_told && rig.manager.clients[1].asked.is_empty());
     assert_eq!(rig.unclaimed(), 7);
-    // Acceptors of TS 1 are known as well.
+    // The acceptors of TS 1 are known as well.
     rig.establish(1, 9);
     rig.turn(1);
     assert_eq!(rig.offers(1).len(), 1);
@@ -373,7 +374,7 @@ fn an_answer_to_a_dead_ts_is_not_taken_by_its_successor() {
     rig.ask(0);
     rig.choose(0, usize::MAX);
     assert!(!rig.to_tss[0].is_empty(), "the offer is under way");
-    // The next incarnation asks about a connection with the same number, under the same ticket.
+    // The next incarnation of the TS asks about a connection with the same number, under the same ticket.
     rig.tss[0] = ts(0, 2);
     rig.listen(0, 1);
     rig.establish(0, 1);
@@ -384,7 +385,7 @@ fn an_answer_to_a_dead_ts_is_not_taken_by_its_successor() {
     assert_eq!(rig.offers(0).len(), 1);
 }
 
-/// Whatever happens in whatever order: each connection is offered to one, or waits while nobody is
+/// Whatever happens in whatever order, each connection is offered to one acceptor, or waits while none is
 /// registered, and in the end all counts are right.
 #[test]
 fn random_delays_leave_the_counts_right() {
@@ -395,9 +396,9 @@ fn random_delays_leave_the_counts_right() {
         let (dies, mut has_died) = (story % 2 == 1, false);
         rig.room = 1 + rng.below(6) as usize;
         let count = rig.tss.len();
-        // Of each TS: number, listener, and to whom it is offered.
+        // For each TS: number, listener, and the session to which it is offered.
         let mut live: Vec<Vec<(u32, ListenerId, Option<SessionId>)>> = (0..count).map(|_| Vec::new()).collect();
-        // Who has ended comes back under another number.
+        // A session that has ended comes back under another number.
         let mut sessions = [0, 1, 2].map(SessionId);
         for step in 0..400 {
             let ts = rng.below(count as u32) as usize;
@@ -466,7 +467,7 @@ fn random_delays_leave_the_counts_right() {
             note(&mut rig, &mut live);
         }
         let offered = live.iter().flatten().filter(|(.., offered)| offered.is_some()).count();
-        // Who was not registered when the CM died is not known to have unclaimed connections.
+        // The unclaimed connections of a session that was not registered when the CM died are not known.
         let unclaimed = rig.unclaimed() as usize;
         assert!(unclaimed == offered || has_died && unclaimed < offered, "{unclaimed} of {offered}");
         for (ts, live) in live.iter().enumerate() {
@@ -490,7 +491,7 @@ fn note(rig: &mut Rig, live: &mut [Vec<(u32, ListenerId, Option<SessionId>)>]) {
                     if rig.tss[ts].listener_of(offer.session, LEASE).is_some() {
                         known.2 = Some(offer.session);
                     } else {
-                        // It has ended meanwhile, so there is no slot for it.
+                        // The session has ended meanwhile, so there is no slot for it.
                         rig.tss[ts].handle_claim_timeout(
                             rig.now,
                             offer.connection,

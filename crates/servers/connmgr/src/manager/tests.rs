@@ -66,8 +66,8 @@ fn offers(cm: &mut ConnMgr) -> Vec<Offer> {
 
 #[test]
 fn two_sockets_bind_one_port_only_if_linux_would_let_them() {
-    // First socket: address, SO_REUSEADDR, SO_REUSEPORT, listening; second: address, SO_REUSEADDR,
-    // SO_REUSEPORT.
+    // The columns are, of the first socket: address, SO_REUSEADDR, SO_REUSEPORT, listening; of the second:
+    // address, SO_REUSEADDR, SO_REUSEPORT.
     let cases = [
         ((0, false, false, false), (0, false, false), false),
         ((ADDR, false, false, false), (LOOPBACK, false, false), true),
@@ -162,7 +162,7 @@ fn a_port_is_shared_with_the_same_user_only() {
             assert_eq!(cm.handle_bind(&of(1, 33)), Ok(80));
             assert_eq!(cm.handle_bind(&of(2, uid)), expected, "{uid}");
         }
-        // At another replica, where it has shown what it was granted.
+        // This is another replica, where the session has shown what it was granted.
         let mut cm = manager(1, 2);
         let of = |session: u32, uid, granted| {
             let grant =
@@ -196,7 +196,7 @@ fn who_has_not_shown_a_grant_to_listen_does_not() {
     assert_eq!(cm.handle_listen(&another), Err(Cause::Invalid), "the lease alone is nothing");
 }
 
-/// A socket that fails to listen keeps nobody else from being bound.
+/// A socket that fails to listen does not keep others from binding.
 #[test]
 fn who_may_not_listen_is_only_bound() {
     let mut cm = manager(0, 1);
@@ -239,7 +239,7 @@ fn free_ports_run_out_and_leases_are_bounded() {
     let ports: Vec<_> = (0..4).map(|lease| cm.handle_bind(&bind(1, lease, 0, 0, false, false))).collect();
     assert!(ports[..4].iter().all(|port| matches!(port, Ok(100 | 103 | 106 | 109))), "{ports:?}");
     assert_eq!(cm.handle_bind(&bind(1, 9, 0, 0, false, false)), Err(Cause::AddressInUse));
-    // One that is given back is found, whichever it is, and of each protocol there are as many.
+    // A port that is given back is found, whichever it is, and each protocol has as many.
     assert_eq!(cm.handle_bind(&Bind { protocol: Protocol::Udp, ..bind(1, 9, 0, 0, false, false) }).map(|_| ()), Ok(()));
     for lease in [2, 0] {
         cm.handle_release(SessionId(1), lease);
@@ -278,7 +278,7 @@ fn a_listener_holds_backlog_plus_one_and_128_handshakes_or_as_many_as_the_backlo
     }
     assert!(!cm.may_establish(id));
     assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
-    // A cookie that comes back waits in the SYN queue, and is forgotten if there is no place either.
+    // A cookie that comes back waits in the SYN queue, and is forgotten if there is no room either.
     let local = Endpoint::new(ADDR, 80);
     assert_eq!(accepted(cm.handle_syn(&Syn { local, by_cookie: true })), id);
     assert_eq!(cm.handle_syn(&Syn { local, by_cookie: true }), SynVerdict::Full);
@@ -301,7 +301,7 @@ fn sockets_that_share_a_port_share_its_connections() {
     }
     let sessions: Vec<u32> = offers(&mut cm).iter().map(|offer| offer.session.0).collect();
     assert_eq!(sessions, [1, 2, 1, 2]);
-    // One leaves: the other gets everything, and the port stays.
+    // One session leaves: the other gets everything, and the port stays.
     cm.handle_session_gone(SessionId(1));
     syn(&mut cm, ADDR, 80);
     cm.handle_established(NOW, ConnectionId(4), id);
@@ -344,7 +344,7 @@ fn a_connection_that_timed_out_goes_to_the_next_or_waits() {
     cm.handle_accept(NOW, SessionId(1), 1);
     let offer = offers(&mut cm)[0];
     assert_eq!((offer.connection, offer.session), (ConnectionId(3), SessionId(1)));
-    // It is gone before it is claimed: nothing is left.
+    // The connection is gone before it is claimed: nothing is left.
     let stage = Stage::Offered { session: SessionId(1), lease: 1 };
     cm.handle_gone(ConnectionId(3), id, stage);
     assert_eq!(cm.listeners().next().map(|view| (view.embryonic, view.unclaimed)), Some((0, 0)));
@@ -386,7 +386,7 @@ fn random_messages_leave_the_counts_right() {
     let mut rng = atoll_base::Rng::new(4);
     for _ in 0..200 {
         let mut cm = manager(0, 1);
-        // What the transport server would know: connection, listener, stage.
+        // These are what the transport server would know: connection, listener, stage.
         let mut live: Vec<(ConnectionId, ListenerId, Stage)> = Vec::new();
         let mut next = 0;
         for _ in 0..300 {
@@ -453,8 +453,7 @@ fn random_messages_leave_the_counts_right() {
 
 // ---- the naive accept ----
 
-/// A listener of two sessions that ask, and what they are told: session, whether one waits, whether it is an
-/// answer.
+/// Creates a listener of two sessions that ask.
 fn asking() -> (ConnMgr, ListenerId) {
     let mut cm = manager(0, 1);
     for session in [1, 2] {
