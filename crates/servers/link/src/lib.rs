@@ -1,11 +1,11 @@
-//! The link server's decisions (LS, P1): which replica is a frame for?
+//! The decisions of the link server (LS, P1): which replica gets a frame.
 //!
 //! Steering normally happens before the frame reaches a queue (the TAP's steering program, a NIC's flow
 //! table). The same decision is made here again for what arrives at the wrong queue: after a table change, on
 //! links that cannot steer, for ICMP errors (which belong to the flow that they quote), and for the internal
-//! link, which knows no queues.
+//! link, which has no queues.
 //!
-//! Storey 3: no system calls; devices and rings live in `bin/atoll`.
+//! Storey 3: there are no system calls here; devices and rings live in `bin/atoll`.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Which replica owns a flow? A copy of the stack page's table, so that a frame costs no shared memory.
+//! Finds the replica that owns a flow, in a copy of the stack page's table, so that a frame costs no access
+//! to shared memory.
 
 use atoll_base::{FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 use atoll_ipc::Memory;
@@ -6,16 +7,16 @@ use atoll_ipc::page::{REPLICAS_MAX, StackPage};
 
 use crate::classify::{Class, classify};
 
-/// Who gets a frame from outside.
+/// The receiver of a frame from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// This replica.
+    /// This replica gets the frame.
     One(ReplicaId),
-    /// Every replica, a copy each.
+    /// Every replica gets a copy of the frame.
     All,
 }
 
-/// Flow group to replica (S4, design 11), as one stack sees it.
+/// The map from flow groups to replicas (S4, design 11), as one stack sees it.
 #[derive(Clone, Debug)]
 pub struct Steering {
     key: FlowKey,
@@ -23,12 +24,12 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// All groups belong to replica 0.
+    /// Creates a table in which all groups belong to replica 0.
     pub const fn new(key: FlowKey) -> Steering {
         Steering { key, owners: [0; FLOW_GROUPS] }
     }
 
-    /// Copies the table from the stack page. Entries that name no replica of the stack are taken modulo
+    /// Copies the table from the stack page. An entry that names no replica of the stack is taken modulo
     /// `replicas`.
     pub fn refresh<M: Memory>(&mut self, page: &StackPage<M>, replicas: u8) {
         let replicas = replicas.clamp(1, REPLICAS_MAX as u8);
@@ -37,13 +38,14 @@ impl Steering {
         }
     }
 
-    /// Which replica owns the connection; `tuple` from the receiver's point of view.
+    /// Returns the replica that owns the connection. `tuple` is as the receiver sees it.
     #[inline]
     pub fn owner(&self, tuple: &FourTuple) -> ReplicaId {
         ReplicaId(self.owners[usize::from(self.key.group(tuple).0)])
     }
 
-    /// Who gets `frame` (from the Ethernet header on). What anybody may handle goes to `any`.
+    /// Returns the receiver of `frame`, which starts at the Ethernet header. A frame that any replica may
+    /// handle goes to `any`.
     #[inline]
     pub fn destination(&self, frame: &[u8], any: ReplicaId) -> Destination {
         Destination::One(match classify(frame) {

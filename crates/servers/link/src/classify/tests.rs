@@ -140,7 +140,7 @@ fn all_fragments_of_an_ipv6_packet_meet_and_atomic_ones_go_to_their_flow() {
     let segment = ports(CLIENT_V6.port, SERVER_V6.port);
     for (next, field) in [(17, 1), (17, 185 << 3 | 1), (6, 370 << 3), (58, 1), (60, 8), (44, 1)] {
         assert_eq!(fragment(next, field, &segment), met, "{next} {field:x}");
-        // Wherever the fragment header stands.
+        // This holds wherever the fragment header is.
         let [a, b] = field.to_be_bytes();
         let behind = [&[44, 0, 1, 4, 0, 0, 0, 0, next, 0, a, b, 0xde, 0xad, 0xbe, 0xef][..], &segment].concat();
         assert_eq!(classify(&packet_v6(client, server, Protocol(60), &behind)), met);
