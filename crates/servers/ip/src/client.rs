@@ -1,4 +1,4 @@
-//! What does a transport server (TS) say to its IP server, and hear from it, besides packets?
+//! The messages between a transport server (TS) and its IP server, as the TS handles them.
 
 use atoll_base::{Epoch, FourTuple, Instant, SeqNum};
 use atoll_ip::{ErrorKind, Ip, NetworkError, Request};
@@ -8,33 +8,34 @@ use atoll_wire::ipv4::Protocol;
 
 use crate::news;
 
-/// A TS's side of the talk. Of what it knows the IP server learns again if either has ended: both say by
-/// their epochs who they are.
+/// A TS's side of the exchange with its IP server. If either of them has ended, the IP server is told again
+/// what it has to know: both recognise a new incarnation by its epoch.
 #[derive(Debug)]
 pub struct Client {
     epoch: Epoch,
-    /// The IP server's incarnation, once it has said something.
+    /// The IP server's incarnation, or `Epoch(0)` before its first message.
     server: Epoch,
-    /// The IP server is to be told that there is a TS.
+    /// Whether the IP server is to be told that there is a TS.
     greets: bool,
     bad: u64,
 }
 
 impl Client {
-    /// The side of a TS in its `epoch`.
+    /// Creates the side of a TS in its `epoch`.
     pub const fn new(epoch: Epoch) -> Client {
         Client { epoch, server: Epoch(0), greets: true, bad: 0 }
     }
 
-    /// Takes a message of the IP server. `ip`: the TS's half. Returns what the transport has to hear of one
-    /// of its packets.
+    /// Handles a message of the IP server. `ip` is the TS's half. Returns the error that the transport has to
+    /// be told about one of its packets, if any.
     pub fn handle(&mut self, now: Instant, ip: &mut Ip, message: &IpMessage) -> Option<NetworkError> {
         if message.epoch.0 < self.server.0 {
             self.bad += 1;
             return None;
         }
         if message.epoch != self.server {
-            // Also of the first one that speaks it is not known which one has read what was asked.
+            // This holds for the first message, too: it is unknown which incarnation has read earlier
+            // requests.
             ip.forget_requests();
             (self.server, self.greets) = (message.epoch, true);
         }
@@ -60,8 +61,8 @@ impl Client {
         None
     }
 
-    /// Passes what there is to say to `send`, which says whether the ring took it; what it did not is offered
-    /// again next time.
+    /// Passes all messages to `send`, which returns whether the ring took one. A message that it did not take
+    /// is offered again by the next call.
     pub fn send(&mut self, ip: &mut Ip, mut send: impl FnMut(&IpMessage) -> bool) {
         let epoch = self.epoch;
         let mut say = |body| send(&IpMessage { epoch, body });
@@ -81,12 +82,12 @@ impl Client {
         });
     }
 
-    /// Whether there is something to say.
+    /// Returns whether there is a message to send.
     pub fn has_messages(&self, ip: &Ip) -> bool {
         self.greets || ip.has_requests()
     }
 
-    /// Messages of the IP server that made no sense, or came from one that is gone.
+    /// Returns the number of messages of the IP server that were invalid, or came from an ended incarnation.
     pub const fn bad(&self) -> u64 {
         self.bad
     }

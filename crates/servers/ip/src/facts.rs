@@ -1,4 +1,4 @@
-//! What does `Ip` say of the network and of itself, in the words of pages and messages?
+//! Converts what `Ip` knows of the network and of itself to the types of pages and messages.
 
 use atoll_ip::{Ip, OwnAddress, Reason};
 use atoll_ipc::network::{
@@ -6,7 +6,7 @@ use atoll_ipc::network::{
 };
 use atoll_ipc::page::Stat;
 
-/// Which addresses the stack has, and what they reach.
+/// Returns the addresses of the stack, and what they reach.
 pub fn network_of(ip: &Ip) -> Network {
     let v4 = ip.v4_address().map(|own| V4Facts {
         addr: own.addr,
@@ -43,7 +43,7 @@ pub(crate) fn address_facts(own: &OwnAddress) -> AddressFacts {
     }
 }
 
-/// What IP counts.
+/// Returns the counters of IP.
 pub fn stats_of(ip: &Ip) -> [(Stat, u64); 12] {
     let counters = ip.counters();
     [

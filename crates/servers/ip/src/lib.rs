@@ -1,13 +1,13 @@
-//! The IP server (N6): what is IP's own business, for transport servers in other processes.
+//! The IP server (N6): runs IP itself, for transport servers in other processes.
 //!
 //! ```text
-//!   link --frames--> IpServer: ARP, ND, echo, fragments ... --whole packets, checked once--> the TS that owns the flow
-//!   link <--frames-- IpServer: who is the neighbour?        <--frames without a station----- a TS that it serves
+//!   link --frames--> IpServer: ARP, ND, echo, fragments --whole, checked packets--> the flow's TS
+//!   link <--frames-- IpServer: who is the neighbour? <--frames without a station--  a TS that it serves
 //! ```
-//! Where IP is in the process of the TS, none of this is there: the TS has all of `Ip`, and calls it. Where
-//! it is not, the TS has a half of `Ip` ([`atoll_ip::Told`]) and a [`Client`], and the IP server the whole.
+//! If IP is in the process of the TS, none of this is used: the TS has all of `Ip`, and calls it. Otherwise
+//! the TS has a half of `Ip` ([`atoll_ip::Told`]) and a [`Client`], and the IP server has the whole.
 //!
-//! Storey 3: no system calls; devices and rings live in `bin/atoll`.
+//! Storey 3: there are no system calls here; devices and rings live in `bin/atoll`.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Which transport servers want packets to which group? An IP server is in a group as long as one of those
-//! that it serves is.
+//! Keeps the multicast groups that transport servers want packets of. An IP server is in a group as long as
+//! one of those that it serves is.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -7,15 +7,16 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Instant};
 use atoll_ip::{Ip, Link};
 
-/// The groups that were asked for. As many as [`Ip`] lets anybody join.
+/// The groups that were asked for, which are at most as many as [`Ip`] allows.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// By whom: a bit for each TS.
+    /// The TSs that asked for each group, a bit each.
     groups: BTreeMap<Addr, u8>,
 }
 
 impl Members {
-    /// TS `from` (below 8) joins or leaves. `false`: there is no such group, or there are too many.
+    /// Lets TS `from` (below 8) join or leave a group. Returns `false` if `Ip` does not let the group be
+    /// joined: it is no valid group, or there are too many.
     pub(crate) fn change(&mut self, now: Instant, ip: &mut Ip, from: u8, group: Addr, joins: bool) -> bool {
         let bit = 1 << from;
         let known = self.groups.get(&group).copied().unwrap_or(0);
@@ -33,7 +34,7 @@ impl Members {
         true
     }
 
-    /// TS `from` is another one, and has not asked for anything.
+    /// Removes TS `from` from all groups, because a new incarnation of it has not asked for any.
     pub(crate) fn forget(&mut self, now: Instant, ip: &mut Ip, from: u8) {
         let groups: Vec<Addr> =
             self.groups.iter().filter(|(_, by)| *by & 1 << from != 0).map(|(group, _)| *group).collect();

@@ -1,5 +1,5 @@
-//! How is what an IP server knows of the network put into a message, and taken out of one? The moment until
-//! which an address is tried out is the IP server's own business, and gets lost.
+//! Converts what an IP server knows of the network to a message and back. The moment until which an address
+//! is tested concerns only the IP server, and is not kept.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ pub(crate) fn encode(told: &Told) -> Box<NetworkNews> {
     Box::new(NetworkNews { network, routers: told.routers.clone(), mtu_v6: told.mtu_v6, hop_limit: told.hop_limit })
 }
 
-/// What it says is judged by who takes it.
+/// Converts a message; its receiver has to judge the values.
 pub(crate) fn decode(news: &NetworkNews) -> Told {
     Told {
         v4: news.network.v4.map(v4_address),

@@ -1,4 +1,4 @@
-//! What does an IP server do with a frame from the link, and with one from a transport server (TS)?
+//! The IP server: handles frames from the link, and those from transport servers (TS).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,20 +16,20 @@ use crate::members::Members;
 use crate::news;
 use crate::waiting::{Kept, Waiting};
 
-/// Who an IP server is.
+/// The configuration of an IP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its number among the IP servers.
+    /// The number of this server among the IP servers.
     pub number: u8,
-    /// How many of them there are.
+    /// The number of IP servers.
     pub servers: u8,
-    /// How many TSs there are, at least as many as IP servers.
+    /// The number of TSs, at least that of IP servers.
     pub replicas: u8,
-    /// Its incarnation.
+    /// The incarnation of this server.
     pub epoch: Epoch,
 }
 
-/// Somebody who is told something.
+/// The receiver or sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
     /// The TS with this number.
@@ -38,87 +38,88 @@ pub enum Party {
     Sibling(u8),
 }
 
-/// Where things go: the link, the rings.
+/// The outputs of an IP server: the link and the rings.
 pub trait Egress {
-    /// Sends a frame (from the Ethernet header on) over the link. `false`: it is full, and is offered the
-    /// frame again.
+    /// Sends a frame, which starts at the Ethernet header, over the link. Returns `false` if the link is
+    /// full; the frame is offered again later then.
     fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool;
 
-    /// Gives a packet that was checked, as a frame, to the TS that owns the flow. `tuple`: as its receiver
-    /// sees it. What a TS does not take is kept, or lost, as by a link server.
+    /// Gives a checked packet, as a frame, to the TS that owns the flow. `tuple` is as the packet's receiver
+    /// sees it. A frame that a TS does not take is kept or lost, as by a link server.
     fn deliver(&mut self, tuple: &FourTuple, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]);
 
-    /// Tells somebody something. `false`: his ring is full.
+    /// Sends a message. Returns `false` if the ring is full.
     fn tell(&mut self, to: Party, message: &IpMessage) -> bool;
 }
 
-/// One IP server: all of IP, for the TSs that it serves and the packets that it is given.
+/// An IP server: all of IP, for the TSs that it serves and the packets that it is given.
 ///
-/// A round of its owner: [`IpServer::handle_frame`] for each frame of the link; [`IpServer::transmit`] for
-/// each frame of a TS, as long as it is not [crowded](IpServer::is_crowded); [`IpServer::handle_message`];
-/// [`IpServer::handle_timeout`]; [`IpServer::flush`].
+/// In each round its owner calls [`IpServer::handle_frame`] for each frame of the link;
+/// [`IpServer::transmit`] for each frame of a TS, as long as the server is not
+/// [crowded](IpServer::is_crowded); [`IpServer::handle_message`]; [`IpServer::handle_timeout`]; and
+/// [`IpServer::flush`].
 ///
-/// Survives no crash. A new incarnation starts as [`Ip`] does, tells its TSs what it knows, and is told which
-/// groups they want; packets that waited for a neighbour are lost, as on a wire.
+/// Its state does not survive a crash. A new incarnation starts as [`Ip`] does, tells its TSs what it knows,
+/// and is told which groups they want; packets that waited for a neighbour are lost, as on a wire.
 #[derive(Debug)]
 pub struct IpServer {
     config: Config,
     ip: Ip,
-    /// For their neighbours.
+    /// The frames that wait until their neighbour's station is known.
     waiting: Waiting,
-    /// For which generation of `ip` they were looked at.
+    /// The neighbour generation of `ip` for which `waiting` was last examined.
     settled: u64,
     /// Frames that the link did not take.
     leaving: VecDeque<([u8; vnet::HEADER_LEN], Vec<u8>)>,
-    /// What IP itself has to say, if the link was full.
+    /// Frames of IP itself that the link has not taken yet.
     said: VecDeque<([u8; vnet::HEADER_LEN], Vec<u8>)>,
     members: Members,
-    /// TSs, by number.
+    /// The TSs, by number.
     clients: [Partner; REPLICAS_MAX],
-    /// Other IP servers, by number.
+    /// The other IP servers, by number.
     siblings: [Partner; REPLICAS_MAX],
     told: Told,
-    /// Grows whenever `told` changes.
+    /// The version of `told`, which grows with every change.
     version: u64,
-    /// For which generation of `ip` it was made.
+    /// The neighbour generation of `ip` for which `told` was made.
     made_for: u64,
-    /// What is told once, and may get lost.
+    /// Messages that are sent once, and may get lost.
     outbox: VecDeque<(Party, IpBody)>,
     counts: Counts,
 }
 
-/// Somebody, as far as he is known.
+/// What is known of a TS or of another IP server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Partner {
-    /// His incarnation, once he has said something.
+    /// Its incarnation, once it has sent something.
     epoch: Epoch,
-    /// Which version of the network he was told.
+    /// The version of the network that it was last told.
     told: u64,
 }
 
-/// What an IP server counts itself.
+/// The counters of an IP server besides those of [`Ip`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages that made sense.
+    /// Messages received from known incarnations.
     pub received: u64,
-    /// Messages told.
+    /// Messages sent.
     pub sent: u64,
-    /// Messages that made no sense, or came from somebody who is gone.
+    /// Messages that were invalid, or came from an ended incarnation.
     pub bad: u64,
     /// Frames of TSs given up because their neighbour was not found, or too many waited for it.
     pub unresolved: u64,
-    /// Frames of TSs that may not leave: no packets, or not from an address of ours.
+    /// Frames of TSs that may not leave: they contain no packet, or one that is not from an address of ours.
     pub refused: u64,
 }
 
-/// What is told once and has to wait, at most.
+/// The most messages that wait to be sent once.
 const OUTBOX_MAX: usize = 256;
 const SAID_MAX: usize = 256;
 const MAC_LEN: usize = 6;
 const NO_OFFLOAD: [u8; vnet::HEADER_LEN] = [0; vnet::HEADER_LEN];
 
 impl IpServer {
-    /// A server with `ip`, which is whole. Nobody has been told anything yet.
+    /// Creates a server with `ip`, which is whole. Nothing has been told to TSs and other IP servers yet.
     pub fn new(config: Config, ip: Ip) -> IpServer {
         IpServer {
             waiting: Waiting::default(),
@@ -138,7 +139,7 @@ impl IpServer {
         }
     }
 
-    /// A frame has come from the link, with its virtio-net header. Never panics, whatever the bytes are.
+    /// Handles a frame of the link, with its virtio-net header. Never panics, whatever the bytes are.
     pub fn handle_frame(
         &mut self,
         now: Instant,
@@ -164,7 +165,7 @@ impl IpServer {
         };
         let (tuple, checksum) = match self.ip.handle_frame(now, Link::Outside, frame, offload) {
             Received::Tcp { src, dst, segment, checksum, .. } => {
-                // A segment without ports is nobody's.
+                // A segment without ports belongs to no flow.
                 let &[a, b, c, d, ..] = segment else { return };
                 let (src_port, dst_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
                 (FourTuple { local: Endpoint::at(dst, dst_port), remote: Endpoint::at(src, src_port) }, checksum)
@@ -175,14 +176,14 @@ impl IpServer {
         };
         let mut vnet = *vnet;
         if checksum == ChecksumState::Verified && !header.needs_csum() {
-            // What was compared once is not compared again.
+            // A checksum that was verified once need not be verified again.
             vnet[0] |= vnet::DATA_VALID;
         }
         egress.deliver(&tuple, &vnet, frame);
     }
 
-    /// A TS sends a frame (from the Ethernet header on): its station is filled in, unless it has one, as
-    /// answers to a station have.
+    /// Sends a frame of TS `from`, which starts at the Ethernet header. The destination station is filled in,
+    /// unless there is one, as in an answer to a station.
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -213,17 +214,17 @@ impl IpServer {
                 self.counts.unresolved += self.waiting.keep(hop, kept);
             }
             Some(Route::Unreachable) => self.give_up(from, src, dst, frame),
-            // It has become ours meanwhile.
+            // The address has become ours meanwhile.
             Some(Route::Local) => self.counts.refused += 1,
         }
     }
 
-    /// Whether the link takes no more: no frames of TSs should be taken from their rings for now.
+    /// Returns whether the link takes no more, so that no frames should be taken from the rings of TSs.
     pub fn is_crowded(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Takes what a TS, or another IP server, says.
+    /// Handles a message of a TS or of another IP server.
     pub fn handle_message(&mut self, now: Instant, from: Party, message: &IpMessage) {
         let partner = match from {
             Party::Transport(number) => self.clients.get_mut(usize::from(number)),
@@ -269,20 +270,20 @@ impl IpServer {
         }
     }
 
-    /// Does what is due.
+    /// Runs the timers of IP that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.ip.next_timeout().is_some_and(|due| due <= now) {
             self.ip.handle_timeout(now);
         }
     }
 
-    /// Sends and tells what there is.
+    /// Sends all waiting frames and messages.
     pub fn flush(&mut self, now: Instant, egress: &mut impl Egress) {
         self.settle(now, egress);
-        // First what IP itself has to say: an answer to who asks for our station that gets lost costs a
-        // second.
+        // The frames of IP itself come first: a lost answer to a neighbour that asks for our station costs it
+        // a second.
         while let Some(frame) = self.ip.poll_frame() {
-            // What is more gets lost, as in a busy network.
+            // The frames beyond this limit are lost, as in a busy network.
             if frame.link == Link::Outside && self.said.len() < SAID_MAX {
                 self.said.push_back((NO_OFFLOAD, frame.bytes));
             }
@@ -296,39 +297,39 @@ impl IpServer {
             }
         }
         while self.ip.poll_unreachable().is_some() {
-            // Whom it concerns waits, and is told when its packet is given up.
+            // The TS concerned is told when its waiting packet is given up.
         }
         self.gather_news();
         self.tell(egress);
     }
 
-    /// When the next round is due even if nothing comes. What waits for a full link or ring is tried again by
-    /// the owner: see [`IpServer::has_work`].
+    /// Returns when the next round is due even if nothing arrives. The owner repeats the round for what waits
+    /// for a full link or ring: see [`IpServer::has_work`].
     pub fn next_timeout(&self) -> Option<Instant> {
         self.ip.next_timeout()
     }
 
-    /// Whether something waits for room in a ring, or on the link.
+    /// Returns whether something waits for room in a ring, or on the link.
     pub fn has_work(&self) -> bool {
         self.is_crowded() || !self.said.is_empty() || !self.outbox.is_empty() || self.untold().next().is_some()
     }
 
-    /// All of IP.
+    /// Returns all of IP.
     pub fn ip(&self) -> &Ip {
         &self.ip
     }
 
-    /// See [`IpServer::ip`].
+    /// Returns all of IP, for changes.
     pub fn ip_mut(&mut self) -> &mut Ip {
         &mut self.ip
     }
 
-    /// What was counted so far, besides what [`Ip`] counts.
+    /// Returns the counters so far, besides those of [`Ip`].
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What waited for neighbours that are known now leaves, or is given up.
+    /// Sends or gives up the frames that waited for neighbours about which IP has decided.
     fn settle(&mut self, now: Instant, egress: &mut impl Egress) {
         let generation = self.ip.neighbour_generation();
         if core::mem::replace(&mut self.settled, generation) == generation || self.waiting.is_empty() {
@@ -337,7 +338,7 @@ impl IpServer {
         let ip = &mut self.ip;
         for kept in self.waiting.take(|dst| ip.route(now, dst) != Route::Resolving) {
             let Kept { from, vnet, mut bytes, .. } = kept;
-            // Its address may be gone as well.
+            // The frame's own address may be gone as well.
             self.transmit(now, from, &vnet, &mut bytes, egress);
         }
     }
@@ -356,7 +357,7 @@ impl IpServer {
         }
     }
 
-    /// A packet to `dst` is lost, and its TS should not send more.
+    /// Counts a packet to `dst` as lost, and tells its TS not to send more.
     fn give_up(&mut self, from: u8, src: Addr, dst: Addr, frame: &[u8]) {
         self.counts.unresolved += 1;
         let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
@@ -378,7 +379,7 @@ impl IpServer {
         }
     }
 
-    /// What the other IP servers, and the TSs, should know.
+    /// Collects what the other IP servers and the TSs should be told.
     fn gather_news(&mut self) {
         while let Some(NeighbourUpdate { addr, mac, basis }) = self.ip.poll_neighbour() {
             let learned = basis == Basis::Learned;
@@ -404,8 +405,8 @@ impl IpServer {
         }
     }
 
-    /// Who has not been told the network as it is: TSs that are served here and, by the one that asks for the
-    /// IPv4 address, other IP servers.
+    /// Returns the partners that have not been told the present state of the network: TSs that are served
+    /// here and, if this server asks for the IPv4 address, other IP servers.
     fn untold(&self) -> impl Iterator<Item = Party> + use<> {
         let Config { number, servers, replicas, .. } = self.config;
         let (clients, siblings, version) = (self.clients, self.siblings, self.version);
@@ -435,13 +436,13 @@ impl IpServer {
             }
         }
         while let Some((to, body)) = self.outbox.pop_front() {
-            // What a full ring does not take is lost; its doc says who is harmed.
+            // A message that a full ring does not take is lost; the doc of the message says what that costs.
             self.counts.sent += u64::from(egress.tell(to, &IpMessage { epoch, body }));
         }
     }
 }
 
-/// Source and destination of an IP packet in a frame.
+/// Returns source and destination of an IP packet in a frame.
 fn addresses(frame: &[u8]) -> Option<(Addr, Addr)> {
     let (header, at) = ethernet::parse(frame).ok()?;
     let packet = frame.get(at..)?;

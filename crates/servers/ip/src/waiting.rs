@@ -1,5 +1,5 @@
-//! Which packets wait until their neighbour is found? RFC 1122 §2.3.2.2 wants at least one kept for each;
-//! here, as on Linux, it is so many octets.
+//! Keeps packets until their neighbour is found. RFC 1122 §2.3.2.2 wants at least one kept for each
+//! neighbour; here, as on Linux, the limit is a number of octets.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -10,15 +10,15 @@ use atoll_wire::vnet;
 /// A frame of a transport server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// Whose it is.
+    /// The number of the transport server.
     pub(crate) from: u8,
     pub(crate) dst: Addr,
     pub(crate) vnet: [u8; vnet::HEADER_LEN],
-    /// From the Ethernet header on.
+    /// The frame, from the Ethernet header on.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Frames by the neighbour that they wait for, in the order in which they came.
+/// The waiting frames, by the neighbour that they wait for, in the order in which they came.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     by_hop: BTreeMap<Addr, Queue>,
@@ -32,8 +32,8 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Keeps a frame for the neighbour `hop`. Returns how many were given up for it: the oldest for the same
-    /// neighbour go first; if all that is kept is too much, it does itself.
+    /// Keeps a frame for the neighbour `hop`. Returns how many frames were given up for it: the oldest ones
+    /// of the same neighbour or, if too much is kept in all, the new frame itself.
     pub(crate) fn keep(&mut self, hop: Addr, kept: Kept) -> u64 {
         let size = kept.size();
         if self.size + size > SIZE_MAX {
@@ -58,8 +58,8 @@ impl Waiting {
         self.by_hop.is_empty()
     }
 
-    /// Gives up the frames for every neighbour about which `is_settled` says so, asked by the destination of
-    /// one of them.
+    /// Removes and returns the frames for every neighbour for which `is_settled` returns true. Its argument
+    /// is the destination of one of the frames.
     pub(crate) fn take(&mut self, mut is_settled: impl FnMut(Addr) -> bool) -> Vec<Kept> {
         let mut taken = Vec::new();
         let size = &mut self.size;
@@ -81,11 +81,11 @@ impl Kept {
     }
 }
 
-/// For one neighbour: Linux's `unres_qlen_bytes`.
+/// The octets kept for one neighbour, as Linux's `unres_qlen_bytes`.
 const HOP_SIZE_MAX: usize = 212_992;
-/// In all.
+/// The octets kept in all.
 const SIZE_MAX: usize = 4 << 20;
-/// What a frame takes beside its octets, about.
+/// The octets that a frame takes beside its own, approximately.
 const OVERHEAD: usize = 128;
 
 #[cfg(test)]

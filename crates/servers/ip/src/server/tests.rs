@@ -17,15 +17,15 @@ const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const GROUP: Addr = Addr::v4(0xe001_0203);
 const VNET: [u8; vnet::HEADER_LEN] = NO_OFFLOAD;
 
-/// What left.
+/// What the server has sent.
 #[derive(Default)]
 struct Out {
     sent: Vec<Vec<u8>>,
-    /// Frames that the link still takes; `None`: all.
+    /// The number of frames that the link still takes; `None` means any number.
     room: Option<usize>,
     delivered: Vec<(FourTuple, u8, Vec<u8>)>,
     told: Vec<(Party, IpBody)>,
-    /// Who takes no messages.
+    /// The partner whose ring is full.
     deaf: Option<Party>,
 }
 
@@ -98,14 +98,14 @@ impl Bench {
         frame[12..14] == EtherType::ARP.0.to_be_bytes()
     }
 
-    /// What left that is no ARP: hardware destination, and first octet of the text.
+    /// Returns what was sent except ARP: hardware destination, and first octet of the text.
     fn datagrams(&mut self) -> Vec<(Mac, u8)> {
         let frames = core::mem::take(&mut self.out.sent).into_iter().filter(|frame| !Bench::is_arp(frame));
         frames.map(|frame| (Mac(*frame.first_chunk().unwrap()), frame[42])).collect()
     }
 }
 
-/// A datagram of a TS, as its half writes it.
+/// Returns a datagram of a TS, as its half of IP writes it.
 fn outgoing(src: u32, dst: u32, text: u8) -> Vec<u8> {
     let config = atoll_ip::Config { apart: true, ..atoll_ip::Config::new(MAC_US, US, 24) };
     let mut half = Ip::new(config, 1, Instant::ZERO).unwrap();
@@ -126,7 +126,7 @@ fn outgoing(src: u32, dst: u32, text: u8) -> Vec<u8> {
     bytes
 }
 
-/// A packet of the peer.
+/// Returns a packet of the peer.
 fn incoming(protocol: Protocol, payload: &[u8], change: impl FnOnce(&mut ipv4::Header)) -> Vec<u8> {
     let mut bytes = vec![0; 34];
     let at = ethernet::emit(&ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::IPV4 }, &mut bytes);
@@ -151,7 +151,7 @@ fn answer() -> Vec<u8> {
     arp_of_peer(Operation::Reply)
 }
 
-/// The peer asks for our station, or says where it is itself.
+/// Returns an ARP packet in which the peer asks for our station, or says where it is itself.
 fn arp_of_peer(operation: Operation) -> Vec<u8> {
     let mut bytes = vec![0; 42];
     let at = ethernet::emit(&ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::ARP }, &mut bytes);
@@ -160,7 +160,7 @@ fn arp_of_peer(operation: Operation) -> Vec<u8> {
     bytes
 }
 
-/// A segment that found nobody.
+/// Returns the message about a segment whose neighbour was not found.
 fn nobody(local: u32, remote: u32) -> IpBody {
     IpBody::Unreachable { protocol: 6, local: Endpoint::new(local, 53), remote: Endpoint::new(remote, 4000), seq: 7 }
 }
@@ -198,7 +198,7 @@ fn who_has_no_neighbour_is_told() {
     assert_eq!(bench.out.told, [news], "once for all three");
     assert_eq!(bench.server.counts().unresolved, 3);
     assert!(bench.datagrams().is_empty());
-    // Nowhere at all: there is no gateway.
+    // There is no gateway, so the destination is unreachable.
     bench.out.told.clear();
     bench.transmit(1, &outgoing(US, 0x0808_0808, 9));
     assert_eq!(bench.out.told, [(Party::Transport(1), lost(0x0808_0808))]);
@@ -239,7 +239,8 @@ fn what_is_for_a_transport_is_checked_and_passed_on() {
     let tuple = FourTuple { local: Endpoint::new(US, 53), remote: Endpoint::new(PEER, 4000) };
     assert_eq!(bench.out.delivered, [(tuple, vnet::DATA_VALID, frame.clone())]);
 
-    // What says that its checksum is to be completed still says so: whoever passes it on has to.
+    // A frame whose checksum is to be completed is passed on as such: the next one to pass it on completes
+    // it.
     let mut partial = VNET;
     partial[0] = vnet::NEEDS_CSUM;
     bench.server.handle_frame(bench.now, &partial, &frame, &mut bench.out);
@@ -310,7 +311,7 @@ fn a_full_link_gets_everything_later_in_order() {
     assert_eq!(bench.datagrams(), [1, 2, 3].map(|n| (MAC_PEER, n)));
 }
 
-/// Otherwise who sends much would make a machine unreachable for a second at a time.
+/// Otherwise a TS that sends much would make a machine unreachable for a second at a time.
 #[test]
 fn who_asks_for_our_station_is_answered_first_when_a_full_link_has_room() {
     let mut bench = bench();
@@ -348,7 +349,7 @@ fn transport_servers_are_told_the_network_and_every_change() {
     assert_eq!(networks(&mut bench), [(Party::Transport(3), None)]);
     assert!(!bench.server.has_work());
 
-    // What the IP server that asks for the address has told.
+    // This is what the IP server that asks for the address has told.
     let told = Told { v4: Some(V4Address::new(US, 24)), ..bench.server.ip().told() };
     bench.say(Party::Sibling(0), 1, IpBody::Network(news::encode(&told)));
     assert_eq!(networks(&mut bench), [1, 3].map(|n| (Party::Transport(n), Some(US))));
@@ -421,7 +422,7 @@ fn what_gets_on_at_a_transport_spares_its_neighbour_questions_and_settles_no_con
         assert!(!bench.out.sent.iter().any(|frame| Bench::is_arp(frame)), "second {second}");
         assert_eq!(bench.datagrams(), [(MAC_PEER, 1)]);
     }
-    // The peer has another station, and the old one is silent, whatever a transport says.
+    // The peer has another station, and the old one is silent, whatever a transport server says.
     let moved = Mac([2, 0, 0, 0, 0, 3]);
     let mut question = answer();
     question[..6].copy_from_slice(&[0xff; 6]);
@@ -442,7 +443,7 @@ fn after_either_has_ended_both_know_again_what_counts() {
     let half_config = atoll_ip::Config { apart: true, dhcp: true, ..atoll_ip::Config::new(MAC_US, US, 24) };
     let half = || Ip::new(half_config.clone(), 3, Instant::ZERO).unwrap();
     let server_of = |epoch| bench_of(Config { epoch: Epoch(epoch), ..config() }, atoll_ip::Config::new(MAC_US, US, 24));
-    // Until nobody has anything to say.
+    // This runs until neither side has anything to say.
     let talk = |bench: &mut Bench, client: &mut Client, half: &mut Ip| {
         for _ in 0..4 {
             let mut said = Vec::new();
