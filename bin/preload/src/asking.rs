@@ -1,4 +1,4 @@
-//! How do calls wait for the answers of the naive accept? P4's baseline: see [`atoll_sockets::asking`].
+//! Waits for the answers of the naive accept, P4's baseline: see [`atoll_sockets::asking`].
 
 use atoll_base::Duration;
 use atoll_sockets::{Errno, Failure};
@@ -7,11 +7,11 @@ use crate::lock::STATE;
 use crate::state::State;
 use crate::wait::block;
 
-/// How long an answer may take. One that never comes is taken for "none".
+/// The time that an answer may take. One that never comes counts as "none".
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Poll, select or epoll: asks whether connections wait for the listeners among `objects` and those that
-/// epoll instances watch, and waits for the answers.
+/// Asks whether connections wait for the listeners among `objects` and those that epoll instances watch, and
+/// waits for the answers. It is called by poll, select and epoll.
 pub fn look(objects: &[u32]) -> Result<(), Errno> {
     let listeners = STATE.with(|state| state.client.ask_whether_waiting(objects));
     for object in listeners {
@@ -28,7 +28,7 @@ pub fn look(objects: &[u32]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A call does not wait any longer: what it has asked may be asked again.
+/// Lets a listener be asked about again, because no call waits for its answer any longer.
 pub fn give_up_unanswered(object: u32) {
     STATE.with(|state| {
         if let Some(listener) = state.client.listener_mut(object)

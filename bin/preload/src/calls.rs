@@ -1,5 +1,5 @@
-//! How do sockets come into being, listen, connect, and go? One function for each call; errors are errno
-//! values.
+//! Calls that create, bind, connect, listen, accept and close sockets, one function for each. Errors are
+//! errno values.
 
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
@@ -19,11 +19,11 @@ use crate::state::{State, asks};
 use crate::wait::block;
 use crate::{asking, epoll, stats, table};
 
-/// Deadline of a command that is answered: a replica that takes longer is not there.
+/// The time that a replica has to answer a command; one that takes longer counts as gone.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// socket(2): a kernel socket that an Atoll socket may take the place of. Fails only where the program must
-/// run on Atoll.
+/// Puts an Atoll socket in the place of the kernel socket `fd`, if the stack can be joined: socket(2). Fails
+/// only if the program must run on Atoll.
 pub fn socket(fd: i32, protocol: Protocol, v6: bool, nonblocking: bool, close_on_exec: bool) -> Result<(), Errno> {
     STATE.with(|state| {
         if state.join() {
@@ -53,7 +53,7 @@ pub fn to_kernel(object: u32) {
     });
 }
 
-/// Waits for the answer under a token of the client's.
+/// Waits for the answer to the command with this token of the client's.
 pub fn answer(token: u32) -> Result<Answer, Errno> {
     let answer = wait_for_answer(token);
     STATE.with(|state| state.client.answered(token));
@@ -64,15 +64,15 @@ fn wait_for_answer(token: u32) -> Result<Answer, Errno> {
     loop {
         match block(None, Some(REPLY_TIMEOUT), |state| state.client.poll_answer(token)) {
             Err(Errno::EINTR) => {}
-            // The deadline has passed: nobody there keeps the ports of the stack.
+            // The deadline has passed: there is no replica that keeps the ports of the stack.
             Err(Errno::EAGAIN) => return Err(Errno::ENETDOWN),
             answer => return answer,
         }
     }
 }
 
-/// What the authority of a port wants to see of the user that asks for it: the one that has made the socket,
-/// if that was another, and the one that asks now.
+/// Returns the passes that the authority of a port needs about the user that asks for it: the one that has
+/// made the socket, if that was another, and the one that asks now.
 fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
     let (protocol, made_by) = STATE.with(|state| {
         let socket = state.client.socket(object).ok_or(Errno::EBADF)?;
@@ -82,7 +82,7 @@ fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
     Ok(made_by.into_iter().chain([now]).map(|(pass, seal)| Command::Pass { pass, seal }).collect())
 }
 
-/// bind(2) to an address of the stack.
+/// Binds a socket to an address of the stack: bind(2).
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     let binding = STATE.with(|state| state.client.start_binding(object, local))?;
     let ask = |passes: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, passes))?);
@@ -126,7 +126,7 @@ pub fn listen_again(object: u32) -> Result<(), Errno> {
     }
 }
 
-/// listen(2).
+/// Makes a socket listen: listen(2).
 pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
     if let Some(any) = STATE.with(|state| state.client.address_to_listen(object))? {
         bind(object, any)?;
@@ -154,7 +154,7 @@ pub struct Accepted {
     pub v6: bool,
 }
 
-/// accept4(2).
+/// Accepts a connection: accept4(2).
 pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
     let _call = stats::Call::new(stats::ACCEPT);
     if asks() {
@@ -186,7 +186,7 @@ pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
     }
 }
 
-/// The naive accept (P4): asks for a connection and waits for the answer. Every call does.
+/// Accepts a connection in the naive way (P4): every call asks for one and waits for the answer.
 fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
     let mut tried = 0;
     let (waits, timeout) = STATE.with(|state| {
@@ -233,7 +233,7 @@ fn accept_one(
     close_on_exec: bool,
 ) -> Result<Accepted, Failure> {
     state.client.check_listening(object)?;
-    // Before anything is claimed: without a number the connection stays where it is.
+    // This comes before anything is claimed: without a number the connection stays where it is.
     state.reserved.refill(listener)?;
     let number = state.client.accept(object, nonblocking)?;
     let fd = state.reserved.take().ok_or(Errno::EMFILE)?;
@@ -242,7 +242,7 @@ fn accept_one(
     Ok(Accepted { fd, remote: socket.remote, v6: socket.v6 })
 }
 
-/// close(2) of one descriptor of an object. Returns whether the kernel's descriptor is to be closed too.
+/// Closes one descriptor of an object: close(2). Returns whether the kernel's descriptor is to be closed too.
 pub fn close(fd: i32, object: u32) -> bool {
     let _call = stats::Call::new(stats::CLOSE);
     let linger = STATE.with(|state| {
@@ -277,7 +277,7 @@ fn close_now(state: &mut State, fd: i32, object: u32) -> bool {
     !is_kept
 }
 
-/// SO_LINGER with a time: waits until the peer has acknowledged everything, FIN included.
+/// Waits until the peer has acknowledged everything, FIN included: SO_LINGER with a time in `seconds`.
 fn linger_on(object: u32, seconds: u32) {
     STATE.with(|state| {
         if state.client.is_nonblocking(object) {
@@ -300,7 +300,7 @@ fn linger_on(object: u32, seconds: u32) {
     });
 }
 
-/// connect(2) to an address that the stack reaches.
+/// Connects a socket to an address that the stack reaches: connect(2).
 pub fn connect(object: u32, remote: Endpoint) -> Result<(), Errno> {
     let _call = stats::Call::new(stats::CONNECT);
     let is_udp = STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
@@ -351,7 +351,7 @@ pub fn await_connection(object: u32) -> Result<(), Errno> {
     result.map_err(|errno| if errno == Errno::EAGAIN { Errno::EINPROGRESS } else { errno })
 }
 
-/// shutdown(2).
+/// Shuts down one or both directions of a connection: shutdown(2).
 pub fn shutdown(object: u32, how: i32) -> Result<(), Errno> {
     let _call = stats::Call::new(stats::OTHER);
     let (receive, send) = match how {

@@ -1,9 +1,9 @@
-//! What does a process leave to its child, or to the program that takes its place?
+//! Prepares what a process leaves to its child, or to the program that takes its place.
 //!
 //! Before fork(2) or execve(2) the process prepares everything for the next one, while it still holds the
-//! sockets itself: a connection to the supervisor that will stand for the next process, a session of the next
-//! process's own with all bound ports and listeners registered in it, and membership in each session that has
-//! open connections, marked as a holder of each. So nothing can end in between, whatever the process closes
+//! sockets itself: a connection to the supervisor that will stand for the next process; a session of the next
+//! process's own, in which all bound ports and listeners are registered; and membership in each session that
+//! has open connections, as a holder of each. So nothing can end in between, whatever the process closes
 //! afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,11 @@ use atoll_sockets::options::Name;
 use crate::control::{CONTROL, Control, Joined, Reason};
 use crate::state::{State, own};
 
-/// How long a replica may take to register a listener of the next process.
+/// The time that a replica has to register a listener of the next process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Says, once, why sockets cannot be inherited: the user may have become one who is not let in.
+/// Writes once to standard error why sockets cannot be inherited: the process may have changed to a user
+/// without access.
 fn say_why(reason: Reason) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -30,21 +31,21 @@ fn say_why(reason: Reason) {
     }
 }
 
-/// What is prepared.
+/// What is prepared for the next process.
 #[derive(Debug)]
 pub struct ChildState {
     pub control: Control,
     /// The next process's own session.
     pub own: Joined,
-    /// Sessions that it joins: their index here, and how the next process sees them.
+    /// The sessions that the next process joins: the index of each here, and the next process's view of it.
     pub joined: Vec<(usize, Joined)>,
-    /// The slots that it holds.
+    /// The slots that the next process holds.
     places: Vec<Place>,
 }
 
 impl ChildState {
-    /// Prepares for a next process that gets `objects`. `keep`: it gets them over exec, so it needs the
-    /// descriptors. `None`: the supervisor does not play along.
+    /// Prepares for a next process that gets `objects`. `keep` says that it gets them over exec, and so needs
+    /// the descriptors. Returns `None` if the supervisor refuses or cannot be reached.
     pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<ChildState> {
         let joined = state.connect_another().and_then(|control| {
             let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
@@ -70,7 +71,7 @@ impl ChildState {
         Some(child_state)
     }
 
-    /// Makes the next process a holder of a slot.
+    /// Makes the next process a holder of a slot. Returns whether that succeeded.
     fn hold(&mut self, state: &mut State, place: Place, keep: bool) -> bool {
         let Some(session) = state.client.sessions().get(place.session) else { return false };
         let member = match self.joined.iter().find(|(index, _)| *index == place.session) {
@@ -115,7 +116,8 @@ impl ChildState {
         }
     }
 
-    /// Sends a command from the next process's session, and waits for the answer there.
+    /// Sends a command from the next process's session, and waits for the answer there. Returns whether the
+    /// command succeeded.
     fn ask(&mut self, state: &State, replica: usize, token: u32, command: &Command) -> bool {
         self.own.session.push(replica, command);
         let deadline = state.now() + ANSWER_TIMEOUT;
@@ -141,7 +143,7 @@ impl ChildState {
         }
     }
 
-    /// There will be no next process.
+    /// Removes the next process as a holder, because there will be none.
     pub fn disown(self, state: &State) {
         for place in &self.places {
             let joined = self.joined.iter().find(|(index, _)| *index == place.session);
@@ -151,12 +153,13 @@ impl ChildState {
         }
     }
 
-    /// Where the next process has a session of this process in its own list.
+    /// Returns the index, in the next process's list of sessions, of a session of this process.
     pub fn index_of(&self, session: usize) -> Option<usize> {
         self.joined.iter().position(|(index, _)| *index == session).map(|at| at + 1)
     }
 
-    /// The child of a fork takes its place: everything of the parent that it does not share is dropped.
+    /// Makes the child of a fork the prepared process: everything of the parent that it does not share is
+    /// dropped.
     pub fn take_over(self, state: &mut State) {
         CONTROL.with(|own| *own = Some(self.control));
         let joined = self.joined.into_iter().map(|(index, joined)| (index, joined.session)).collect();

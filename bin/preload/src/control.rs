@@ -1,5 +1,5 @@
-//! How does this process speak with the supervisor, and join a stack? Over one connection, which stands for
-//! the process.
+//! The connection between this process and the supervisor, which stands for the process and lets it join a
+//! stack.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -20,15 +20,15 @@ use crate::platform::Session;
 use crate::settings::settings;
 use crate::table::Internal;
 
-/// How long the supervisor may take to answer.
+/// The time that the supervisor has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What writes a memory of a session.
+/// Who writes to a memory of a session.
 #[derive(Clone, Copy)]
 enum Written {
-    /// The supervisor or a replica, alone.
+    /// Only the supervisor or a replica writes to it.
     ByStack,
-    /// Other processes of the session as well: the memory has to be sealed.
+    /// Other processes of the session write to it, too: the memory has to be sealed.
     ByFamily,
 }
 
@@ -41,17 +41,17 @@ pub struct Joined {
     kept: Vec<Internal>,
 }
 
-/// Why a process has no session.
+/// The reason why a process has no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The supervisor says so.
+    /// The supervisor has refused it.
     Refused(Refusal),
-    /// It cannot be reached, or does not answer: the number of a system call's error.
+    /// The supervisor cannot be reached, or does not answer: the errno of a system call.
     Unreachable(i32),
 }
 
 impl Reason {
-    /// What socket(2) fails with where it must not fall back on the kernel.
+    /// Returns the errno with which socket(2) fails if it must not fall back on the kernel.
     pub fn errno(self) -> Errno {
         match self {
             Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => Errno(libc::EACCES),
@@ -88,10 +88,10 @@ impl From<std::io::Error> for Reason {
 /// The connection that stands for this process at the supervisor, once it has joined.
 ///
 /// It has a lock of its own, so that other threads use their sockets while one waits for the supervisor.
-/// Where both are needed the state's lock is taken first.
+/// Where both locks are needed the state's is taken first.
 pub static CONTROL: FutexLock<Option<Control>> = FutexLock::new(None);
 
-/// Asks the supervisor over [`CONTROL`]; ENETDOWN if this process has not joined a stack.
+/// Asks the supervisor over [`CONTROL`]. Fails with ENETDOWN if this process has not joined a stack.
 pub fn ask_supervisor<R>(ask: impl FnOnce(&Control) -> Result<R, Reason>) -> Result<R, Errno> {
     CONTROL.with(|control| control.as_ref().map(ask)).ok_or(Errno::ENETDOWN)?.map_err(Reason::errno)
 }
@@ -108,29 +108,29 @@ impl Control {
         Ok(Control(Internal::new(OwnedFd::from(channel))))
     }
 
-    /// A connection that was inherited over exec.
+    /// Returns a connection that was inherited over exec.
     pub fn inherited(fd: Internal) -> Control {
         Control(fd)
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor of the connection.
     pub fn descriptor(&self) -> &Internal {
         &self.0
     }
 
-    /// A new session of this process' own.
+    /// Creates a session of this process's own.
     pub fn attach(&self) -> Result<Session, Reason> {
         Ok(self.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, false)?.session)
     }
 
-    /// Membership in a session that exists.
+    /// Joins a session that exists.
     pub fn join(&self, session: u32, key: u64) -> Result<Session, Reason> {
         let mut joined = self.ask(&Request::Join { session, key }, false)?.session;
         joined.shared = true;
         Ok(joined)
     }
 
-    /// Another connection to the same supervisor, for somebody who cannot see its socket's path.
+    /// Returns another connection to the same supervisor, for a process that cannot see its socket's path.
     pub fn another(&self) -> Result<Control, Reason> {
         match self.exchange(&Request::Connect)? {
             (Reply::Connected, mut fds) => {
@@ -143,8 +143,8 @@ impl Control {
         }
     }
 
-    /// What the supervisor says of whoever asks now for a socket: of the calling thread, if its user is its
-    /// own. With the seal.
+    /// Returns the supervisor's pass, with its seal, about the user of the calling thread, even if that
+    /// differs from the process's.
     pub fn vouch(&self, lease: u64, protocol: Protocol, port: u16) -> Result<(Pass, u64), Reason> {
         match self.exchange(&Request::Vouch { lease, protocol, port })? {
             (Reply::Vouched { pass, seal }, _) => Ok((pass, seal)),
@@ -152,7 +152,7 @@ impl Control {
         }
     }
 
-    /// A new session, or membership in one, to be passed on over exec.
+    /// Asks for a new session, or membership in one. `keep` keeps the descriptors, to pass them on over exec.
     pub fn ask(&self, request: &Request, keep: bool) -> Result<Joined, Reason> {
         let (reply, fds) = self.exchange(request)?;
         Joined::new(&reply, fds, keep).ok_or(Reason::Unreachable(libc::EPROTO))
@@ -163,7 +163,7 @@ impl Control {
         ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }))
     }
 
-    /// Asks for something, and returns what is answered if it is no refusal.
+    /// Sends a request. Returns the reply and its descriptors, or the refusal as an error.
     fn exchange(&self, request: &Request) -> Result<(Reply, impl Iterator<Item = Internal> + use<>), Reason> {
         let channel = self.channel();
         let mut number = [0; 8];
@@ -171,15 +171,14 @@ impl Control {
         let number = u64::from_ne_bytes(number) | 1;
         let mut packet = request.encode();
         set_token(&mut packet, number);
-        // Should that fail, a refusal has perhaps come before anything was asked, and the connection was
-        // closed.
+        // If this fails, the supervisor may have refused before it read anything, and closed the connection.
         let sent = channel.send_as_effective(&packet);
         loop {
             let (mut packet, mut fds) = ([0; 256], Vec::new());
             let mut received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
             if matches!(&received, Err(error) if error.raw_os_error() == Some(libc::ECONNRESET)) {
-                // A supervisor that refuses whoever connects has not read what was asked; what it has said
-                // comes behind this error.
+                // A supervisor that refuses the connection has not read the request; its refusal comes behind
+                // this error.
                 received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
             }
             let len = match received {
@@ -188,7 +187,7 @@ impl Control {
                 Err(error) => return Err(error.into()),
             };
             let fds = fds.into_iter().map(Internal::new);
-            // A supervisor that has taken over may answer a request of before a second time.
+            // A supervisor that has taken over may answer an earlier request a second time.
             if ![0, number].contains(&token(&packet[..len])) {
                 fds.for_each(drop);
                 continue;
@@ -203,8 +202,8 @@ impl Control {
 }
 
 impl Joined {
-    /// The session that a reply describes, from its descriptors in the order that [`Reply::Joined`] says.
-    /// `keep`: the descriptors are needed once more.
+    /// Maps the session that a reply describes, from its descriptors in the order of [`Reply::Joined`].
+    /// `keep` keeps the descriptors for later.
     pub fn new(reply: &Reply, mut fds: impl Iterator<Item = Internal>, keep: bool) -> Option<Joined> {
         let Reply::Joined { replicas: count, config, .. } = *reply else { return None };
         let mut kept = Vec::new();
@@ -231,7 +230,7 @@ impl Joined {
         Some(Joined { session, kept })
     }
 
-    /// All descriptors in the order of [`Reply::Joined`], if they were kept.
+    /// Returns all descriptors in the order of [`Reply::Joined`], if they were kept.
     pub fn descriptors(&self) -> impl Iterator<Item = &Internal> {
         let pages = self.kept.get(2..).unwrap_or_default().chunks(2);
         let of_replicas = pages.zip(self.session.replicas());

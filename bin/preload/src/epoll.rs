@@ -22,13 +22,14 @@ use crate::table::{self, Fd, lookup};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::{KernelSet, Waiter};
 
-/// How often the kernel's descriptors of a mixed set are looked at while Atoll's keep the program busy.
+/// The kernel's descriptors of a mixed set are examined after so many nanoseconds, or so many calls, while
+/// Atoll's keep the program busy.
 const KERNEL_EVERY: u64 = 50_000;
 const KERNEL_CALLS: u32 = 64;
-/// Data of the descriptor that interrupts threads that sleep in the kernel's instance.
+/// The data of the descriptor that interrupts threads that sleep in the kernel's instance.
 const INTERRUPT: u64 = 0xa701_1be1_1a70_11be;
 
-/// epoll_create1(2): an object beside a real instance.
+/// Creates an object beside the kernel's instance `fd`: epoll_create1(2).
 pub fn create(fd: i32, close_on_exec: bool) {
     STATE.with(|state| {
         if state.refused.is_some() || (state.client.own().is_none() && settings().socket.is_none()) {
@@ -40,16 +41,17 @@ pub fn create(fd: i32, close_on_exec: bool) {
     });
 }
 
-/// What a program wants of an interest list.
+/// The arguments of epoll_ctl(2).
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     pub op: i32,
-    /// The descriptor, and the events and data if there are any.
+    /// The descriptor; then the events and data, if there are any.
     pub fd: i32,
     pub event: Option<(u32, u64)>,
 }
 
-/// epoll_ctl(2) for an instance of Atoll's. `None`: the kernel is to be asked (as well).
+/// Changes the interest list of an instance of Atoll's: epoll_ctl(2). Returns `None` if the kernel is to be
+/// asked.
 pub fn control(epoll: u32, control: Control) -> Option<Result<(), Errno>> {
     let target = match lookup(control.fd) {
         Fd::Object(target) => target,
@@ -115,8 +117,8 @@ fn control_ours(state: &mut State, epoll: u32, target: u32, control: Control) ->
     Ok(())
 }
 
-/// Threads sleep in the kernel's instance of a set that had no member of ours until now: they are to come
-/// back.
+/// Wakes threads that sleep in the kernel's instance of a set that had no member of ours until now, so that
+/// they sleep on both.
 fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
     let Ok(eventfd) = atoll_sys::eventfd::create() else { return };
     let _ = atoll_sys::eventfd::ring(&eventfd);
@@ -128,7 +130,7 @@ fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
     set.kernel.interrupt = Some(interrupt);
 }
 
-/// epoll_wait(2) for an instance of Atoll's.
+/// Waits for events of an instance of Atoll's: epoll_wait(2).
 pub fn wait(
     epoll: u32,
     events: &mut [epoll_event],
@@ -168,10 +170,10 @@ pub fn wait(
     result
 }
 
-/// What one look has found.
+/// The result of one look at a set.
 struct Look {
     count: usize,
-    /// The kernel's instance, if it is to be looked at too.
+    /// The kernel's instance, if that is to be examined too.
     kernel: Option<i32>,
 }
 
@@ -226,7 +228,7 @@ fn wait_in_set(
 ) -> Result<usize, Errno> {
     let mut signals = signals_sent();
     loop {
-        // (place to sleep, bells, time left), or what was found.
+        // The result is place to sleep, kernel's instance, bells and time left, or what was found.
         let asleep = STATE.with(|state| {
             state.client.drain();
             let left = deadline.map(|at| at.since(state.now()));
@@ -258,7 +260,7 @@ fn wait_in_set(
             Ok(asleep) => asleep,
             Err(found) => return found,
         };
-        // A handler of SIGURG has run in this thread: as if it had come during the sleep.
+        // A handler of SIGURG has run in this thread: the effect is as if it had come during the sleep.
         let is_late = interrupts(&mut signals);
         let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, mask) };
         STATE.with(|state| {
@@ -284,11 +286,11 @@ fn wait_in_set(
     }
 }
 
-/// Makes sure that the set has a place to sleep that knows all doorbells. Returns the doorbells.
+/// Makes sure that the set has a place to sleep that knows all doorbells. Returns the doorbells, a bit each.
 fn prepare_to_sleep(state: &mut State, epoll: u32) -> Option<u16> {
     let set = state.client.set_mut(epoll)?;
     let (bells, fd) = (set.bells, set.kernel.fd);
-    // Out of the set while the sessions are looked at.
+    // The waiter is out of the set while the sessions are examined.
     let mut waiter = match set.kernel.waiter.take() {
         Some(waiter) => waiter,
         None => {
@@ -312,7 +314,7 @@ fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
     count
 }
 
-/// Events of the kernel's descriptors.
+/// Collects events of the kernel's descriptors.
 fn ask_kernel(fd: i32, events: &mut [epoll_event], millis: i32, mask: *const libc::sigset_t) -> Result<usize, Errno> {
     let max = i32::try_from(events.len()).unwrap_or(i32::MAX);
     count_system_call();
@@ -336,7 +338,7 @@ fn millis(timeout: Option<Duration>) -> i32 {
     timeout.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX))
 }
 
-/// A socket becomes the kernel's: its watches move to the kernel's instances.
+/// Moves the watches of a socket that becomes the kernel's to the kernel's instances.
 pub fn move_to_kernel(state: &mut State, object: u32) {
     let watches = state.client.watches_on(object).map(|watch| (watch.set, watch.fd, watch.events, watch.data));
     for (set, fd, events, data) in watches.collect::<Vec<_>>() {

@@ -1,7 +1,7 @@
-//! What happens to sockets when another program takes the place of this one, or is spawned? execve(2),
-//! posix_spawn(3).
+//! Passes sockets on to a program that takes the place of this one (execve(2)), or is spawned
+//! (posix_spawn(3)).
 //!
-//! A program image leaves nothing but descriptors. So what a next process needs to know
+//! A program image leaves nothing but descriptors. So what the next process needs to know
 //! ([`crate::child_state`]) is written to a memfd whose number is in the environment variable
 //! `ATOLL_INHERIT`; the constructor of the next image's library reads it.
 
@@ -32,19 +32,19 @@ use crate::table::{self, Internal};
 const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
 const MAGIC: u64 = u64::from_le_bytes(*b"atollin2");
 
-/// An environment for the next program, and what has to stay alive until it runs.
+/// An environment for the next program, and everything that has to stay alive until that runs.
 pub struct ExecState {
     _variable: CString,
     environment: Vec<*const c_char>,
     child_state: ChildState,
     memory: Internal,
-    /// Numbers whose kernel descriptor closes on exec again if this program goes on.
+    /// The numbers whose kernel descriptors are set to close on exec again if this program goes on.
     opened: Vec<c_int>,
 }
 
 impl ExecState {
-    /// Prepares for a program that gets `sockets` (descriptor number there, object here). `None`: there is
-    /// nothing to pass on.
+    /// Prepares for a program that gets `sockets`, each with its descriptor number there and its object here.
+    /// Returns `None` if there is nothing to pass on, or if that fails.
     ///
     /// # Safety
     /// `environment` is a valid environment.
@@ -86,19 +86,19 @@ impl ExecState {
         Some(ExecState { _variable: variable, environment: all, child_state, memory, opened })
     }
 
-    /// The environment of the next program.
+    /// Returns the environment of the next program.
     pub fn environment(&self) -> *const *const c_char {
         self.environment.as_ptr()
     }
 
-    /// The program does not run: everything is as it was.
+    /// Restores the state from before `prepare`, because the program does not run.
     pub fn take_back(self) {
         STATE.with(|state| self.child_state.disown(state));
         close_again(&self.opened);
         drop(self.memory);
     }
 
-    /// The program runs beside this one.
+    /// Drops what only this process needed, because the program runs beside it.
     pub fn given(self) {
         close_again(&self.opened);
     }
@@ -114,7 +114,7 @@ fn close_again(opened: &[c_int]) {
     }
 }
 
-/// The entries of an environment, except an inheritance that is not meant for the next program.
+/// Returns the entries of an environment, except an inheritance that is not meant for the next program.
 unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_char> {
     let mut all = Vec::new();
     let mut at = environment;
@@ -133,8 +133,8 @@ unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_ch
     all
 }
 
-/// What an environment lacks for the library to be loaded, and to find its stack: nginx executes a new
-/// version of itself with hardly any environment.
+/// Returns the entries that an environment lacks for the library to be loaded and to find its stack: nginx
+/// executes a new version of itself with hardly any environment.
 fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
     let name_of =
         |entry: &'static CStr| entry.to_bytes().split_inclusive(|byte| *byte == b'=').next().unwrap_or_default();
@@ -145,12 +145,12 @@ fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
     ours.filter(|entry| !is_there(name_of(entry))).map(CStr::as_ptr).collect()
 }
 
-/// What a program gets that inherits no sockets, but could not join the stack by itself: a connection, and an
-/// environment.
+/// An environment and a connection for a program that inherits no sockets, but could not join the stack by
+/// itself.
 ///
-/// The connection stands for one process, so it says for which: `NUMBER:PID`, or `NUMBER:-PID` for any child
-/// of that process. A program that does not know this library hands both on to its children, who must not all
-/// take it for theirs.
+/// The connection stands for one process, so the variable names it: `NUMBER:PID`, or `NUMBER:-PID` for any
+/// child of that process. A program without this library hands both on to its children, which must not all
+/// use the connection as theirs.
 pub struct Guidance {
     _variable: Option<CString>,
     environment: Vec<*const c_char>,
@@ -158,13 +158,13 @@ pub struct Guidance {
 }
 
 impl Guidance {
-    /// Prepares for the program of process `whose`; `None`: it needs nothing.
+    /// Prepares for the program of process `whose`. Returns `None` if that needs nothing.
     ///
     /// # Safety
     /// `environment` is a valid environment.
     pub unsafe fn prepare(environment: *const *const c_char, whose: String) -> Option<Guidance> {
         let connection = match is_away() {
-            // The one that is kept goes on as it is: it may be that who asks now is not given another.
+            // The kept connection is not given away: the stack may not grant this process another one.
             true if whose.starts_with('-') => STATE.with(|state| state.connection_for_next()),
             true => STATE.with(|state| state.kept.take().or_else(|| state.connection_for_next())),
             false => None,
@@ -184,7 +184,7 @@ impl Guidance {
         Some(Guidance { _variable: variable, environment: all, connection })
     }
 
-    /// The program does not run, and this one goes on.
+    /// Keeps the connection, because the program does not run and this one goes on.
     pub fn take_back(self) {
         if let Some(connection) = self.connection {
             connection.descriptor().set_inheritable(false);
@@ -192,7 +192,7 @@ impl Guidance {
         }
     }
 
-    /// The environment of the program.
+    /// Returns the environment of the program.
     pub fn environment(&self) -> *const *const c_char {
         self.environment.as_ptr()
     }
@@ -217,11 +217,11 @@ fn take_connection() {
     SHUT_IN.store(true, Ordering::Relaxed);
 }
 
-/// Where the number of a connection is; see [`Guidance`].
+/// The variable with the number of a connection; see [`Guidance`].
 const CONNECTION: &str = "ATOLL_CONNECTION";
 
-/// The sockets that stay open over exec. Those that do not are closed by the kernel, whatever it thinks of
-/// their flags now.
+/// Returns the sockets that stay open over exec. The kernel's flag of each descriptor is brought in line, so
+/// that the kernel closes the others.
 pub fn survivors() -> Vec<(c_int, u32)> {
     let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
     for (fd, _) in &all {
@@ -302,7 +302,7 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     Endpoint::at(Addr::from_octets(octets), port as u16)
 }
 
-/// Reads words in order.
+/// A reader of words, in order.
 pub struct Words<'a>(pub &'a [u64]);
 
 impl<'a> Words<'a> {
@@ -318,7 +318,7 @@ impl<'a> Words<'a> {
         Some(now)
     }
 
-    /// A number that is followed by as many words.
+    /// Returns a list: a count, followed by as many words.
     fn list(&mut self) -> Option<&'a [u64]> {
         let count = usize::try_from(self.next()?).ok()?;
         self.take(count)
@@ -329,7 +329,7 @@ impl<'a> Words<'a> {
         Reply::decode(&bytes).ok()
     }
 
-    /// A socket as [`write_socket`] wrote it.
+    /// Returns a socket as [`write_socket`] wrote it; `None` if the words are invalid.
     pub fn socket(&mut self) -> Option<Object> {
         let [kind, extra, protocol, flags, lease] = *self.take(5)? else { return None };
         let [who, granted, seal] = *self.take(3)? else { return None };
@@ -386,7 +386,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Words in a memfd, at a number out of the way.
+/// Writes words to a memfd, whose number is high. Returns `None` if that fails.
 pub fn to_memfd(words: &[u64]) -> Option<Internal> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -402,7 +402,7 @@ pub fn to_memfd(words: &[u64]) -> Option<Internal> {
     (written == bytes.len() as i64).then(|| Internal::new(fd))
 }
 
-/// The words in a memfd; `None` if it is none of ours.
+/// Returns the words in a memfd; `None` if the descriptor is not one of this library's memfds.
 pub fn from_memfd(fd: c_int) -> Option<Vec<u64>> {
     // SAFETY: numbers only.
     if unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GET_SEALS) } < 0 {
@@ -432,8 +432,8 @@ pub fn from_memfd(fd: c_int) -> Option<Vec<u64>> {
     Some(words)
 }
 
-/// Takes the sockets that the program before this one has left. Returns whether there were any. From the
-/// constructor.
+/// Takes the sockets that the program before this one has left. Returns whether there were any. It is called
+/// by the constructor.
 pub fn restore() -> bool {
     take_connection();
     let Some(value) = std::env::var_os("ATOLL_INHERIT") else { return false };
@@ -485,7 +485,7 @@ fn read_words(state: &mut State, words: &mut Words<'_>) -> Option<()> {
     Some(())
 }
 
-/// Makes a socket that came from elsewhere an object of this process, under its descriptors.
+/// Makes a socket that came from another process an object of this process, under its descriptors.
 pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIterator<Item = c_int>) {
     object.descriptors = fds.len() as u32;
     let number = state.client.insert_inherited(object);
@@ -494,7 +494,7 @@ pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIt
     }
 }
 
-/// Runs `exec` with the environment that passes the surviving sockets on. It returns only if it fails.
+/// Runs `exec` with an environment that passes the surviving sockets on. It returns only if `exec` fails.
 ///
 /// # Safety
 /// `environment` is a valid environment.
@@ -503,7 +503,7 @@ pub unsafe fn with_sockets(
     exec: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
     if !lock::settle() {
-        // What has not been said by now would never be. execve(2): "Resource temporarily unavailable".
+        // The waiting commands would never be sent. execve(2): "Resource temporarily unavailable".
         // SAFETY: a valid thread-local.
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
@@ -523,7 +523,7 @@ pub unsafe fn with_sockets(
     }
 }
 
-/// Cleans up after a call that has failed, and leaves errno as the call has set it.
+/// Runs `clean_up` after a call that has failed, and keeps the call's errno.
 fn restoring_errno(result: c_int, clean_up: impl FnOnce()) -> c_int {
     let errno = last_errno();
     clean_up();

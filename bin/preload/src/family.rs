@@ -1,5 +1,5 @@
-//! How do the processes of a family take turns in an arena that they share? One lock in the arena, which
-//! outlives its holder's death.
+//! Lets the processes of a family take turns in an arena that they share: one lock in the arena, which
+//! survives its holder's death.
 //!
 //! ```text
 //!   bits 0..29   thread number of the holder, in its own namespace; 0: nobody
@@ -8,10 +8,10 @@
 //!   bit 31       somebody waits (FUTEX_WAITERS)
 //! ```
 //! The kernel is told of the lock as the C library tells it of a robust mutex (get_robust_list(2)): when a
-//! thread ends that holds it, for whatever reason, the kernel sets bit 30 and wakes one who waits. That needs
-//! no system call, and it holds where asking would not: a thread number may be another's by then, or of
-//! another namespace, and whoever waits may be the very one who has to reap the dead. There is room for one
-//! such lock in each thread (the list's pending operation), which is enough: a second one at the same time,
+//! thread that holds it ends, for whatever reason, the kernel sets bit 30 and wakes a waiter. That needs no
+//! system call, and is reliable where a question would not be: the thread number may be another's by then, or
+//! of another namespace, and the waiter may be the very process that has to reap the dead one. Each thread
+//! has room for one such lock (the list's pending operation), which is enough: a second one at the same time,
 //! or that of a thread without such a list, has bit 29.
 
 use std::cell::Cell;
@@ -28,10 +28,10 @@ const UNWATCHED: u32 = 1 << 29;
 const DIED: u32 = 1 << 30;
 const WAITED_FOR: u32 = 1 << 31;
 
-/// How long to sleep between two looks: a hostile process may keep us from being woken.
+/// The time to sleep between two looks, because a hostile process may prevent the wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The lock, held.
+/// The lock while it is held; dropping it releases the lock.
 #[derive(Debug)]
 pub struct FamilyLock {
     memory: ShmMemory,
@@ -40,7 +40,7 @@ pub struct FamilyLock {
 }
 
 impl FamilyLock {
-    /// Waits for the lock whose word is at `at`.
+    /// Waits for the lock whose word is at `at`. Also returns whether the last holder has died.
     pub fn acquire(memory: ShmMemory, at: usize) -> (FamilyLock, Before) {
         let mut lock = FamilyLock { memory, at, watched: false };
         let mut before = Before::Done;
@@ -90,10 +90,10 @@ fn wait_for(word: &AtomicU32, me: u32) -> Before {
     }
 }
 
-/// Looks before the first sleep.
+/// The number of looks before the first sleep.
 const SPINS: u32 = 200;
 
-/// Whether there is no thread of that number. It says nothing of threads in other namespaces.
+/// Returns whether there is no thread of that number in this namespace.
 fn is_gone(number: u32) -> bool {
     // SAFETY: signal 0 only asks whether the thread exists.
     let asked = unsafe { sys!(libc::SYS_kill, number, 0) };
@@ -104,15 +104,15 @@ fn is_gone(number: u32) -> bool {
 #[repr(C)]
 struct RobustList {
     first: usize,
-    /// From an entry to its futex.
+    /// The distance from an entry to its futex, in bytes.
     offset: isize,
-    /// The entry that is being locked or unlocked; 0: none.
+    /// The entry that is being locked or unlocked; 0 if there is none.
     pending: AtomicUsize,
 }
 
 thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
-    /// Address of the list, 0 if the thread has none.
+    /// The address of the list, 0 if the thread has none.
     static LIST: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -128,7 +128,7 @@ fn thread_number() -> u32 {
     THREAD.get()
 }
 
-/// The child of a fork has another thread number.
+/// Forgets the thread number, because the child of a fork has another one.
 pub fn forget_thread() {
     THREAD.set(0);
 }
@@ -141,7 +141,7 @@ fn list<'a>() -> Option<&'a RobustList> {
     unsafe { (LIST.get() as *const RobustList).as_ref() }
 }
 
-/// Makes the kernel look at the lock if this thread ends. False: it will not.
+/// Makes the kernel examine the lock when this thread ends. Returns false if that is impossible.
 fn watch(word: &AtomicU32) -> bool {
     let Some(list) = list().filter(|list| list.pending.load(Ordering::Relaxed) == 0) else { return false };
     list.pending.store((word.as_ptr() as usize).wrapping_add_signed(-list.offset), Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! How does a program send text with its SYN? TCP Fast Open, tcp(7): MSG_FASTOPEN, TCP_FASTOPEN_CONNECT.
+//! Sends text with the SYN: TCP Fast Open, tcp(7), by MSG_FASTOPEN and TCP_FASTOPEN_CONNECT.
 //!
 //! The replica knows whether it has a cookie of the server. It answers the command to connect at once: either
-//! the SYN waits for text, or it has left, with the wish for a cookie, and everything is as with connect(2).
+//! the SYN waits for text, or it was sent with a request for a cookie, and everything is as with connect(2).
 
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::page::FAST_OPEN_CLIENT;
@@ -12,28 +12,28 @@ use crate::lock::STATE;
 use crate::platform::Client;
 use crate::wait::block;
 
-/// `MSG_FASTOPEN`, linux/socket.h.
+/// `MSG_FASTOPEN` of linux/socket.h.
 pub const MSG_FASTOPEN: i32 = 0x2000_0000;
-/// Deadline of the replica's answer.
+/// The time that the replica has to answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether programs of this stack may.
+/// Returns whether the stack lets programs use Fast Open as clients.
 pub fn is_enabled(client: &Client) -> bool {
     client.own().is_some_and(|session| session.facts.fast_open & FAST_OPEN_CLIENT != 0)
 }
 
-/// What became of connect(2) with TCP_FASTOPEN_CONNECT.
+/// The result of connect(2) with TCP_FASTOPEN_CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// The SYN waits for text: as far as the program knows the connection is there. tcp(7).
+    /// The SYN waits for text: the program sees a connection that is open (tcp(7)).
     Waits,
-    /// The SYN has left.
+    /// The SYN was sent.
     Left,
-    /// There was one before.
+    /// The socket was connected, or connecting, before.
     Before,
 }
 
-/// connect(2) of a socket with TCP_FASTOPEN_CONNECT.
+/// Connects a socket with TCP_FASTOPEN_CONNECT, as connect(2). Fails with EISCONN if its SYN waits for text.
 pub fn connect(object: u32, peer: Endpoint) -> Result<Opened, Errno> {
     let (is_new, waits) = STATE.with(|state| {
         let is_new = matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh | Kind::Bound, .. }));
@@ -58,6 +58,6 @@ pub fn open(object: u32, peer: Endpoint) -> Result<bool, Errno> {
         let Some((stream, ..)) = state.client.stream(object) else { return Err(Errno::EBADF.into()) };
         if stream.is_answered() { Ok(stream.waits_for_text()) } else { Err(Failure::WouldBlock) }
     });
-    // Interrupted, or no replica: what comes of it is seen by whoever waits for the connection.
+    // If this was interrupted, or there is no replica, the wait for the connection reports it.
     Ok(answered.unwrap_or(false))
 }

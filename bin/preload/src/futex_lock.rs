@@ -1,9 +1,9 @@
-//! A value behind a lock. Uncontended: one atomic each way.
+//! A value behind a lock. Without contention, locking and unlocking cost one atomic operation each.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A value behind a futex lock: 0 free, 1 held, 2 held and waited for.
+/// A value behind a futex lock, whose word is 0 if free, 1 if held, and 2 if held and waited for.
 pub struct FutexLock<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,
@@ -13,12 +13,12 @@ pub struct FutexLock<T> {
 unsafe impl<T: Send> Sync for FutexLock<T> {}
 
 impl<T> FutexLock<T> {
-    /// A value that nobody has locked.
+    /// Creates an unlocked value.
     pub const fn new(value: T) -> FutexLock<T> {
         FutexLock { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` with the value. Not reentrant: `f` must not take the lock.
+    /// Runs `f` with the value. It is not reentrant: `f` must not take the lock.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         self.acquire();
@@ -49,7 +49,7 @@ impl<T> FutexLock<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Safety
     /// The caller holds the lock, by [`FutexLock::acquire`], and no other reference from here.
@@ -59,7 +59,7 @@ impl<T> FutexLock<T> {
         unsafe { &mut *self.value.get() }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     #[inline]
     pub fn release(&self) {
         if self.word.swap(0, Ordering::Release) == 2 {
@@ -67,7 +67,7 @@ impl<T> FutexLock<T> {
         }
     }
 
-    /// The child of a fork: its parent's other threads are not there to give the lock back.
+    /// Frees the lock in the child of a fork: its parent's other threads are not there to do so.
     pub fn reset_in_child(&self) {
         self.word.store(0, Ordering::Release);
     }

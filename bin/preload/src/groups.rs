@@ -1,4 +1,4 @@
-//! Waits, where a socket joins a multicast group, for what replicas say. All else is the client's
+//! Waits for the replicas' answers when a socket joins a multicast group. All else is in the client
 //! ([`atoll_sockets::client::multicast`]).
 
 use atoll_sockets::Errno;
@@ -7,7 +7,7 @@ use atoll_sockets::client::multicast::Joining;
 use crate::calls::answer;
 use crate::lock::STATE;
 
-/// A new value of an option.
+/// Sets an option about groups, as setsockopt(2).
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     match STATE.with(|state| state.client.set_group_option(object, level, name, value))? {
         Some(joining) => finish(object, &joining),
@@ -15,7 +15,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     }
 }
 
-/// If a replica has no room, the socket is in the group nowhere.
+/// Waits for the answers. If a replica has no room, the socket is in the group nowhere.
 fn finish(object: u32, joining: &Joining) -> Result<(), Errno> {
     let mut refused = None;
     for token in joining.tokens() {

@@ -1,33 +1,35 @@
-//! libatoll.so: the socket API of Atoll for unmodified programs (P6, N2). Loaded by LD_PRELOAD;
+//! libatoll.so: the socket API of Atoll for unmodified programs (P6, N2). It is loaded by LD_PRELOAD;
 //! `ATOLL_SOCKET` names the stack.
 //!
 //! * [`symbols`]: the C library's names
 //! * [`calls`], [`transfer`], [`epoll`], [`poll`], [`options`]: what they do on Atoll's sockets
-//! * [`octets`]: which way a send or receive goes; [`fast_open`]: text that goes along with a SYN
+//! * [`octets`]: the path that a send or receive takes; [`fast_open`]: text that is sent along with a SYN
 //! * [`urgent`]: urgent octets, and the signal for them
-//! * [`table`]: what a number names; [`state`]: what belongs to the process besides its sockets; [`lock`],
-//!   [`futex_lock`]: the one lock
-//! * [`platform`]: what the client ([`atoll_sockets::client`], everything that is decided) stands on;
+//! * [`table`]: what a descriptor number names; [`state`]: the state of the process besides its sockets;
+//!   [`lock`], [`futex_lock`]: the one lock
+//! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`control`]: the connection to the supervisor; [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
-//! * [`real`]: the C library behind us; [`settings`]: the environment; [`stats`]: the share of calls without
-//!   system call
+//! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
+//!   without system call
 //!
-//! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's),
-//! `ATOLL_REQUIRED=1` (sockets fail rather than be the kernel's if the stack cannot be joined),
-//! `ATOLL_KERNEL=CIDR,...` (destinations that are the kernel's), `ATOLL_STATS=1` (counters at the end),
-//! `ATOLL_FOLLOW=1` (programs that are executed without these variables get them all the same),
-//! `ATOLL_INHERIT` and `ATOLL_CONNECTION` (set by this library over exec: sockets, and a connection for where
-//! the socket's path leads nowhere).
+//! Environment:
+//! * `ATOLL_SOCKET`: the path of the supervisor's socket; if unset, all sockets are the kernel's
+//! * `ATOLL_REQUIRED=1`: sockets fail if the stack cannot be joined, and do not become the kernel's
+//! * `ATOLL_KERNEL=CIDR,...`: destinations that are the kernel's
+//! * `ATOLL_STATS=1`: counters are written at the end of the program
+//! * `ATOLL_FOLLOW=1`: programs that are executed without these variables get them nevertheless
+//! * `ATOLL_INHERIT` and `ATOLL_CONNECTION`: set by this library over exec, for sockets, and for a connection
+//!   if the socket's path may not be visible
 //!
 //! Invariants that its `unsafe` rests on:
 //! 1. Pointers from the program are as valid as the C library's functions of the same name want them.
 //! 2. Shared memory is reached through `atoll_shm` only; `send_file` lets the kernel write to ranges that it
 //!    has checked.
 //! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the
-//!    program. A signal handler that interrupts the library must therefore not use Atoll's sockets; the
-//!    kernel's it may.
+//!    program. A signal handler that interrupts the library must therefore not use Atoll's sockets; it
+//!    may use the kernel's.
 
 #![warn(clippy::print_stderr)]
 
@@ -59,8 +61,8 @@ mod urgent;
 mod wait;
 mod waiter;
 
-/// Writes to the program's standard error, if somebody reads it. The program neither waits nor dies because
-/// nobody does: `eprintln!` would panic, and SIGPIPE is deadly.
+/// Writes to the program's standard error if that has a reader. The program neither waits nor dies if there
+/// is none: `eprintln!` would panic, and SIGPIPE would kill it.
 fn complain(text: std::fmt::Arguments<'_>) {
     let _ = atoll_sys::stderr::ErrorOutput::asking().write(text.to_string().as_bytes());
 }

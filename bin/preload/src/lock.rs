@@ -1,7 +1,7 @@
-//! One lock for the library's state in this process, and what a thread does when it gives the lock back.
+//! The one lock of the library's state in this process, and what a thread does when it releases the lock.
 //!
 //! Commands that found no room in a replica's ring wait in the session's outboxes
-//! ([`atoll_sockets::outbox`]), and the thread that gave them waits as well, but without the lock: other
+//! ([`atoll_sockets::outbox`]). The thread that sent them waits as well, but without the lock, so that other
 //! threads go on.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //!   five seconds in which a replica took nothing     nobody waits for that replica any more
 //!   it takes something                               the rest follows, in order
 //! ```
-//! A stack that has stopped for good takes nothing ever again, and its programs must still come to an end. So
-//! what is given while it stands still only waits in memory. Calls that sleep look after it, and so does the
-//! next command.
+//! A stack that has stopped for good never takes anything again, and its programs must still come to an end.
+//! So what is sent while it stands still only waits in memory. Calls that sleep send it later, and so does
+//! the next command.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,11 +26,11 @@ use crate::state::State;
 /// The state of this process.
 pub static STATE: StateLock = StateLock(FutexLock::new(State::new()));
 
-/// The lock of the state; while it is held, see [`FutexLock`].
+/// The lock of the state. Code that runs while it is held is restricted: see [`FutexLock`].
 pub struct StateLock(pub FutexLock<State>);
 
 impl StateLock {
-    /// Runs `f` with the state. Not reentrant: `f` must not call a function of this library that locks.
+    /// Runs `f` with the state. It is not reentrant: `f` must not call a function of this library that locks.
     /// Afterwards it may wait until commands of this thread are sent, and handlers of SIGURG may run.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
@@ -47,7 +47,7 @@ impl StateLock {
         result
     }
 
-    /// Sends SIGURG to the owners that are to get it. Not under the lock.
+    /// Sends SIGURG to the owners that are to get it. The caller does not hold the lock.
     #[cold]
     fn raise(&self) {
         // SAFETY: no arguments.
@@ -58,9 +58,8 @@ impl StateLock {
             }
             return;
         }
-        // The main thread gets a signal to the process. While the lock is held here it does not hold it; and
-        // it does not take it either before the handler, because that runs as soon as the signal is not
-        // pending any more.
+        // The main thread gets a signal to the process. It does not hold the lock, which is held here, and
+        // cannot take it before the handler, which runs as soon as the signal is not pending any more.
         let held = hold_signals();
         self.0.with(|state| {
             for owner in take_signals(state) {
@@ -79,8 +78,8 @@ impl StateLock {
 
 // ---- commands that wait ----
 
-/// Waits until no command waits. Returns whether that is so: not if a replica takes nothing for too long. Not
-/// under the lock.
+/// Waits until no command waits. Returns false if a replica takes nothing for too long. The caller does not
+/// hold the lock.
 pub fn settle() -> bool {
     loop {
         atoll_sys::sched::yield_now();
@@ -103,21 +102,21 @@ fn pause() {
 
 // ---- SIGURG ----
 
-/// How often to look whether a signal was delivered. A thread that runs elsewhere is interrupted within
-/// microseconds, one that does not run has its handler before anything else; threads that all block it may
-/// wait for it as long as they like.
+/// How often to check whether a signal was delivered. A thread that runs is interrupted within microseconds,
+/// and one that does not run has its handler before anything else. If all threads block the signal, it stays
+/// pending.
 const DELIVERY_LOOKS: u32 = 10_000;
 
-/// SIGURGs that were sent to this process.
+/// The number of SIGURGs that were sent to this process.
 static SENT: AtomicU32 = AtomicU32::new(0);
 
-/// How many SIGURGs were sent to this process so far: see [`interrupts`].
+/// Returns how many SIGURGs were sent to this process so far: see [`interrupts`].
 pub fn signals_sent() -> u32 {
     SENT.load(Ordering::Relaxed)
 }
 
-/// Whether SIGURG was sent to this process since `before`, which is brought up to date, and this thread has
-/// got it: a call that sleeps is interrupted, though the signal may have come at another moment.
+/// Returns whether SIGURG was sent to this process since `before`, which is updated, and this thread got it.
+/// Then a call that sleeps is interrupted, even if the signal came at another moment.
 pub fn interrupts(before: &mut u32) -> bool {
     // SAFETY: no arguments.
     std::mem::replace(before, signals_sent()) != *before && unsafe { libc::gettid() == libc::getpid() }

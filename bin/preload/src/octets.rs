@@ -1,5 +1,5 @@
-//! Which way does a send or a receive go? Nearly all go to [`transfer`]; urgent octets and text with a SYN
-//! have ways of their own. recv(2), send(2).
+//! Chooses the path of a send or a receive. Nearly all go to [`transfer`]; urgent octets, and text with a
+//! SYN, have paths of their own. See recv(2), send(2).
 
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
@@ -11,7 +11,7 @@ use crate::lock::STATE;
 use crate::transfer::{self, Parts, Received};
 use crate::{calls, stats, urgent};
 
-/// recv(2), recvfrom(2), read(2), recvmsg(2).
+/// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
 #[inline]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     // tcp(7): with MSG_TRUNC octets are taken and put nowhere.
@@ -26,7 +26,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         return Err(Errno::EAGAIN);
     }
     let is_udp = STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
-    // udp(7): there is nothing urgent about datagrams.
+    // udp(7): datagrams have no urgent data.
     if is_udp {
         transfer::receive(object, parts, flags & !libc::MSG_OOB)
     } else {
@@ -34,7 +34,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     }
 }
 
-/// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+/// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     parts.check()?;
@@ -43,14 +43,14 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
     if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }
 }
 
-/// How text with MSG_FASTOPEN is sent.
+/// The state in which text with MSG_FASTOPEN finds its socket.
 enum Way {
     Open,
     Connected,
     Waiting,
 }
 
-/// sendto(2) and sendmsg(2) with MSG_FASTOPEN on a stream socket. tcp(7).
+/// Sends text with MSG_FASTOPEN on a stream socket: sendto(2) and sendmsg(2), tcp(7).
 fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     let rest = flags & !MSG_FASTOPEN;
     let way = STATE.with(|state| {
@@ -76,7 +76,7 @@ fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>)
     if let Way::Open = way {
         let peer = peer.ok_or(Errno::EINVAL)?;
         if !fast_open::open(object, peer)? {
-            // No cookie: as connect(2), and then send(2).
+            // Without a cookie this is as connect(2), and then send(2).
             if nonblocking {
                 return Err(Errno::EINPROGRESS);
             }
@@ -86,7 +86,7 @@ fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>)
     }
     let sent = transfer::send(object, parts, rest, None)?;
     if !nonblocking && !matches!(way, Way::Connected) {
-        // It comes back when the connection is open.
+        // The call returns when the connection is open.
         calls::await_connection(object)?;
     }
     Ok(sent)

@@ -1,6 +1,6 @@
-//! What do getsockopt(2) and setsockopt(2) do on Atoll's sockets? What the table says
-//! ([`atoll_sockets::options`]); groups and what replicas have to be asked for are here. socket(7), tcp(7),
-//! ip(7).
+//! getsockopt(2) and setsockopt(2) on Atoll's sockets. Most options are in a table
+//! ([`atoll_sockets::options`]); groups, and options for which replicas are asked, are here. See socket(7),
+//! tcp(7), ip(7).
 
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
@@ -15,7 +15,7 @@ use crate::lock::STATE;
 use crate::stats;
 use crate::wait::block;
 
-/// A new value of an option.
+/// Sets an option: setsockopt(2).
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let _call = stats::Call::new(stats::OPTION);
     if multicast::is_option(level, name) {
@@ -24,12 +24,12 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     STATE.with(|state| state.client.set_option(object, level, name, value))
 }
 
-/// The octets of an option's value.
+/// Returns the octets of an option's value: getsockopt(2).
 pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     let _call = stats::Call::new(stats::OPTION);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_INFO) => return tcp_info(object),
-        // What the path allows is known to who sends on it.
+        // Only the replica knows what the path allows.
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
             if let Some(info) = connection_info(object) {
                 return Ok(Value::of_int(info.snd_mss as u32));
@@ -49,8 +49,8 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     })
 }
 
-/// What its replica says of a connection. `None`: it is none, another process asks for its session, or the
-/// replica does not answer.
+/// Asks the replica about a connection. Returns `None` if the object is no connection, if its session is
+/// another process's, or if the replica does not answer.
 fn connection_info(object: u32) -> Option<Info> {
     let (place, token) = STATE.with(|state| {
         let socket = state.client.socket(object)?;
@@ -72,12 +72,12 @@ fn connection_info(object: u32) -> Option<Info> {
     known.ok().flatten()
 }
 
-/// Linux's net/tcp_states.h.
+/// These are states of Linux's net/tcp_states.h.
 const ESTABLISHED: u64 = 1;
 const CLOSE: u64 = 7;
 const LISTEN: u64 = 10;
 
-/// `struct tcp_info`, linux/tcp.h.
+/// Returns `struct tcp_info` of linux/tcp.h.
 fn tcp_info(object: u32) -> Result<Value, Errno> {
     let state = STATE.with(|state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
         Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
@@ -87,7 +87,7 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
             _ => CLOSE,
         }),
     })?;
-    // What can be said without an answer.
+    // Without an answer only the state is known.
     let info = connection_info(object).unwrap_or(Info { state, ..Info::default() });
     let mut bytes = Vec::with_capacity(232);
     bytes.extend([
@@ -137,7 +137,7 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
     // tcpi_data_segs_in and tcpi_data_segs_out are not counted.
     bytes.extend([0; 8]);
     bytes.extend(info.delivery_rate.to_ne_bytes());
-    // Times and counters that are not kept, from tcpi_busy_time to tcpi_rcv_ooopack.
+    // These times and counters are not kept, from tcpi_busy_time to tcpi_rcv_ooopack.
     bytes.extend([0; 3 * 8 + 2 * 4 + 2 * 8 + 3 * 4]);
     for word in [info.snd_wnd, info.rcv_wnd] {
         bytes.extend((u32::try_from(word).unwrap_or(u32::MAX)).to_ne_bytes());

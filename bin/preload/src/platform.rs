@@ -1,5 +1,5 @@
-//! What does the client stand on in a program? Memory mapped from descriptors, eventfds, the cycle counter
-//! and futexes.
+//! What the client stands on in a program: memory mapped from descriptors, eventfds, the cycle counter and
+//! futexes.
 
 use atoll_base::Instant;
 use atoll_shm::ShmMemory;
@@ -11,11 +11,11 @@ use crate::real::count_system_call;
 use crate::table::Internal;
 use crate::waiter::KernelSet;
 
-/// A Linux process.
+/// The platform of a Linux process.
 #[derive(Debug)]
 pub struct Linux;
 
-/// Everything that is known of sockets in this process.
+/// The client of this process, which knows all its sockets.
 pub type Client = atoll_sockets::client::Client<Linux>;
 /// What this process shares with the stack.
 pub type Session = atoll_sockets::client::session::Session<Linux>;
@@ -41,12 +41,12 @@ impl Bell for Internal {
     }
 }
 
-/// The conversion of the cycle counter that all processes of a stack share.
+/// The clock of a stack: the conversion of the cycle counter that all its processes share.
 #[derive(Debug)]
 pub struct StackClock(atoll_sys::Clock);
 
 impl StackClock {
-    /// The clock of the stack that a session belongs to.
+    /// Creates the clock of the stack that a session belongs to.
     pub fn of(session: &Session) -> StackClock {
         let words = session.facts.calibration;
         StackClock(atoll_sys::Clock::new(Calibration { tsc0: words[0], ns0: words[1], mult: words[2] }))

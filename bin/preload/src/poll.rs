@@ -15,13 +15,13 @@ use crate::table::{Fd, lookup, object_at};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::Waiter;
 
-/// Whether any entry is Atoll's.
+/// Returns whether any entry is Atoll's.
 #[inline]
 pub fn any_ours(fds: &[pollfd]) -> bool {
     fds.iter().any(|entry| lookup(entry.fd) != Fd::Kernel)
 }
 
-/// poll(2) with at least one of Atoll's descriptors among `fds`. `timeout`: `None` waits for ever.
+/// Runs poll(2) with at least one of Atoll's descriptors among `fds`. A `timeout` of `None` waits for ever.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::POLL);
     if asks() {
@@ -107,7 +107,7 @@ fn sleep(
         };
         let slept = if interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {
-            // Takes the bell's event, so that it can come again.
+            // This takes the bell's event, so that it can come again.
             let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());
         }
         let ready = STATE.with(|state| {
@@ -129,8 +129,8 @@ fn wake_up(state: &mut State, objects: &[u32], bell: u32, bells: u16) {
     state.client.drain();
 }
 
-/// Whether the kernel has to look at a descriptor: its own, and instances of epoll, which may have members of
-/// both kinds.
+/// Returns whether the kernel has to examine a descriptor: its own ones, and epoll instances, which may have
+/// members of both kinds.
 fn is_kernel_too(state: &State, fd: i32) -> bool {
     match lookup(fd) {
         Fd::Kernel => true,
@@ -178,7 +178,7 @@ fn poll_kernel(kernel: &mut [pollfd], left: Option<Duration>, mask: *const libc:
     if count < 0 { Err(last_errno()) } else { Ok(count as usize) }
 }
 
-/// Puts the kernel's answers beside ours, and counts the entries that have any.
+/// Merges the kernel's answers into ours, and counts the entries that have any.
 fn merge(fds: &mut [pollfd], kernel: &[pollfd]) -> usize {
     let mut from = kernel.iter();
     let mut next = from.next();

@@ -1,4 +1,4 @@
-//! What happens to sockets when a process forks? pthread_atfork(3); see [`crate::child_state`].
+//! Handles sockets when a process forks, by pthread_atfork(3); see [`crate::child_state`].
 
 use std::cell::UnsafeCell;
 
@@ -20,7 +20,7 @@ struct Prepared(UnsafeCell<ForChild>);
 unsafe impl Sync for Prepared {}
 static PREPARED: Prepared = Prepared(UnsafeCell::new(ForChild { child_state: None, kept: None }));
 
-/// Registers the handlers. Once, from the constructor.
+/// Registers the handlers. Called once, by the constructor.
 pub fn install() {
     // SAFETY: three functions of the right type.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
@@ -41,7 +41,7 @@ extern "C" fn prepare() {
 extern "C" fn parent() {
     // SAFETY: the lock is held since `prepare`.
     let prepared = unsafe { &mut *PREPARED.0.get() };
-    // The child's connection to the supervisor: as long as it is open anywhere, the child counts as alive.
+    // This is the child's connection to the supervisor: while it is open anywhere, the child counts as alive.
     drop(std::mem::take(prepared));
     CONTROL.release();
     STATE.0.release();
@@ -56,7 +56,7 @@ extern "C" fn child() {
     urgent::forget_watch();
     state.forget_threads();
     let ForChild { child_state, kept } = std::mem::take(prepared);
-    // The one that is open here is the parent's.
+    // The connection that is open here is the parent's.
     state.kept = kept;
     match child_state {
         Some(child_state) => child_state.take_over(state),
@@ -65,7 +65,7 @@ extern "C" fn child() {
             state.client.drop_sessions();
             CONTROL.with(|own| *own = None);
         }
-        // The supervisor is not there: nothing can be shared.
+        // The supervisor is gone: nothing can be shared.
         None => state.drop_all(),
     }
     STATE.0.reset_in_child();

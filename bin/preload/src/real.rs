@@ -1,4 +1,4 @@
-//! How are the functions of the C library called that this library stands in front of? dlsym(3), RTLD_NEXT.
+//! Calls the functions of the C library that this library replaces: dlsym(3), RTLD_NEXT.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
@@ -12,7 +12,7 @@ use libc::{
 
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => { $(
-        /// The C library's function of this name.
+        /// Calls the C library's function of this name.
         ///
         /// # Safety
         /// As for the function itself.
@@ -91,7 +91,7 @@ real! {
     fn setns(fd: c_int, kind: c_int) -> c_int;
 }
 
-/// A system call by its number, past our own `syscall`.
+/// Makes a system call by its number, past the `syscall` of this library.
 ///
 /// # Safety
 /// As for the system call.
@@ -101,7 +101,7 @@ pub unsafe fn system_call<const N: usize>(number: c_long, arguments: [c_long; N]
     unsafe { syscall(number, a(0), a(1), a(2), a(3), a(4), a(5)) }
 }
 
-/// [`system_call`] with whatever arguments, which become words.
+/// Makes a [`system_call`] with arguments of any type, which are cast to words.
 macro_rules! sys {
     ($number:expr $(, $argument:expr)* $(,)?) => {
         $crate::real::system_call($number, [$($argument as ::std::ffi::c_long),*])
@@ -110,11 +110,11 @@ macro_rules! sys {
 pub(crate) use sys;
 
 thread_local! {
-    /// System calls that this library made in this thread, for the count of calls without any.
+    /// The number of system calls that this library made in this thread, for the count of calls without any.
     pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// socket(2) of the kernel.
+/// Creates a socket of the kernel: socket(2).
 pub fn kernel_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: numbers only.
     unsafe { socket(domain, kind, protocol) }
@@ -126,13 +126,13 @@ pub fn count_system_call() {
     SYSTEM_CALLS.set(SYSTEM_CALLS.get().wrapping_add(1));
 }
 
-/// The last error of the C library in this thread.
+/// Returns the last error of the C library in this thread.
 pub fn last_errno() -> Errno {
     // SAFETY: a valid thread-local.
     Errno(unsafe { *libc::__errno_location() })
 }
 
-/// The address of the C library's vfork, for a jump there.
+/// Returns the address of the C library's vfork, to jump there.
 pub fn vfork_address() -> *mut c_void {
     // SAFETY: a valid name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) }

@@ -1,5 +1,5 @@
-//! What does the environment want? Read once, by the constructor: servers such as nginx clear the environment
-//! of their workers.
+//! The settings in the environment. The constructor reads them once: servers such as nginx clear the
+//! environment of their workers.
 
 use std::ffi::CString;
 use std::net::IpAddr;
@@ -9,22 +9,22 @@ use std::sync::OnceLock;
 
 use atoll_base::Addr;
 
-/// The environment's wishes; see the crate's documentation.
+/// The settings in the environment; see the crate's documentation.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// `ATOLL_SOCKET`.
+    /// The value of `ATOLL_SOCKET`.
     pub socket: Option<PathBuf>,
-    /// `ATOLL_REQUIRED`.
+    /// Whether `ATOLL_REQUIRED` is set.
     pub required: bool,
-    /// `ATOLL_STATS`.
+    /// Whether `ATOLL_STATS` is set.
     pub stats: bool,
-    /// `ATOLL_FOLLOW`: programs that are executed with an environment that says nothing of us are told all
-    /// the same.
+    /// Whether `ATOLL_FOLLOW` is set: programs that are executed with an environment without these variables
+    /// get them nevertheless.
     pub follow: bool,
-    /// `ATOLL_KERNEL`: networks and the lengths of their prefixes, as IPv6 addresses.
+    /// The networks of `ATOLL_KERNEL`, as IPv6 addresses, and the lengths of their prefixes.
     kernel: Vec<(u128, u32)>,
-    /// `NAME=VALUE` of all of these, and of the variable that loads this library: for programs that are
-    /// executed with sockets of ours and an environment that says nothing of us.
+    /// `NAME=VALUE` of all of these, and of the variable that loads this library, for programs that are
+    /// executed with sockets of ours and an environment without them.
     pub environment: Vec<CString>,
 }
 
@@ -33,7 +33,7 @@ const VARIABLES: [&str; 6] =
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// The settings of this process.
+/// Returns the settings of this process.
 pub fn settings() -> &'static Settings {
     SETTINGS.get_or_init(|| {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
@@ -49,25 +49,25 @@ pub fn settings() -> &'static Settings {
 }
 
 impl Settings {
-    /// Whether the path of the stack's socket leads anywhere, as this process sees it.
+    /// Returns whether this process can see the path of the stack's socket.
     pub fn sees_socket(&self) -> bool {
         self.socket.as_deref().is_none_or(atoll_sys::unix::is_visible)
     }
 
-    /// Whether destinations at `addr` were reserved for the kernel.
+    /// Returns whether destinations at `addr` are reserved for the kernel.
     pub fn is_kernels(&self, addr: Addr) -> bool {
         let bits = u128::from_be_bytes(addr.octets());
         self.kernel.iter().any(|(network, len)| (bits ^ network).checked_shr(128 - len).unwrap_or(0) == 0)
     }
 }
 
-/// `NAME=VALUE`, if there is such a variable.
+/// Returns `NAME=VALUE`, if there is such a variable.
 fn entry(name: &str) -> Option<CString> {
     let value = std::env::var_os(name)?.into_vec();
     CString::new([name.as_bytes(), b"=", &value].concat()).ok()
 }
 
-/// A network and the length of its prefix from `ADDRESS/PREFIX` of either family.
+/// Parses a network `ADDRESS/PREFIX` of either family. Returns it with the length of its prefix.
 fn network(text: &str) -> Option<(u128, u32)> {
     let (addr, prefix) = text.trim().split_once('/').unwrap_or((text.trim(), ""));
     let (addr, bits) = match addr.parse().ok()? {

@@ -1,8 +1,8 @@
-//! Signals of the running thread: held back, pending, and whether they restart calls.
+//! Signals of the running thread: blocking them, which are pending, and whether they restart calls.
 
 use crate::real::sys;
 
-/// Blocks all signals; returns the mask of before. sigprocmask(2).
+/// Blocks all signals: sigprocmask(2). Returns the mask from before.
 pub fn hold_signals() -> u64 {
     let (all, mut before) = (u64::MAX, 0u64);
     // SAFETY: two masks of the kernel's size, 8.
@@ -10,13 +10,13 @@ pub fn hold_signals() -> u64 {
     before
 }
 
-/// Sets the mask of before [`hold_signals`] again.
+/// Restores the mask from before [`hold_signals`].
 pub fn release_signals(before: u64) {
     // SAFETY: a mask of the kernel's size, 8.
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8) };
 }
 
-/// The signals that wait to be delivered. sigpending(2).
+/// Returns the signals that wait to be delivered, a bit each: sigpending(2).
 pub fn pending_signals() -> u64 {
     let mut pending = 0u64;
     // SAFETY: a mask of the kernel's size, 8.
@@ -24,12 +24,12 @@ pub fn pending_signals() -> u64 {
     pending
 }
 
-/// Whether an interrupted call is to go on: all signals that have handlers restart calls (signal(7),
-/// SA_RESTART). Which of them has come cannot be known; if any asks for interruption, EINTR is the safer
+/// Returns whether an interrupted call is to go on: all signals that have handlers restart calls (signal(7),
+/// SA_RESTART). It is unknown which of them has come. If any of them interrupts calls, EINTR is the safer
 /// answer, which programs have to expect anyway.
 pub fn signals_restart() -> bool {
     (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP, 32, 33].contains(signal)).all(|signal| {
-        // struct sigaction as the kernel has it: handler, flags, restorer, mask.
+        // This is struct sigaction as the kernel has it: handler, flags, restorer, mask.
         let mut action = [0u64; 4];
         // SAFETY: room for the kernel's struct; 8 is the size of its signal set.
         let known = unsafe { sys!(libc::SYS_rt_sigaction, signal, std::ptr::null::<u64>(), action.as_mut_ptr(), 8) };

@@ -1,4 +1,4 @@
-//! What belongs to this process besides its sockets? The connection to its stack, descriptors in reserve, and
+//! The state of this process besides its sockets: the connection to its stack, reserved descriptors, and
 //! places to sleep.
 
 use std::cmp::Reverse;
@@ -17,48 +17,48 @@ use crate::settings::settings;
 use crate::table::{self, Internal};
 use crate::waiter::Waiter;
 
-/// Most numbers kept for accepted connections.
+/// The most descriptor numbers kept for accepted connections.
 const SPARE_MAX: usize = 256;
 
-/// Everything; one lock ([`crate::lock`]).
+/// The whole state of this process, behind one lock ([`crate::lock`]).
 pub struct State {
-    /// Sockets and epoll instances, and what is shared with the stack.
+    /// The sockets and epoll instances, and what is shared with the stack.
     pub client: Client,
-    /// A connection that stands for nothing yet: for the time when the socket's path is not to be seen any
+    /// A connection that stands for no process yet, for a time when the socket's path is not visible any
     /// more.
     pub kept: Option<Control>,
-    /// Why the stack could not be joined: everything is the kernel's.
+    /// Why the stack could not be joined; all sockets are the kernel's then.
     pub refused: Option<Reason>,
-    /// Places to sleep that no thread uses, each with its doorbell.
+    /// The places to sleep that no thread uses, each with its doorbell.
     pub free_waiters: Vec<(Waiter, u32)>,
-    /// Numbers for accepted connections.
+    /// Descriptor numbers for accepted connections.
     pub reserved: Reserved,
 }
 
-/// Numbers of descriptors kept for accepted connections.
+/// Descriptor numbers kept for accepted connections.
 pub struct Reserved {
-    /// The lowest first.
+    /// The numbers, of which the lowest is taken first.
     numbers: BinaryHeap<Reverse<i32>>,
     /// The kernel's socket that they are duplicates of.
     placeholder: Option<Internal>,
-    /// How many are taken at once.
+    /// How many are created at once.
     batch: usize,
 }
 
-/// The process, or one before it, has changed what it sees of the file system.
+/// Whether the process, or one before it, has changed its view of the file system.
 pub static SHUT_IN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the next program or a child may not be able to connect by itself. Asked without the state's lock,
+/// Returns whether the next program or a child may not be able to connect by itself. It needs no lock,
 /// because most programs never need more.
 pub fn is_away() -> bool {
     SHUT_IN.load(Ordering::Relaxed) || !settings().sees_socket()
 }
 
-/// The stack wants to be asked for each connection.
+/// Whether the stack wants to be asked for each connection.
 static ASKS: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process asks for each connection (P4's naive accept). Relaxed: it is set when the process
-/// joins its stack, before there is any listener.
+/// Returns whether this process asks for each connection (P4's naive accept). Relaxed suffices: the flag is
+/// set when the process joins its stack, before there is any listener.
 #[inline]
 pub fn asks() -> bool {
     ASKS.load(Ordering::Relaxed)
@@ -112,8 +112,8 @@ impl State {
         true
     }
 
-    /// A connection for another process: by the socket's path or, where that is not to be seen, by a
-    /// connection that there is.
+    /// Opens a connection for another process: by the socket's path or, if that is not visible, by a
+    /// connection that exists.
     pub fn connect_another(&self) -> Result<Control, Reason> {
         Control::connect().or_else(|reason| {
             CONTROL.with(|own| match own.as_ref().or(self.kept.as_ref()) {
@@ -123,21 +123,21 @@ impl State {
         })
     }
 
-    /// The process is about to become another user: has the supervisor say whose the sockets are that it has
-    /// made and that have no port yet.
+    /// Prepares for a change of this process's user: the supervisor certifies who has made the sockets that
+    /// have no port yet.
     pub fn before_user_changes(&mut self) {
         for object in self.client.indices() {
             let lease = self.client.rng().next_u64() | 1;
             let Some(socket) = self.client.socket_mut(object) else { continue };
             if matches!(socket.kind, Kind::Fresh) && socket.pass.is_none() {
-                // If the supervisor is not there, they belong to the user that binds them.
+                // If the supervisor is gone, they belong to the user that binds them.
                 socket.pass = ask_supervisor(|control| control.vouch(lease, socket.protocol, 0)).ok();
             }
         }
     }
 
-    /// A connection for a child or the next program that cannot connect by itself; `None`: it can, or there
-    /// is none to be had.
+    /// Returns a connection for a child or the next program if that cannot connect by itself; `None` if it
+    /// can, or if no connection can be made.
     pub fn connection_for_next(&self) -> Option<Control> {
         if !is_away() {
             return None;
@@ -145,7 +145,7 @@ impl State {
         CONTROL.with(|own| self.kept.as_ref().or(own.as_ref())?.another().ok())
     }
 
-    /// Connects while the socket can be seen: the process is about to change what it sees.
+    /// Connects while the socket is visible, because the process is about to change its view.
     pub fn keep_connection(&mut self) {
         if self.client.own().is_none() && self.kept.is_none() && self.refused.is_none() {
             self.kept = Control::connect().ok();
@@ -153,13 +153,14 @@ impl State {
         }
     }
 
-    /// The current time: of the stack's clock if there is a stack.
+    /// Returns the current time, of the stack's clock if there is a stack.
     #[inline]
     pub fn now(&self) -> Instant {
         if self.client.own().is_some() { self.client.now() } else { Clock::kernel().now() }
     }
 
-    /// A place to sleep for the length of a call, with its doorbell. `None`: there are no more descriptors.
+    /// Returns a place to sleep for the length of a call, with its doorbell; `None` if there are no more
+    /// descriptors.
     pub fn take_waiter(&mut self) -> Option<(Waiter, u32)> {
         match self.free_waiters.pop() {
             Some(waiter) => Some(waiter),
@@ -170,7 +171,7 @@ impl State {
         }
     }
 
-    /// Threads of this process are gone: the child of a fork has one.
+    /// Forgets the other threads of this process: the child of a fork has one.
     pub fn forget_threads(&mut self) {
         self.free_waiters.clear();
         for object in self.client.indices() {
@@ -181,7 +182,7 @@ impl State {
         self.client.forget_threads();
     }
 
-    /// Everything that is Atoll's here is gone: the stack cannot be joined any more.
+    /// Drops everything of Atoll in this process, because the stack cannot be joined any more.
     pub fn drop_all(&mut self) {
         for (fd, _) in table::objects_between(0, u32::MAX).collect::<Vec<_>>() {
             table::set_kernel(fd);
@@ -191,7 +192,7 @@ impl State {
     }
 }
 
-/// A session that becomes a process's own, with its clock and a random seed.
+/// Makes a session a process's own. Returns it with its clock and a random seed.
 pub fn own(session: Session) -> (Session, StackClock, u64) {
     ASKS.store(session.facts.naive_accept, Ordering::Relaxed);
     let clock = StackClock::of(&session);
@@ -201,8 +202,9 @@ pub fn own(session: Session) -> (Session, StackClock, u64) {
 }
 
 impl Reserved {
-    /// Whether there is a number, and takes some if there is none: duplicates of a socket that is never used,
-    /// so that fstat(2) says socket. `like`: a socket.
+    /// Makes sure that there is a number. If there is none, it creates some, as duplicates of a socket that
+    /// is never used, so that fstat(2) reports a socket. `like` is any socket. Fails if no descriptor can be
+    /// created.
     pub fn refill(&mut self, like: i32) -> Result<(), Errno> {
         if !self.numbers.is_empty() {
             return Ok(());
@@ -233,12 +235,12 @@ impl Reserved {
         if self.numbers.is_empty() { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// The lowest number.
+    /// Takes the lowest number.
     pub fn take(&mut self) -> Option<i32> {
         self.numbers.pop().map(|Reverse(fd)| fd)
     }
 
-    /// Keeps a number that a connection had. False: there are enough.
+    /// Keeps the number that a connection had. Returns false if there are enough.
     pub fn put(&mut self, fd: i32) -> bool {
         if self.numbers.len() >= SPARE_MAX {
             return false;
@@ -248,7 +250,7 @@ impl Reserved {
         true
     }
 
-    /// The program takes a number by its name.
+    /// Forgets a number, because the program uses it itself.
     pub fn give_up(&mut self, fd: i32) {
         self.numbers.retain(|reserved| reserved.0 != fd);
     }

@@ -1,12 +1,12 @@
-//! How many calls did the library resolve without any system call (N2)? Counters by kind, shown by
-//! `atoll status` and, with `ATOLL_STATS=1`, at the end of the program.
+//! Counts the calls that the library resolved without any system call (N2), by kind. `atoll status` shows the
+//! counters, and so does the program's end with `ATOLL_STATS=1`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform::Client;
 use crate::real::SYSTEM_CALLS;
 
-/// Index of a kind of call.
+/// The index of a kind of call.
 pub type Kind = usize;
 
 pub const SOCKET: Kind = 0;
@@ -34,11 +34,11 @@ const NAMES: [&str; 11] = [
     "other",
 ];
 
-/// Calls, and those among them that made a system call. Written without read-modify-write: threads may lose a
-/// count, no call pays for one.
+/// For each kind: all calls, and those that made a system call. There is no read-modify-write: threads may
+/// lose a count, but no call pays for one.
 static COUNTS: [[AtomicU64; 2]; NAMES.len()] = [const { [const { AtomicU64::new(0) }; 2] }; NAMES.len()];
 
-/// One call of the program on something of ours; counted when it ends.
+/// One call of the program on an object of this library, which is counted when it ends.
 pub struct Call {
     kind: Kind,
     before: u32,
@@ -68,7 +68,7 @@ fn totals() -> (u64, u64) {
     })
 }
 
-/// Puts the counters where `atoll status` finds them. Before sleeping, and at the end.
+/// Puts the counters where `atoll status` finds them. Called before sleeping, and at the end.
 pub fn publish(client: &Client) {
     if let Some(replica) = client.own().and_then(|session| session.replicas().first()) {
         let (calls, with) = totals();
@@ -76,14 +76,14 @@ pub fn publish(client: &Client) {
     }
 }
 
-/// The child of a fork counts for itself.
+/// Sets all counters to zero: the child of a fork counts its own calls.
 pub fn reset() {
     for one in COUNTS.iter().flatten() {
         one.store(0, Ordering::Relaxed);
     }
 }
 
-/// The counters as text; `None` if there is nothing to tell.
+/// Returns the counters as text; `None` if no call was counted.
 pub fn report() -> Option<String> {
     let (calls, with) = totals();
     if calls == 0 {

@@ -1,5 +1,5 @@
-//! The C library's names. Each looks its descriptor up and passes the kernel's on; see the manual page of
-//! each.
+//! The C library's functions, under their names. Each looks its descriptor up, and passes a call on the
+//! kernel's to the C library. What they do is in the manual page of each.
 //!
 //! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
 //!   numbers name
@@ -29,7 +29,7 @@ use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen
 
 use crate::transfer::Parts;
 
-/// Fails as the C library does: sets errno, gives -1.
+/// Fails as the C library does: sets errno and returns -1.
 pub(crate) fn fail(errno: Errno) -> c_int {
     // SAFETY: a valid thread-local of the C library.
     unsafe { *libc::__errno_location() = errno.0 };
@@ -52,13 +52,14 @@ fn length(result: Result<usize, Errno>) -> ssize_t {
 /// An address that a program gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Address {
-    /// Of AF_INET or (`v6`) AF_INET6; IPv4 addresses mapped into IPv6 (RFC 4291 §2.5.5.2) are IPv4 addresses.
+    /// The address is of AF_INET or (`v6`) AF_INET6; IPv4 addresses mapped into IPv6 (RFC 4291 §2.5.5.2)
+    /// become IPv4 addresses.
     Ours { endpoint: Endpoint, v6: bool },
-    /// A link-local address without its link: connect(2) and bind(2) fail (ipv6(7)).
+    /// The address is link-local without its link: connect(2) and bind(2) fail (ipv6(7)).
     NoScope,
-    /// AF_UNSPEC.
+    /// The family is AF_UNSPEC.
     Unspecified,
-    /// Another family, or too short.
+    /// The address is of another family, or too short.
     Other,
 }
 
@@ -91,7 +92,7 @@ impl Address {
         }
     }
 
-    /// The endpoint, for a socket of the same family.
+    /// Returns the endpoint, if the socket is of the same family.
     fn endpoint(self, socket_v6: bool) -> Option<Endpoint> {
         match self {
             Address::Ours { endpoint, v6 } if v6 == socket_v6 => Some(endpoint),
@@ -100,8 +101,8 @@ impl Address {
     }
 }
 
-/// The number of the stack's link where a program is told of one: that of the first link after `lo`. Of
-/// programs any number is taken, since a stack has one link.
+/// The number of the stack's link as programs see it: that of the first link after `lo`. Programs may give
+/// any number, since a stack has one link.
 const SCOPE: u32 = 2;
 
 /// Writes an address as accept(2) does: cut to `*len`, which becomes its full length.
@@ -144,7 +145,7 @@ unsafe fn write_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: 
     unsafe { *len = full as socklen_t };
 }
 
-/// The program's parts; `None` for a count that makes no sense.
+/// Returns the program's parts; `None` for an invalid count.
 ///
 /// # Safety
 /// `iov` is null or valid for `count` entries, which are as readv(2) wants them.

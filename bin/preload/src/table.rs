@@ -1,4 +1,4 @@
-//! What is a descriptor? One word for each number, read in a couple of instructions by every call.
+//! The table of descriptors: one word for each number, which every call reads in a couple of instructions.
 //!
 //! ```text
 //!   0            the kernel's
@@ -6,33 +6,32 @@
 //!   SPARE        a number kept for an accepted connection: programs get EBADF
 //!   otherwise    CLOSE_ON_EXEC? | object number + 1
 //! ```
-//! Whether an object's descriptor closes on exec is kept here, because sockets that were accepted take their
-//! numbers from a pool whose kernel descriptors are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a
-//! system call.
+//! Whether an object's descriptor closes on exec is kept here, because accepted sockets take their numbers
+//! from a pool whose kernel descriptors are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a system call.
 
 use crate::real::sys;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Numbers that can be Atoll's.
+/// The descriptor numbers that can be Atoll's.
 pub const FDS_MAX: usize = 1 << 20;
 const HIDDEN: u32 = u32::MAX;
 const SPARE: u32 = u32::MAX - 1;
 const CLOSE_ON_EXEC: u32 = 1 << 31;
 const OBJECT: u32 = (1 << 30) - 1;
 
-/// Four megabytes of zeros, of which only touched pages exist.
+/// The table: four megabytes of zeros, of which only touched pages exist.
 static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
-/// Behind the highest number that was ever not the kernel's, for loops over all.
+/// One more than the highest number that was ever not the kernel's, for loops over all.
 static END: AtomicU32 = AtomicU32::new(0);
-/// How many numbers are objects or spare.
+/// The number of descriptors that are objects.
 static USED: AtomicU32 = AtomicU32::new(0);
 
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fd {
     Kernel,
-    /// The library's own, or spare.
+    /// The descriptor is the library's own, or reserved.
     Hidden,
     Object(u32),
 }
@@ -47,7 +46,7 @@ pub fn lookup(fd: i32) -> Fd {
     }
 }
 
-/// The object behind a descriptor.
+/// Returns the object behind a descriptor.
 #[inline]
 pub fn object_at(fd: i32) -> Option<u32> {
     match lookup(fd) {
@@ -56,22 +55,22 @@ pub fn object_at(fd: i32) -> Option<u32> {
     }
 }
 
-/// Whether the number is kept for an accepted connection.
+/// Returns whether the number is kept for an accepted connection.
 pub fn is_spare(fd: i32) -> bool {
     FDS.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == SPARE)
 }
 
-/// Whether an object's descriptor closes on exec.
+/// Returns whether an object's descriptor closes on exec.
 pub fn closes_on_exec(fd: i32) -> bool {
     FDS.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) & CLOSE_ON_EXEC != 0)
 }
 
-/// Whether the program has any descriptor of ours.
+/// Returns whether the program has any descriptor of ours.
 pub fn any_objects() -> bool {
     USED.load(Ordering::Relaxed) != 0
 }
 
-/// Ties a descriptor to an object. False for a number beyond the table.
+/// Ties a descriptor to an object. Returns false for a number beyond the table.
 pub fn set_object(fd: i32, object: u32, close_on_exec: bool) -> bool {
     set(fd, (object + 1) | if close_on_exec { CLOSE_ON_EXEC } else { 0 })
 }
@@ -110,25 +109,24 @@ fn set(fd: i32, value: u32) -> bool {
     true
 }
 
-/// All descriptors from `first` to `last` that are objects, with their objects.
+/// Returns all descriptors from `first` to `last` that are objects, with their objects.
 pub fn objects_between(first: u32, last: u32) -> impl Iterator<Item = (i32, u32)> {
     let end = END.load(Ordering::Relaxed).min(last.saturating_add(1));
     (first.min(end)..end).filter_map(|fd| object_at(fd as i32).map(|object| (fd as i32, object)))
 }
 
-/// The next number from `from` on that programs must not touch.
+/// Returns the next number from `from` on that programs must not touch.
 pub fn next_hidden(from: u32) -> Option<u32> {
     (from..END.load(Ordering::Relaxed)).find(|fd| lookup(*fd as i32) == Fd::Hidden)
 }
 
-/// A descriptor of this library: out of the way of programs, and kept from them. Closed on drop, past our own
-/// `close`.
+/// A descriptor of this library, which programs do not meet and cannot use. It is closed on drop, past the
+/// `close` of this library.
 #[derive(Debug)]
 pub struct Internal(RawFd);
 
 impl Internal {
-    /// Moves a descriptor to a high number, where programs do not meet it. Where there is no room above it
-    /// stays.
+    /// Moves a descriptor to a high number, where programs do not meet it. If that fails, the number stays.
     pub fn new(fd: OwnedFd) -> Internal {
         let low = fd.into_raw_fd();
         let high = duplicate(low, high_number());
@@ -142,7 +140,7 @@ impl Internal {
         Internal(fd)
     }
 
-    /// A descriptor that is where it should be: inherited over exec.
+    /// Wraps a descriptor that was inherited over exec, at its number.
     pub fn inherited(fd: RawFd) -> Internal {
         // SAFETY: sets a flag of a descriptor.
         unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -150,14 +148,14 @@ impl Internal {
         Internal(fd)
     }
 
-    /// Lets the next program image have it, or not.
+    /// Sets whether the next program image gets the descriptor.
     pub fn set_inheritable(&self, inheritable: bool) {
         let flags = if inheritable { 0 } else { libc::FD_CLOEXEC };
         // SAFETY: sets a flag of a descriptor.
         unsafe { sys!(libc::SYS_fcntl, self.0, libc::F_SETFD, flags) };
     }
 
-    /// Its number.
+    /// Returns the descriptor's number.
     pub fn number(&self) -> RawFd {
         self.0
     }
@@ -183,13 +181,13 @@ impl AsRawFd for Internal {
     }
 }
 
-/// close(2), past our own.
+/// Closes a descriptor by close(2), past the `close` of this library.
 pub fn close(fd: RawFd) {
     // SAFETY: the caller's descriptor.
     unsafe { sys!(libc::SYS_close, fd) };
 }
 
-/// A duplicate at `from` or above, CLOEXEC; negative if there is none.
+/// Duplicates a descriptor to a number of at least `from`, CLOEXEC. Returns a negative number if that fails.
 pub fn duplicate(fd: RawFd, from: RawFd) -> RawFd {
     // SAFETY: makes a descriptor.
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) as RawFd }

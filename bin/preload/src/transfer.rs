@@ -1,4 +1,4 @@
-//! Octets and datagrams between a program and its sockets: recv(2), send(2) and their kin.
+//! Moves octets and datagrams between a program and its sockets: recv(2), send(2) and similar calls.
 
 use std::ffi::c_void;
 
@@ -23,7 +23,7 @@ use crate::wait::block;
 pub struct Parts<'a>(pub &'a [iovec]);
 
 impl Parts<'_> {
-    /// Bytes in all parts.
+    /// Returns the bytes in all parts.
     pub fn len(&self) -> usize {
         self.0.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len))
     }
@@ -46,7 +46,7 @@ impl Parts<'_> {
         })
     }
 
-    /// The parts as slices to write to.
+    /// Returns the parts as slices to write to.
     pub fn targets(&self) -> impl Iterator<Item = &mut [u8]> {
         self.0.iter().filter(|part| part.iov_len > 0).map(|part| {
             // SAFETY: the program promised writable memory, as to read(2).
@@ -55,14 +55,14 @@ impl Parts<'_> {
     }
 }
 
-/// How a call that sleeps goes on.
+/// How a call goes on after its first step.
 enum Now<R> {
     Done(R),
-    /// It waits, so many microseconds or (0) for ever.
+    /// The call waits for so many microseconds; 0 means for ever.
     Wait(u64),
 }
 
-/// recv(2), recvfrom(2), read(2), recvmsg(2).
+/// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
 #[inline]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     let _call = stats::Call::new(stats::RECEIVE);
@@ -82,7 +82,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         Some(_) => Err(Errno::ENOTCONN.into()),
         None => Err(Errno::EINVAL.into()),
     };
-    // The fast path: no clock, no timeout, one lock.
+    // This is the fast path: no clock, no timeout, one lock.
     let first = STATE.with(|state| {
         let mut result = step(state);
         if matches!(result, Err(Failure::WouldBlock)) {
@@ -117,7 +117,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     }
 }
 
-/// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+/// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::SEND);
@@ -132,7 +132,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
     let result = send_loop(object, flags, |state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
         Some((Kind::Stream(..), _)) => state.client.send_octets(object, || parts.sources(), want, how, &mut done),
         Some((_, Protocol::Udp)) => Err(NOT_A_STREAM.into()),
-        // send(2) on a stream socket that was never connected.
+        // send(2) fails so on a stream socket that was never connected.
         Some(_) => Err(Errno::EPIPE.into()),
         None => Err(Errno::EINVAL.into()),
     });
@@ -144,11 +144,12 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
     }
 }
 
-/// No errno, but the way out of the fast path.
+/// This is no errno, but leads out of the fast path.
 const NOT_A_STREAM: Errno = Errno(-1);
 
 // structure: send_file: sendfile(2) and its ways around pipes and positions are one loop
-/// One file range to a connection: sendfile(2). `offset` moves; `None`: the file's own position does.
+/// Sends a range of a file to a connection: sendfile(2). `offset` is advanced; if it is `None`, the file's
+/// own position is used and advanced.
 pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::SEND);
     if crate::table::object_at(input).is_some() {
@@ -239,7 +240,7 @@ fn send_datagram(
     send_loop(object, flags, step).map(|()| len).map_err(|errno| pipe(errno, flags))
 }
 
-/// Repeats a sending step as the socket's mode wants it.
+/// Repeats a sending step as long as the socket's mode wants it.
 #[inline]
 fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result<(), Failure>) -> Result<(), Errno> {
     let first = STATE.with(|state| {
@@ -265,7 +266,7 @@ fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result
     }
 }
 
-/// EPIPE comes with SIGPIPE unless the call says otherwise. send(2).
+/// Raises SIGPIPE with EPIPE, unless the call says otherwise: send(2). Returns the errno.
 fn pipe(errno: Errno, flags: i32) -> Errno {
     if errno == Errno::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
         // SAFETY: raises a signal in this thread, as the kernel would.

@@ -1,10 +1,10 @@
-//! What are programs told of urgent octets beside poll(2)? recv(MSG_OOB), sockatmark(3), SIGURG. recv(2),
+//! Tells programs about urgent octets, besides poll(2): recv(MSG_OOB), sockatmark(3), SIGURG. See recv(2),
 //! tcp(7), fcntl(2).
 //!
-//! SIGURG is sent by the library, by the thread that takes the replica's event ([`crate::lock`]). As soon as
-//! a socket has an owner there is a thread that does nothing else, so that programs that sleep or compute
-//! hear of it, too. Handlers may use sockets: the signal comes when the main thread, which the kernel prefers
-//! for it, does not hold the lock.
+//! SIGURG is sent by the thread that takes the replica's event ([`crate::lock`]). As soon as a socket has an
+//! owner, a thread is started that only waits for such events, so that programs that sleep or compute get the
+//! signal, too. Handlers may use sockets: the signal comes when the main thread, which the kernel prefers for
+//! it, does not hold the lock.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::signals::{hold_signals, release_signals};
 use crate::transfer::{Parts, Received};
 use crate::waiter::Waiter;
 
-/// recv(2) with MSG_OOB on a stream socket.
+/// Receives an urgent octet of a stream socket: recv(2) with MSG_OOB.
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     let found = STATE.with(|state| {
         match state.client.socket(object).map(|socket| &socket.kind) {
@@ -43,13 +43,13 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
             Ok(Received { urgent: true, ..received })
         }
         Ok(Urgent::End) => Ok(Received::default()),
-        // recv(2): never waits for it, whatever the mode of the socket is.
+        // recv(2): MSG_OOB never waits, whatever the mode of the socket is.
         Err(Failure::WouldBlock) => Err(Errno::EAGAIN),
         Err(Failure::Error(errno)) => Err(errno),
     }
 }
 
-/// sockatmark(3), `SIOCATMARK`.
+/// Returns whether the socket is at the urgent mark: sockatmark(3), `SIOCATMARK`.
 pub fn is_at_mark(object: u32) -> bool {
     STATE.with(|state| {
         let _family = state.client.family(object);
@@ -59,7 +59,7 @@ pub fn is_at_mark(object: u32) -> bool {
 
 // ---- SIGURG ----
 
-/// `F_SETOWN`, `F_SETOWN_EX`, `SIOCSPGRP`.
+/// Sets the owner of a socket: `F_SETOWN`, `F_SETOWN_EX`, `SIOCSPGRP`. Fails if the owner does not exist.
 pub fn set_owner(object: u32, owner: Owner) -> Result<(), Errno> {
     if owner.id != 0 {
         count_system_call();
@@ -77,26 +77,26 @@ pub fn set_owner(object: u32, owner: Owner) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `F_GETOWN`, `F_GETOWN_EX`, `SIOCGPGRP`.
+/// Returns the owner of a socket: `F_GETOWN`, `F_GETOWN_EX`, `SIOCGPGRP`.
 pub fn owner(object: u32) -> Owner {
     STATE.with(|state| state.client.object(object).map_or(Owner::default(), |entry| entry.owner))
 }
 
-/// The thread that waits for urgent octets is there.
+/// Whether the thread that waits for urgent octets is running.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// The child of a fork has no such thread.
+/// Notes that the child of a fork has no such thread.
 pub fn forget_watch() {
     WATCHED.store(false, Ordering::Relaxed);
 }
 
-/// Starts the thread that waits for urgent octets, once. Without it (no memory, say) those that call hear of
-/// them.
+/// Starts the thread that waits for urgent octets, once. Without it, if there is no memory, only calls of the
+/// program take the events.
 fn watch() {
     if WATCHED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // It has no business with signals.
+    // The new thread has all signals blocked.
     let held = hold_signals();
     let started = std::thread::Builder::new().name("atoll-urgent".to_owned()).stack_size(128 << 10).spawn(keep_watch);
     release_signals(held);
@@ -127,7 +127,7 @@ fn keep_watch() {
     }
 }
 
-/// The struct of `F_SETOWN_EX`.
+/// The struct of `F_SETOWN_EX`, `struct f_owner_ex`.
 #[repr(C)]
 pub struct OwnerEx {
     kind: c_int,
@@ -135,7 +135,7 @@ pub struct OwnerEx {
 }
 
 impl OwnerEx {
-    /// The owner that a program means.
+    /// Returns the owner that a program names; EINVAL for an unknown kind.
     pub fn owner(&self) -> Result<Owner, Errno> {
         match self.kind {
             0 | 1 => Ok(Owner { id: self.id, is_thread: self.kind == 0 }),
@@ -144,7 +144,7 @@ impl OwnerEx {
         }
     }
 
-    /// What a program is told.
+    /// Returns the struct that names an owner to a program.
     pub fn of(owner: Owner) -> OwnerEx {
         let kind = if owner.id < 0 { 2 } else { c_int::from(!owner.is_thread) };
         OwnerEx { kind, id: owner.id.abs() }

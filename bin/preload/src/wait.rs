@@ -1,4 +1,4 @@
-//! How does a call sleep until its socket is ready? On a doorbell, in an epoll instance ([`crate::waiter`]).
+//! Lets a call sleep until its socket is ready, on a doorbell in an epoll instance ([`crate::waiter`]).
 //!
 //! ```text
 //!   sleeper                                replica
@@ -19,9 +19,9 @@ use crate::signals::{hold_signals, pending_signals, release_signals, signals_res
 use crate::state::State;
 use crate::waiter::Waiter;
 
-/// Repeats `step` until it does not block any more. `object`: what it waits for; `None`: a reply.
+/// Repeats `step` until it does not block any more. `object` is what it waits for; `None` means a reply.
 ///
-/// Fails with EAGAIN when `timeout` passes, with EINTR when a signal arrives that does not restart calls.
+/// Fails with EAGAIN when `timeout` passes, and with EINTR when a signal arrives that does not restart calls.
 pub fn block<R>(
     object: Option<u32>,
     timeout: Option<Duration>,
@@ -89,7 +89,7 @@ fn block_on<R>(
             }
             state.client.before_sleep(1 << bell);
             state.client.drain();
-            // Look once more: whoever publishes after this sees the sleep word.
+            // This is the second look: whoever publishes after it sees the sleep word.
             match step(state) {
                 Err(Failure::WouldBlock) => {
                     state.client.doze_off();
@@ -111,7 +111,7 @@ fn block_on<R>(
             Err(Err(Failure::Error(errno))) => return Err(errno),
             Err(Err(Failure::WouldBlock)) => continue,
         };
-        // A handler of SIGURG has run in this thread: as if it had come during the sleep.
+        // A handler of SIGURG has run in this thread: the effect is as if it had come during the sleep.
         let is_late = interrupts(&mut signals);
         let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, std::ptr::null()).map(drop) };
         STATE.with(|state| {
@@ -130,11 +130,12 @@ fn block_on<R>(
 }
 
 thread_local! {
-    /// Whether this thread should spin. Taken while it is used, since a signal handler may come in between.
+    /// Whether this thread should spin. The value is taken out while it is used, since a signal handler may
+    /// come in between.
     static SPIN: Cell<Option<SpinPolicy>> = const { Cell::new(None) };
 }
 
-/// Not under the lock of the state.
+/// Runs `act` with the spin policy of this thread. The caller does not hold the lock of the state.
 fn with_spin_policy<R>(act: impl FnOnce(&mut SpinPolicy) -> R) -> R {
     let limit = || STATE.with(|state| state.client.own().map_or(0, |session| session.facts.spin_us));
     let mut patience = SPIN.take().unwrap_or_else(|| SpinPolicy::new(Duration::from_micros(limit().into())));
@@ -143,7 +144,7 @@ fn with_spin_policy<R>(act: impl FnOnce(&mut SpinPolicy) -> R) -> R {
     result
 }
 
-/// There was something to do for `partner`, such as an object.
+/// Notes that there was something to do for `partner`, such as an object.
 #[inline]
 pub fn met(partner: u32) {
     if let Some(mut patience) = SPIN.take() {
@@ -152,10 +153,10 @@ pub fn met(partner: u32) {
     }
 }
 
-/// Waits for an event without sleeping, for as long as that is worth it. Fails with EINTR if a signal came,
-/// and no event.
+/// Waits for an event without sleeping, as long as that is worth it. Fails with EINTR if a signal came, and
+/// no event.
 ///
-/// Signals are held back meanwhile: a handler that ran unnoticed between two looks would leave the caller
+/// Signals are blocked meanwhile: a handler that ran unnoticed between two looks would leave the caller
 /// asleep.
 pub fn spin_until_event() -> Result<(), Errno> {
     with_spin_policy(|patience| {
@@ -181,7 +182,7 @@ pub fn spin_until_event() -> Result<(), Errno> {
     })
 }
 
-/// The wait that began with [`spin_until_event`] is over.
+/// Notes that the wait that began with [`spin_until_event`] is over.
 pub fn waited() {
     let now = STATE.with(|state| state.now());
     with_spin_policy(|patience| patience.end(now));

@@ -1,8 +1,8 @@
-//! Where does a thread sleep? In an epoll instance that holds doorbells.
+//! The place where a thread sleeps: an epoll instance that holds doorbells.
 //!
 //! A doorbell is an eventfd that replicas ring (`atoll_sys::eventfd`) while its sleep word is odd. Sleepers
-//! watch it edge-triggered, each in an epoll instance of its own, so that no sleeper touches it and all that
-//! share a doorbell wake together.
+//! watch it edge-triggered, each in an epoll instance of its own. So no sleeper changes its state, and all
+//! that share a doorbell wake together.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -16,19 +16,19 @@ use atoll_sys::eventfd;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::table::Internal;
 
-/// A place to sleep: an epoll instance with doorbells in it.
+/// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: Internal,
-    /// Doorbells of each session (by number) that are in the instance.
+    /// The doorbells of each session (by number) that are in the instance, a bit each.
     known: Vec<(u32, u16)>,
 }
 
-/// Token of a doorbell; tokens of other members are below.
+/// The token of doorbells; tokens of other members are smaller.
 const BELL_TOKEN: u64 = u64::MAX;
 
 impl Waiter {
-    /// Creates a place to sleep that knows no doorbell yet. `None`: there are no more descriptors.
+    /// Creates a place to sleep without doorbells. Returns `None` if there are no more descriptors.
     pub fn new() -> Option<Waiter> {
         let epoll = Epoll::new().ok()?;
         let number = epoll.as_fd().as_raw_fd();
@@ -38,7 +38,7 @@ impl Waiter {
         Some(Waiter { epoll: Internal::new(fd), known: Vec::new() })
     }
 
-    /// The number of the epoll instance.
+    /// Returns the descriptor number of the epoll instance.
     pub fn number(&self) -> i32 {
         self.epoll.number()
     }
@@ -50,8 +50,8 @@ impl Waiter {
         unsafe { sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     }
 
-    /// Makes sure that `bells` of all sessions are in the instance; of shared ones, the family's doorbell as
-    /// well.
+    /// Makes sure that `bells` of all sessions are in the instance, and the family's doorbell of shared
+    /// sessions.
     pub fn watch<P: Platform<Bell = Internal>>(&mut self, sessions: &[Session<P>], bells: u16) {
         for session in sessions {
             let wanted = bells | u16::from(session.shared);
@@ -73,7 +73,8 @@ impl Waiter {
         }
     }
 
-    /// Sleeps. Returns whether the member with `token` 0 is ready, or EINTR.
+    /// Sleeps in the instance `epoll`. Returns whether the member with `token` 0 is ready; fails with EINTR
+    /// if a signal came.
     pub fn sleep(epoll: i32, left: Option<Duration>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let millis = left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
@@ -88,33 +89,33 @@ impl Waiter {
     }
 }
 
-/// What an epoll instance has besides its Atoll sockets: the kernel's instance behind it, which has the
-/// kernel's descriptors.
+/// The part of an epoll instance beside its Atoll sockets: the kernel's instance, which has the kernel's
+/// descriptors.
 #[derive(Debug)]
 pub struct KernelSet {
-    /// The kernel's instance.
+    /// The descriptor of the kernel's instance.
     pub fd: i32,
-    /// Where `epoll_wait` sleeps: on the doorbells and on the kernel's instance.
+    /// The place where `epoll_wait` sleeps, with the doorbells and the kernel's instance.
     pub waiter: Option<Waiter>,
     /// Whether the kernel's instance may have members.
     pub has_members: bool,
     /// When the kernel's instance was last asked, in nanoseconds.
     pub asked_at: u64,
-    /// Calls of `epoll_wait` since.
+    /// The number of calls of `epoll_wait` since then.
     pub calls_since: u32,
-    /// Threads that sleep in the kernel's instance, because there was nothing else.
+    /// The number of threads that sleep in the kernel's instance, because it was all there was.
     pub sleepers: u32,
-    /// The descriptor that wakes those when there is.
+    /// The descriptor that wakes those threads when an Atoll socket is added.
     pub interrupt: Option<Internal>,
 }
 
 impl KernelSet {
-    /// The kernel's instance `fd`, without members.
+    /// Creates the part for the kernel's instance `fd`, which has no members.
     pub fn new(fd: i32) -> KernelSet {
         KernelSet { fd, waiter: None, has_members: false, asked_at: 0, calls_since: 0, sleepers: 0, interrupt: None }
     }
 
-    /// The threads that slept in it are gone: the child of a fork has one thread.
+    /// Forgets the threads that slept in it: the child of a fork has one thread.
     pub fn forget_threads(&mut self) {
         (self.waiter, self.sleepers, self.interrupt) = (None, 0, None);
     }

@@ -38,8 +38,8 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 // structure: syscall: syscall(2) has as many
-/// syscall(2): some programs (libuv among them) close descriptors this way; a number that the kernel gives
-/// out again must not be taken for the socket that had it before.
+/// Passes on syscall(2), except close(2): some programs (libuv among them) close descriptors this way, and a
+/// number that the kernel gives out again must not be taken for the socket that had it before.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn syscall(
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
             table::close(fd);
         }
     }
-    // Around our own descriptors, and around numbers kept for accepted connections.
+    // This goes around our own descriptors, and around numbers kept for accepted connections.
     let mut from = first;
     loop {
         let hidden = table::next_hidden(from).filter(|hidden| *hidden <= last);
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
-/// A descriptor that the kernel made of another one names the same object.
+/// Lets a descriptor that the kernel has duplicated name the same object.
 fn share(old: c_int, new: c_int, close_on_exec: bool) {
     if let Fd::Object(object) = lookup(old)
         && new >= 0
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
     match command {
         libc::F_GETFD => return if table::closes_on_exec(fd) { libc::FD_CLOEXEC } else { 0 },
         libc::F_SETFD => {
-            // exec looks at our flag; the kernel's is brought in line then.
+            // exec examines our flag, and then sets the kernel's accordingly.
             table::set_close_on_exec(fd, number & libc::FD_CLOEXEC != 0);
             let is_pooled = STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.pooled));
             if is_pooled {
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     unsafe { real::ioctl(fd, request, argument) }
 }
 
-/// Octets that wait to be read, or are not acknowledged yet.
+/// Returns the octets that wait to be read (`received`), or that are not acknowledged yet.
 fn octets(object: u32, received: bool) -> u64 {
     STATE.with(|state| {
         state.client.drain();

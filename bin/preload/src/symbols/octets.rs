@@ -1,4 +1,4 @@
-//! read(2), write(2), recv(2), send(2) and their kin, with the fortified names.
+//! read(2), write(2), recv(2), send(2) and similar calls, with the fortified names.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,7 +16,7 @@ use crate::table::object_at;
 use crate::transfer::{self, Parts};
 use crate::{calls, real};
 
-/// One part.
+/// Returns one part.
 #[inline]
 fn part(buf: *const c_void, len: size_t) -> [iovec; 1] {
     [iovec { iov_base: buf.cast_mut(), iov_len: len }]
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, ro
     unsafe { read(fd, buf, len) }
 }
 
-/// What a fortified function checks: a call that is told of more memory than there is ends the program.
+/// Checks as a fortified function does: a call that claims more memory than there is ends the program.
 fn check(len: size_t, room: size_t) {
     if len > room {
         // SAFETY: ends the process.
@@ -150,8 +150,8 @@ pub unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(fd, buf, len, flags, addr, alen) }
 }
 
-/// Where a datagram is to go: as the address of the call says. `Err`: the call fails, or (`None`) is the
-/// kernel's.
+/// Returns the destination of a datagram, as the address of the call says. `Err` means that the call fails
+/// or, if it is `None`, that the socket is the kernel's.
 ///
 /// # Safety
 /// As for [`Address::read`].
@@ -168,7 +168,7 @@ unsafe fn receiver(
         STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.is_on(Name::V6Only))));
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
-        // send(2): with a connection the address is ignored; with MSG_FASTOPEN there is none yet.
+        // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
         // SAFETY: the caller's promise.
         return if flags & MSG_FASTOPEN == 0 { Ok(None) } else { server(object, unsafe { Address::read(addr, len) }) };
     }
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn recvmmsg(
         }
         entry.msg_len = n as c_uint;
         done += 1;
-        // recvmmsg(2): the time is looked at only after each datagram.
+        // recvmmsg(2): the time is examined only after each datagram.
         if deadline.is_some_and(|deadline| now() >= deadline) {
             break;
         }
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t
     unsafe { sendfile(out, input, offset, count) }
 }
 
-/// splice(2) between a pipe and a socket of ours does not exist; programs fall back to read and write.
+/// Fails on sockets of ours, which splice(2) does not support; programs fall back on read and write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn splice(
     from: c_int,

@@ -1,8 +1,8 @@
-//! SCM_RIGHTS: a socket of ours that is passed over a unix socket. unix(7), cmsg(3).
+//! Passes a socket of ours over a unix socket: SCM_RIGHTS, unix(7), cmsg(3).
 //!
-//! In place of the descriptor goes a memfd that says which session and slot it is; the receiver joins the
-//! session. Until it has said so in the slot, or some time has passed, the sender stays a holder, so that it
-//! may close what it has sent.
+//! A memfd that names the session and slot is sent in place of the descriptor, and the receiver joins the
+//! session. Until the receiver has confirmed that in the slot, or some time has passed, the sender stays a
+//! holder, so that it may close what it has sent.
 
 use std::ffi::c_int;
 
@@ -18,7 +18,7 @@ use crate::table::{self, Internal, object_at};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"atollfd2");
 
-/// The descriptors in the control messages of a message; none if there are none of ours to be found.
+/// Returns the places of the descriptors in the control messages of a message.
 ///
 /// # Safety
 /// `msg` is a valid message whose control messages are complete.
@@ -43,7 +43,7 @@ unsafe fn rights(msg: *const msghdr) -> Vec<*mut c_int> {
     all
 }
 
-/// sendmsg(2) on a socket of the kernel.
+/// Runs sendmsg(2) on a socket of the kernel.
 pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: null or the program's.
     let has_rights = table::any_objects() && !msg.is_null() && unsafe { !(*msg).msg_control.is_null() };
@@ -73,7 +73,7 @@ pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     result
 }
 
-/// What the receiver of a socket has to know.
+/// Returns a memfd with what the receiver of a socket has to know.
 fn letter(object: u32) -> Option<Internal> {
     STATE.with(|state| {
         let client = &mut state.client;
@@ -90,7 +90,7 @@ fn letter(object: u32) -> Option<Internal> {
     })
 }
 
-/// recvmsg(2) on a socket of the kernel.
+/// Runs recvmsg(2) on a socket of the kernel.
 pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: passed on.
     let result = unsafe { real::recvmsg(fd, msg, flags) };
@@ -155,7 +155,7 @@ fn open(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
         }
         places.iter().for_each(|place| state.client.receive_passed(*place));
         if index == 0 {
-            // It has come back to where it was sent: as if it had been duplicated.
+            // The socket has come back to its sender: this is as if it had been duplicated.
             let (Some(place), Some(session)) = (places.first(), state.client.own()) else { return };
             let Some(replica) = session.replicas().get(place.replica) else { return };
             let user = replica.user(place.slot);

@@ -1,4 +1,4 @@
-//! execve(2), posix_spawn(3), vfork(2): other programs, with the sockets that they inherit. See
+//! execve(2), posix_spawn(3), vfork(2): runs other programs, with the sockets that they inherit. See
 //! [`crate::exec`].
 
 use std::ffi::{c_char, c_int};
@@ -16,7 +16,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// The environment of this process.
+/// Returns the environment of this process.
 fn environment() -> Strings {
     // SAFETY: a pointer of the C library; whoever changes it while it executes a program has a race of its
     // own.
@@ -53,8 +53,9 @@ pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_i
     unsafe { with_sockets(envp, |envp| real::fexecve(fd, argv, envp)) }
 }
 
-/// The variadic functions: their arguments after the first are laid out on the stack as an array, which is
-/// what the others want. (Elsewhere than on x86-64 the C library's own run, and sockets do not survive them.)
+/// The variadic functions. Their arguments after the first are laid out on the stack as an array, as the
+/// other functions want them. On other architectures the C library's own functions run, and sockets do not
+/// survive them.
 #[cfg(target_arch = "x86_64")]
 mod variadic {
     use super::{Strings, c_char, c_int, execv, execve, execvp};
@@ -87,7 +88,7 @@ mod variadic {
     spread!(execlp, execvp);
     spread!(execle, with_environment);
 
-    /// execle(3): the environment follows the null pointer that ends the arguments.
+    /// Runs execle(3): the environment follows the null pointer that ends the arguments.
     unsafe extern "C" fn with_environment(path: *const c_char, argv: Strings) -> c_int {
         let mut at = argv;
         // SAFETY: the arguments end with a null pointer.
@@ -154,7 +155,7 @@ unsafe fn spawn(
     result
 }
 
-/// One file action, as glibc has it since 2.1 (sysdeps/unix/sysv/linux/spawn_int.h): the union begins at
+/// One file action, as glibc has it since 2.1 (sysdeps/unix/sysv/linux/spawn_int.h); the union begins at
 /// offset 8.
 #[repr(C)]
 struct Action {
@@ -165,7 +166,7 @@ struct Action {
     _rest: [u32; 4],
 }
 
-/// `posix_spawn_file_actions_t`, glibc.
+/// The `posix_spawn_file_actions_t` of glibc.
 #[repr(C)]
 struct Actions {
     allocated: c_int,
@@ -173,8 +174,8 @@ struct Actions {
     list: *const Action,
 }
 
-/// The sockets that a spawned program has: those that do not close on exec, changed by what posix_spawn(3) is
-/// told to do.
+/// Returns the sockets that a spawned program has: those that do not close on exec, changed by the file
+/// actions of posix_spawn(3).
 unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_int, u32)> {
     let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
     let mut open: Vec<(c_int, u32, bool)> =
@@ -185,7 +186,7 @@ unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_in
             // SAFETY: the list has `used` entries.
             let action = unsafe { &*actions.list.add(i) };
             let (fd, new) = (action.fd, action.new);
-            // close, dup2, open; closefrom.
+            // The tags are those of close, dup2, open, and closefrom.
             match action.tag {
                 0 => open.retain(|(open, ..)| *open != fd),
                 1 => {
@@ -205,7 +206,7 @@ unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_in
 
 const _: () = assert!(size_of::<Action>() == 32);
 
-/// chroot(2): the stack's socket is perhaps not to be seen afterwards.
+/// Keeps a connection before chroot(2): the stack's socket may not be visible afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     STATE.with(|state| state.keep_connection());
@@ -213,7 +214,7 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     unsafe { real::chroot(path) }
 }
 
-/// unshare(2), likewise.
+/// Keeps a connection before unshare(2) of mounts or users: the stack's socket may not be visible afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) != 0 {
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     unsafe { real::unshare(flags) }
 }
 
-/// setns(2), likewise.
+/// Keeps a connection before setns(2): the stack's socket may not be visible afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     STATE.with(|state| state.keep_connection());
@@ -231,8 +232,8 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     unsafe { real::setns(fd, kind) }
 }
 
-/// vfork(2): with sockets of ours it is fork(2), as POSIX allows, because a child that shares our memory
-/// would change what its parent knows. Otherwise it is the C library's, which returns twice and so cannot be
+/// With sockets of ours vfork(2) is fork(2), as POSIX allows, because a child that shares our memory would
+/// change the state of its parent. Otherwise it is the C library's, which returns twice and so cannot be
 /// called, only jumped to.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
@@ -247,7 +248,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-/// The function that a vfork is to be.
+/// Returns the function that a vfork is to be.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn choose_fork() -> *const std::ffi::c_void {
     // A child that is to get a connection of its own has to have memory of its own, too.

@@ -41,7 +41,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     }
 }
 
-/// Whether the socket is still to be decided between kernel and stack; a forked child joins the stack here.
+/// Returns whether the socket is still undecided between kernel and stack; a forked child joins the stack
+/// here.
 fn is_undecided(state: &mut State, object: u32) -> bool {
     matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })) && {
         state.join();
@@ -123,14 +124,14 @@ pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut sockl
     }
 }
 
-/// Whose connections to `to` are: the stack's, or (false) the kernel's.
+/// Returns whether a connection or datagram to `to` is for the stack; otherwise it is for the kernel.
 fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
     let Some(session) = state.client.own() else { return false };
     if !matches!(socket.kind, Kind::Fresh) {
         return true;
     }
     if to.is_loopback() || to.addr.is_unspecified() {
-        // Loopback is the kernel's and the stack's: whoever has the port gets the connection.
+        // Loopback belongs to both kernel and stack: the one that has the port gets the connection.
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
     let is_inside = to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
@@ -138,7 +139,7 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
     session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 
-/// Whose a connection is to be.
+/// Where a connection is to go.
 enum Choice {
     Stack(Endpoint),
     Kernel,
@@ -151,7 +152,7 @@ fn choose(object: u32, address: Address) -> Choice {
         let undecided = is_undecided(state, object);
         let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
         match address.endpoint(socket.v6) {
-            // tcp_v6_connect, ip6_datagram_connect: such a socket has no way to IPv4.
+            // tcp_v6_connect, ip6_datagram_connect: such a socket cannot reach IPv4.
             Some(endpoint) if socket.v6 && socket.options.is_on(Name::V6Only) && endpoint.addr.is_v4() => {
                 Choice::Fail(Errno::ENETUNREACH)
             }
@@ -163,12 +164,13 @@ fn choose(object: u32, address: Address) -> Choice {
     })
 }
 
-/// Who connects to nowhere in particular means this machine.
+/// Replaces the unspecified address by loopback, as on Linux.
 pub(super) fn or_loopback(to: Endpoint) -> Endpoint {
     if to.addr.is_unspecified() { Endpoint::at(to.addr.loopback_of_family(), to.port) } else { to }
 }
 
-/// The server that sendto(2) with MSG_FASTOPEN means. `Err`: the call fails, or (`None`) is the kernel's.
+/// Returns the server that sendto(2) with MSG_FASTOPEN names. `Err` means that the call fails or, if it is
+/// `None`, that the socket is the kernel's.
 pub(super) fn server(object: u32, address: Address) -> Result<Option<Endpoint>, Option<Errno>> {
     match choose(object, address) {
         Choice::Stack(to) => Ok(Some(or_loopback(to))),
@@ -192,7 +194,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
             // SAFETY: passed on.
             let result = unsafe { real::connect(fd, addr, len) };
             let errno = if result == 0 { Errno(0) } else { real::last_errno() };
-            // One that was refused may try again, and its next peer may be the stack's.
+            // A socket that was refused may try again, and its next peer may be the stack's.
             let is_kernels = matches!(errno, Errno(0) | Errno::EINPROGRESS | Errno::EALREADY | Errno::EINTR);
             if is_kernels && address != Address::Unspecified {
                 calls::to_kernel(object);
@@ -237,7 +239,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut s
     }
 }
 
-/// [`write_address`], for calls that are about the address.
+/// Writes an address as [`write_address`] does, for calls that fail without room for one.
 unsafe fn give_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     if addr.is_null() || len.is_null() {
         return fail(Errno::EFAULT);
@@ -275,7 +277,7 @@ pub unsafe extern "C" fn getsockopt(
         Ok(found) => {
             let octets = found.octets();
             let room = (room as usize).min(octets.len());
-            // ip(7): of a small number at that level an octet is enough, where there is no room for more.
+            // ip(7): at that level one octet is enough for a small number, if there is no room for more.
             let is_small = level == libc::IPPROTO_IP
                 && octets.len() == 4
                 && u32::from_ne_bytes([octets[0], octets[1], octets[2], octets[3]]) < 256;
@@ -311,8 +313,8 @@ pub unsafe extern "C" fn setsockopt(
     let is_fresh = STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);
     if is_fresh && ours.is_ok() {
-        // The socket may still become the kernel's, which then has what it was told. Its answer is not ours:
-        // what the stack refuses was not taken, and what it takes acts.
+        // The socket may still become the kernel's, which has then been told the option, too. Its answer is
+        // not used: what the stack refuses was not taken, and what it takes acts.
         // SAFETY: passed on.
         let _ = unsafe { real::setsockopt(fd, level, name, value, len) };
     }
@@ -331,7 +333,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
 }
 
-/// `SIOCATMARK`, linux/sockios.h.
+/// The number of `SIOCATMARK`, linux/sockios.h.
 pub(super) const SIOCATMARK: c_ulong = 0x8905;
 
 #[unsafe(no_mangle)]
@@ -342,8 +344,8 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     if result < 0 { result } else { mark }
 }
 
-/// Whether a datagram without connection to `peer` is the kernel's: an undecided socket and a destination
-/// that is not ours.
+/// Returns whether a datagram to `peer` of an unconnected socket is the kernel's: the socket is undecided,
+/// and the stack does not reach the destination.
 pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> bool {
     STATE.with(|state| {
         let undecided = is_undecided(state, object);

@@ -1,4 +1,4 @@
-//! fdopen(3), and stdin, stdout and stderr: stdio reads and writes inside the C library, so a stream on a
+//! fdopen(3), and stdin, stdout and stderr. stdio reads and writes inside the C library, so a stream on a
 //! socket of ours gets its own functions.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,7 +11,7 @@ use crate::futex_lock::FutexLock;
 use crate::lock::STATE;
 use crate::{real, table};
 
-/// `cookie_io_functions_t`, stdio.h.
+/// The `cookie_io_functions_t` of stdio.h.
 #[repr(C)]
 struct Functions {
     read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
@@ -27,7 +27,7 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// Streams on sockets, with their descriptors.
+/// The streams on sockets, with their descriptors.
 static STREAMS: FutexLock<Vec<(usize, c_int)>> = FutexLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     unsafe { open(fd, mode) }
 }
 
-/// A stream with functions of ours.
+/// Opens a stream with functions of ours.
 unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     let functions = Functions { read: Some(read), write: Some(write), seek: None, close: Some(close) };
     // SAFETY: the caller's mode; the cookie is a number.
@@ -72,9 +72,9 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     stream
 }
 
-/// A socket has come to number 0, 1 or 2: the standard stream there becomes one of ours. (In the GNU C
-/// library the three are variables: "Standard Streams" in its manual.) It follows the number, whatever that
-/// becomes later.
+/// Replaces the standard stream of number 0, 1 or 2, which has become a socket, by one of ours. In the GNU C
+/// library the three are variables ("Standard Streams" in its manual). The new stream follows the number,
+/// whatever that becomes later.
 pub fn replace_standard(fd: c_int) {
     let (variable, mode) = match fd {
         0 => (&raw mut stdin, c"r"),

@@ -1,7 +1,7 @@
-//! setuid(2) and its like: a socket is the user's who has made it, as on Linux, also where he gives up his
-//! user before it has a port.
+//! setuid(2) and similar calls. A socket belongs to the user that has made it, as on Linux, even if the
+//! process changes its user before the socket has a port.
 //!
-//! Who changes it by the system call itself makes such a socket the user's who binds it.
+//! If a program changes its user by the system call itself, such a socket belongs to the user that binds it.
 
 use std::ffi::c_int;
 

@@ -12,7 +12,7 @@ use crate::poll::{any_ours, poll as poll_ours};
 use crate::table::object_at;
 use crate::{epoll, real, stats};
 
-/// The program's entries.
+/// Returns the program's entries.
 unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     if fds.is_null() {
         return &mut [];
@@ -21,7 +21,7 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
 }
 
-/// A time that a program gives; `Err` for one that makes no sense.
+/// Converts a time that a program gives; EINVAL for an invalid one.
 unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>, Errno> {
     // SAFETY: null or the program's.
     match unsafe { timeout.as_ref() } {
@@ -85,18 +85,18 @@ pub unsafe extern "C" fn __ppoll_chk(
 #[derive(Clone, Copy)]
 struct Sets([*mut fd_set; 3]);
 
-/// For each set: what it asks for, and what sets its bit (fs/select.c).
+/// For each set: the events that it asks for, and those that set its bit (fs/select.c).
 const SELECT: [(i16, i16); 3] = [
     (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
     (libc::POLLPRI, libc::POLLPRI),
 ];
 
-/// Bits of one word of a set.
+/// The number of bits of one word of a set.
 const WORD: usize = 64;
 
 impl Sets {
-    /// The entries of the sets. They may be longer than `fd_set`: programs allocate larger ones.
+    /// Returns the entries of the sets, which may be longer than `fd_set`: programs allocate larger ones.
     unsafe fn entries(self, number: c_int) -> Vec<pollfd> {
         let mut all = Vec::new();
         for fd in 0..usize::try_from(number).unwrap_or(0) {
