@@ -1,4 +1,4 @@
-//! What becomes of a SYN that a listener wants, and of a segment that brings a cookie back?
+//! Opens connections for SYNs that a listener wants, and for segments that bring a cookie back.
 
 use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, ListenerId, Syn, SynVerdict};
@@ -11,19 +11,20 @@ use crate::options::Inherited;
 use crate::passive::{Arrival, Opening};
 use crate::transport::Transport;
 
-/// What became of a segment that may bring a cookie back.
+/// The result of a segment that may bring a cookie back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByCookie {
-    /// It brings none, or nobody listens.
+    /// The segment brings no cookie, or no socket listens.
     None,
-    /// It does, and there is no room for its connection: the peer tries again.
+    /// The segment brings a cookie, but there is no room for its connection: the peer tries again.
     Forgotten,
-    /// It is the first segment of this connection, which is still to hear of it.
+    /// The segment is the first one of this new connection, which is still to handle it.
     Opened(u32),
 }
 
 impl<M: Memory> Transport<M> {
-    /// A SYN that the CM wants answered. `defer`: seconds to wait for text when it is established.
+    /// Opens the connection of a SYN that the CM wants answered. `defer` is the time in seconds to wait for
+    /// text when the connection is established.
     pub(crate) fn accept(
         &mut self,
         now: Instant,
@@ -40,7 +41,7 @@ impl<M: Memory> Transport<M> {
         if let Some(above) = iss_above
             && !iss.after(above)
         {
-            // RFC 6191 §2: above everything that the old connection has used.
+            // RFC 6191 §2: the sequence number is above everything that the old connection has used.
             iss = above.plus(1 + self.rng.below(1 << 16));
         }
         let opening = Opening { config: &self.config, secrets: &self.secrets, ip: &self.ip };
@@ -52,7 +53,7 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.connections.get_mut(index) else { return };
         self.handshakes.phases().opened(now, index, entry.name);
         if let Some(len) = early {
-            // The application gets it at once.
+            // The application gets the connection at once.
             entry.flags.set(Flags::FAST_OPEN);
             self.stats.count(Stat::FastOpens);
             self.handshakes.begin_early(index, listener);
@@ -65,7 +66,7 @@ impl<M: Memory> Transport<M> {
         self.connections.touch(index);
     }
 
-    /// Opens the connection that a segment completes the handshake of, if it brings a cookie back.
+    /// Opens the connection whose handshake a segment completes, if the segment brings a cookie back.
     pub(crate) fn accept_by_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) -> ByCookie {
         let Arrival { tuple, segment, internal, .. } = *arrival;
         let Some(syn) = self.handshakes.check_cookie(now, &self.secrets, arrival) else { return ByCookie::None };
@@ -89,7 +90,8 @@ impl<M: Memory> Transport<M> {
         ByCookie::Opened(self.enter(connection, tuple, &inherited, internal, stage))
     }
 
-    /// Whether there is room for one more connection. If not, the CM hears that what it accepted is gone.
+    /// Returns whether there is room for one more connection. If not, the CM is told that what it accepted is
+    /// gone.
     pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
         let has_room = self.connections.count() < self.config.connections_max
             && self.shortage.may_accept(&self.applications, &self.cm, listener);
@@ -101,7 +103,7 @@ impl<M: Memory> Transport<M> {
         has_room
     }
 
-    /// A connection that a peer has opened, into the tables.
+    /// Adds a connection that a peer has opened to the tables. Returns its index.
     fn enter(
         &mut self,
         connection: Connection,

@@ -1,13 +1,15 @@
-//! How does a server go on where another one has died? Design 8.
+//! Lets a server continue the work of one that has died (design 8).
 //!
 //! ```text
 //!   requests in force       carried out again: leases, listeners, acceptors, datagram sockets
-//!   those in TIME-WAIT       until their time is over
+//!   those in TIME-WAIT      kept until their time is over
 //!   records of connections  judged; slots, buffers and flow table are rebuilt by them
-//!   what had been touched   is told to both ends once more: the peer where we stand, the application what there is
+//!   what had been touched   reported to both ends once more: to the peer what is acknowledged,
+//!                           to the application what there is
 //! ```
-//! Of the connections most need nothing for now, and go on a little later (`postponed.rs`).
-//! Sessions were opened before. What nobody has a record of never left, and was never shown to anybody.
+//!
+//! Most of the connections need nothing for now, and are continued a little later (`postponed.rs`). Sessions
+//! were opened before. What has no record was never sent, and was never shown to any application.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -42,30 +44,29 @@ use judge::Judge;
 
 pub(crate) use judge::Adopted;
 
-/// Whether a connection needs nothing, as far as its record says, if nobody is owed anything about it: it has
-/// an application, and can be used both ways.
+/// Returns whether a connection needs nothing, as far as its record says, unless one of its ends still has to
+/// be told something: it has an application, and can be used both ways.
 fn may_wait(record: &ConnectionRecord) -> bool {
     record.phase == Phase::Open && record.text_len == 0 && state(record) == Some(State::Established)
 }
 
-/// Blocks of receive buffers - first unit, size as a power of two - and the connections that have them;
-/// `None`: a datagram socket.
+/// The blocks of receive buffers of each session, as first unit and size as a power of two, and the
+/// connections that have them; `None` means a datagram socket.
 type Blocks = BTreeMap<SessionId, Vec<((u32, u8), Option<u32>)>>;
 
-/// So many records before it is needed, memory of a connection is asked for: what takes longest is waiting
-/// for that, one after the other.
+/// How many records ahead the slot of a connection is prefetched: most time is spent waiting for that memory.
 const AHEAD: usize = 8;
-/// So many deaths on one connection end it.
+/// The number of deaths on one connection that end it.
 const CRASHES_MAX: u8 = 2;
-/// Slots that are looked at for lost connections before a successor serves, and in each of its rounds.
+/// How many slots are searched for lost connections before a successor serves, and in each of its rounds.
 const LOST_SLOTS_FIRST: usize = 4096;
 pub(crate) const LOST_SLOTS: usize = 256;
-/// More text than any receive buffer holds.
+/// An upper bound in octets, which is more than any receive buffer holds.
 const AREA_MAX: usize = 16 << 20;
 impl<M: Memory> Transport<M> {
     // structure: adopt: recovery in the order of its steps (the head of this file)
-    /// Goes on where the predecessor has died. `is_blamed`: by its own fault, so that what it was working on
-    /// may be the reason. Flush afterwards.
+    /// Continues where the predecessor has died. `is_blamed` says that it died by its own fault, so that what
+    /// it was working on may be the reason. The caller flushes afterwards.
     pub fn adopt(&mut self, now: Instant, recovery: Recovery, is_blamed: bool) -> Adoption {
         let Some(mut records) = self.durability.take_records() else { return Adoption::default() };
         let is_stateless = recovery == Recovery::Stateless;
@@ -75,10 +76,10 @@ impl<M: Memory> Transport<M> {
 
         let touched = records.inherit_touched();
         let mut adoption = Adoption::default();
-        // Records are read twice rather than kept in between: there may be many, and memory that is touched
-        // for the first time costs more.
+        // Records are read twice and not kept in between: there may be many, and memory that is touched for
+        // the first time costs more.
         let (mut good, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        // Where more were touched than are remembered, nobody can wait.
+        // If more were touched than are remembered, no connection can wait.
         let mut in_order = touched.clone();
         in_order.iter_mut().for_each(|touched| touched.sort_unstable());
         let is_untouched = |index: u32| in_order.as_ref().is_some_and(|touched| touched.binary_search(&index).is_err());
@@ -155,7 +156,8 @@ impl<M: Memory> Transport<M> {
             }
         }
         if recovery == Recovery::Stateless || has_unreadable {
-            // There are no records, or nobody knows whose they were: the slots say who has a socket.
+            // There are no records, or their owners are unknown: the slots show which applications have a
+            // socket.
             let places = self.applications.places();
             let ids = places.filter_map(|place| Some((place, self.applications.get(place)?.id)));
             self.aftermath.begin_to_look(ids);
@@ -176,7 +178,7 @@ impl<M: Memory> Transport<M> {
         adoption
     }
 
-    /// So much is known of what becomes of the connections.
+    /// Publishes what has become of the connections so far.
     pub(crate) fn tell_adoption(&mut self, adoption: Adoption) {
         self.stats.set(Stat::ConnectionsKept, adoption.kept.into());
         self.stats.set(Stat::ConnectionsLost, adoption.lost.into());
@@ -187,7 +189,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Returns who judges connections of the predecessor.
+    /// Returns the judge of the predecessor's connections.
     pub(crate) fn judge(&mut self, now: Instant) -> Judge<'_, M> {
         Judge {
             now,
@@ -201,8 +203,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Keeps place, slot and name for a connection, which goes on later. `false`: it cannot wait, because
-    /// something of that is another's.
+    /// Keeps place, slot and name for a connection that is continued later. Returns `false` if it cannot
+    /// wait, because another one has something of that.
     fn postpone(&mut self, index: u32, tuple: &FourTuple, (id, slot, generation): (SessionId, SlotId, u32)) -> bool {
         let name = self.connections.name(tuple);
         let Some(place) = self.applications.place_of(id) else { return false };
@@ -215,9 +217,9 @@ impl<M: Memory> Transport<M> {
         is_kept
     }
 
-    /// The predecessor may have died after it had written down that a port is free, and before the page said
-    /// so. (Not by clearing the page first: whoever looks at it meanwhile would take the port for the
-    /// kernel's.)
+    /// Clears ports on the page that are free: the predecessor may have died after its ledger said so, and
+    /// before the page did. The page is not cleared first, since a program that reads it meanwhile would take
+    /// the port for the kernel's.
     fn forget_ports(&self) {
         let is_there = |udp: bool, port: u16| if udp { self.datagrams.has_port(port) } else { self.cm.has_port(port) };
         for udp in [false, true] {
@@ -226,7 +228,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// What applications have asked for, once more.
+    /// Carries out again what applications have asked for.
     fn repeat_requests(&mut self, now: Instant, records: &mut Records<M>, mut found: Vec<(u32, RequestRecord)>) {
         found.sort_by_key(|(_, record)| record.order);
         for (_, RequestRecord { session, command, .. }) in found {
@@ -248,9 +250,9 @@ impl<M: Memory> Transport<M> {
                     self.reopen_datagram(now, place, grant, local, remote);
                 }
                 // Whether the address is there now does not matter, as it would not to the predecessor.
-                // Nobody waits for an answer: who still does has his command in the ring.
+                // No answer is sent: an application that still waits for one has its command in the ring.
                 Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
-                    // Whose ports are low is the same.
+                    // The uid that low ports need does not change.
                     let uid = self.applications.user_of(index, lease, protocol, local).map_or(NO_USER, |user| user.uid);
                     let user = User::privileged(uid);
                     let bind = Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
@@ -267,7 +269,7 @@ impl<M: Memory> Transport<M> {
                     self.run_directives(now);
                 }
                 command => {
-                    // What stays in force never waits for a later round.
+                    // A command that stays in force never waits for a later round.
                     let _ = self.handle_command(now, index, command);
                 }
             }
@@ -275,9 +277,9 @@ impl<M: Memory> Transport<M> {
         records.ledger().mark(Work::Nothing);
     }
 
-    /// By what right a session has what the predecessor has let it have, if it has nothing to show: because
-    /// it has left the port to others of its family, or because it was another build that let it. Any later
-    /// grant goes before it.
+    /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show:
+    /// it may have left the port to others of its family, or another build may have let it. Any later grant
+    /// goes first.
     fn past_grant(
         &self,
         session: u32,
@@ -291,7 +293,7 @@ impl<M: Memory> Transport<M> {
         Grant { lease, protocol, local, v6_only, reuse_addr: false, reuse_port, listening, uid, granted: 0 }
     }
 
-    /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are no blocks, or
+    /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are invalid, or
     /// another's.
     fn resume_pools(&mut self, mut by_session: Blocks) -> BTreeSet<u32> {
         let mut refused = BTreeSet::new();
@@ -303,10 +305,10 @@ impl<M: Memory> Transport<M> {
         for session in self.applications.iter() {
             let mut owners = by_session.remove(&session.id).unwrap_or_default();
             owners.sort_unstable();
-            // Datagram sockets that go on have given back what their application has read, to a pool that had
-            // given out nothing yet: that is to be forgotten, or the same block is given out twice.
+            // Datagram sockets that were continued have given back what their application has read, to a
+            // pool that had given out nothing yet. It must forget that, or a block is given out twice.
             if owners.is_empty() && session.sockets() == 0 {
-                // It is so from the start.
+                // The pool is in that state from the start.
                 continue;
             }
             let mut blocks: Vec<_> = owners.iter().map(|(block, _)| *block).collect();
@@ -317,8 +319,8 @@ impl<M: Memory> Transport<M> {
         refused
     }
 
-    /// Tells applications where things stand, as far as they may not know. `concerned`: whose connection is
-    /// not quiet.
+    /// Tells applications the state of their connections, as far as they may not know it. `concerned` are the
+    /// connections that are not quiet.
     pub(crate) fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>) {
         for (index, stage) in concerned {
             self.durability.mark(Work::Adoption(index));
@@ -328,7 +330,8 @@ impl<M: Memory> Transport<M> {
                     if let Some(entry) = self.connections.get_mut(index)
                         && !is_connecting(&entry.connection)
                     {
-                        // The record may have another limit than the slot, and both sides have to go by one.
+                        // The record may have another limit than the slot, and both sides have to use the
+                        // same one.
                         entry.flags.set(Flags::LIMIT);
                     }
                     self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
@@ -349,7 +352,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Tells both ends of connections once more where they stand. `None`: of all.
+    /// Reports the state of connections once more to both ends; `None` means of all connections.
     fn greet(&mut self, touched: Option<Vec<u32>>) {
         let touched: Vec<u32> = match touched {
             Some(touched) => touched,
@@ -371,8 +374,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A connection was offered when the predecessor died: it is whose claim is there, or else is offered
-    /// anew.
+    /// Resolves an offer that was open when the predecessor died: the connection belongs to the claimant, if
+    /// there is one, or is offered anew.
     fn resolve_offer(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         let (Stage::Waiting { listener }, Some(place)) = (entry.stage, entry.place) else { return };
@@ -390,7 +393,7 @@ impl<M: Memory> Transport<M> {
         if let Some(pieces) = entry.receive.pieces(0, text.len()) {
             pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }
-        // It goes with the slot.
+        // Text that was received out of order is lost with the slot.
         entry.connection.drop_out_of_order();
         let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));

@@ -1,4 +1,4 @@
-//! What is left of a predecessor's death to be told, and to be looked for?
+//! What is still to be reported, and searched for, after a predecessor's death.
 
 use alloc::collections::VecDeque;
 
@@ -14,42 +14,43 @@ use crate::stats::Stats;
 /// What became of the connections of a predecessor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// They go on.
+    /// The number of connections that go on.
     pub kept: u32,
-    /// Their records could not be used, or were not to be: their applications see a reset.
+    /// The number of connections whose records could not be used, or were not to be: their applications see a
+    /// reset.
     pub lost: u32,
-    /// Those among them of which a predecessor has died twice.
+    /// The number of the lost connections on which a predecessor has died twice.
     pub quarantined: u32,
-    /// Why the first one was lost.
+    /// The reason for which the first one was lost.
     pub why: Option<Loss>,
 }
 
-/// Why a connection does not go on.
+/// The reason for which a connection does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Its record cannot be read.
+    /// The record of the connection cannot be read.
     Unreadable,
     /// The record contradicts itself.
     Contradiction,
     /// Connections are not to be kept.
     Stateless,
-    /// A predecessor has died of it twice.
+    /// Predecessors have died twice while working on the connection.
     Quarantined,
-    /// Predecessors have died of its session.
+    /// Predecessors have died while working for the session of the connection.
     CutOff,
-    /// Its receive buffer is another's.
+    /// The receive buffer of the connection is another's.
     Overlap,
-    /// Another record has its slot, or its name.
+    /// Another record has the slot or the name of the connection.
     Twice,
-    /// Its application has died meanwhile.
+    /// The application of the connection has ended meanwhile.
     SessionGone,
-    /// Text that may have to be sent again, or that nobody has read yet, is not there any more.
+    /// Text that may have to be sent again, or that was not read yet, is gone.
     TextGone,
-    /// Nobody listens there any more.
+    /// No socket listens there any more.
     NoListener,
 }
 
-/// How a successor begins.
+/// The mode in which a successor begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// Connections go on.
@@ -58,12 +59,12 @@ pub enum Recovery {
     Stateless,
 }
 
-/// What a death was put down to.
+/// What a death was charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// What the server was at work on.
+    /// The work during which the server died.
     pub work: Work,
-    /// How many have died at work for the same session; 0: no session is charged.
+    /// The number of deaths at work for the same session; 0 if no session is charged.
     pub deaths: u8,
 }
 
@@ -75,64 +76,63 @@ impl Adoption {
     }
 }
 
-/// What is still to be done about a predecessor's death, and to be told of it.
+/// What is still to be done and reported about a predecessor's death.
 #[derive(Debug, Default)]
 pub(crate) struct Aftermath {
-    /// What became of all its connections, if nobody has asked yet.
+    /// What became of all its connections, until it is asked for.
     adoption: Option<Adoption>,
-    /// What its death was put down to, if nobody has asked yet.
+    /// What its death was charged to, until it is asked for.
     charge: Option<Charge>,
-    /// Sessions - place, number, and which slot comes next - whose slots may hold sockets of lost
-    /// connections.
+    /// The sessions (place, number, next slot) whose slots may hold sockets of lost connections.
     lost_slots: VecDeque<(u32, SessionId, u32)>,
-    /// Whether sessions that are opened later may have such, too.
+    /// Whether sessions that are opened later may have such slots, too.
     looks_for_lost: bool,
 }
 
 impl Aftermath {
-    /// This became of its connections.
+    /// Notes what became of its connections.
     pub(crate) const fn tell_adoption(&mut self, adoption: Adoption) {
         self.adoption = Some(adoption);
     }
 
-    /// Returns what became of its connections: once.
+    /// Returns what became of its connections, once.
     pub(crate) const fn take_adoption(&mut self) -> Option<Adoption> {
         self.adoption.take()
     }
 
-    /// Its death was put down to this; `None`: it has not died by its own fault.
+    /// Notes what its death was charged to; `None` if it has not died by its own fault.
     pub(crate) const fn tell_charge(&mut self, charge: Option<Charge>) {
         self.charge = charge;
     }
 
-    /// Returns what its death was put down to: once.
+    /// Returns what its death was charged to, once.
     pub(crate) const fn take_charge(&mut self) -> Option<Charge> {
         self.charge.take()
     }
 
-    /// There are no records, or nobody knows whose they were: the slots of all sessions say who has a socket,
-    /// also of those that are opened later.
+    /// Begins to search the slots of all sessions, also of those that are opened later, for sockets of lost
+    /// connections: there are no records, or their owners are unknown.
     pub(crate) fn begin_to_look(&mut self, sessions: impl Iterator<Item = (u32, SessionId)>) {
         self.lost_slots = sessions.map(|(place, id)| (place, id, 0)).collect();
         self.looks_for_lost = true;
     }
 
-    /// A session was opened.
+    /// Notes that a session was opened.
     pub(crate) fn session_opened(&mut self, place: u32, id: SessionId) {
         if self.looks_for_lost {
             self.lost_slots.push_back((place, id, 0));
         }
     }
 
-    /// Whether slots are still to be looked at.
+    /// Returns whether slots are still to be searched.
     #[inline]
     pub(crate) fn is_looking(&self) -> bool {
         !self.lost_slots.is_empty()
     }
 
-    /// Looks at some of the slots in which connections may have been lost with their records, and tells their
-    /// applications. Applications can mark as many as they like, so this is done in parts. Returns how many
-    /// there were.
+    /// Searches some of the slots in which connections may have been lost with their records, and tells their
+    /// applications. Applications can mark as many slots as they like, so this is done in parts. Returns how
+    /// many lost connections there were.
     pub(crate) fn look_for_lost<M: Memory>(
         &mut self,
         slots: usize,
@@ -166,8 +166,8 @@ impl Aftermath {
     }
 }
 
-/// The application of a connection that cannot go on is told. Returns whether it has a socket for it, which
-/// keeps its slot until it is closed.
+/// Tells the application of a connection that cannot go on. Returns whether the application has a socket for
+/// it, which keeps its slot until it is closed.
 pub(crate) fn give_up<M: Memory>(
     applications: &mut Applications<M>,
     stats: &mut Stats,
@@ -182,7 +182,7 @@ pub(crate) fn give_up<M: Memory>(
     let is_offer = view.state() == SlotState::Offered;
     let is_held = match view.state() {
         SlotState::Open | SlotState::Connecting => true,
-        // If it has been claimed.
+        // An offer counts only if it has been claimed.
         SlotState::Offered => !view.revoke(generation),
         _ => false,
     };
@@ -191,7 +191,7 @@ pub(crate) fn give_up<M: Memory>(
     }
     let Some(view) = session.slot(slot) else { return false };
     if view.replica_flags() & REPLICA_CLOSED == 0 {
-        // What was not read is not there any more: others may get its memory.
+        // Unread text is gone: others may get its memory.
         view.set_receive_tail(view.receive_head());
         view.set_error(Cause::ConnectionReset);
         view.set_state(SlotState::Open);

@@ -1,8 +1,8 @@
-//! Which applications use this replica? Their sessions, by place and by number, and what each of them may
-//! still send.
+//! The applications of this replica: their sessions, by place and by number, and what each of them may still
+//! send.
 //!
-//! A session has a place in a table as long as anything refers to it. Whoever keeps a place and not a number
-//! asks again whether the session is the one that was meant.
+//! A session has a place in a table as long as anything refers to it. Code that keeps a place and not a
+//! number has to check later whether the session there is the same.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,28 +20,28 @@ use crate::session::{LATER_MAX, Occupant, Place, Session};
 use crate::stats::Stats;
 use crate::users::Users;
 
-/// The sessions of a replica. Nothing here survives a crash: the supervisor opens them again.
+/// The sessions of a replica. They do not survive a crash: the supervisor opens them again.
 #[derive(Debug)]
 pub(crate) struct Applications<M: Memory> {
-    /// A place is used again when nothing refers to it.
+    /// The sessions by place. A place is used again when nothing refers to it.
     sessions: Vec<Option<Session<M>>>,
-    /// Its places that are free.
+    /// The places that are free.
     free: Vec<u32>,
     /// The places of sessions that have not ended.
     places: BTreeMap<SessionId, u32>,
-    /// What sessions of the same user have together.
+    /// The totals of all sessions of the same user.
     users: Users,
-    /// Sessions of which sockets wait for the share of a later flush.
+    /// The sessions of which sockets wait for the share of a later flush.
     put_off: BTreeSet<u32>,
     /// The number of the flush, by which sessions know how much of their share is left.
     flush: u32,
-    /// Which session's commands are taken first.
+    /// The session whose commands are taken first.
     turn: u32,
-    /// Sessions that are over: the supervisor may let go of their memory.
+    /// The sessions that are over: the supervisor may release their memory.
     ended: Vec<SessionId>,
-    /// Sessions that servers have died of, and of which the supervisor is to be told.
+    /// The sessions that were cut off after deaths of servers, and of which the supervisor is to be told.
     cut_off: Vec<SessionId>,
-    /// Those of which somebody has ended.
+    /// The sessions of which a process has ended.
     endings: Endings,
 }
 
@@ -70,7 +70,7 @@ impl<M: Memory> Applications<M> {
         self.sessions.get(place as usize)?.as_ref()
     }
 
-    /// Returns the session at a place, to be changed.
+    /// Returns the session at a place, mutably.
     #[inline]
     pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Session<M>> {
         self.sessions.get_mut(place as usize)?.as_mut()
@@ -87,7 +87,7 @@ impl<M: Memory> Applications<M> {
         self.get(self.place_of(id)?)
     }
 
-    /// Returns a session that has not ended, to be changed.
+    /// Returns a session that has not ended, mutably.
     pub(crate) fn find_mut(&mut self, id: SessionId) -> Option<&mut Session<M>> {
         self.get_mut(self.place_of(id)?)
     }
@@ -97,12 +97,12 @@ impl<M: Memory> Applications<M> {
         self.sessions.iter().flatten()
     }
 
-    /// Returns all sessions, to be changed.
+    /// Returns all sessions, mutably.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session<M>> {
         self.sessions.iter_mut().flatten()
     }
 
-    /// Returns the places that there are; some may be free.
+    /// Returns the range of all places; some may be free.
     pub(crate) fn places(&self) -> core::ops::Range<u32> {
         // Cannot truncate: the supervisor limits the number of sessions.
         0..self.sessions.len() as u32
@@ -127,8 +127,8 @@ impl<M: Memory> Applications<M> {
         place
     }
 
-    /// The last process of a session is gone: nobody finds it by its number any more. Returns its place;
-    /// `None`: it has ended before. Then the supervisor is told so, unless something of it is left.
+    /// Ends a session, whose last process is gone: it is not found by its number any more. Returns its place,
+    /// or `None` if it has ended before. Then the supervisor is told so, unless something of it is left.
     pub(crate) fn end(&mut self, id: SessionId) -> Option<u32> {
         let place = self.places.remove(&id);
         if place.is_none() && self.iter().all(|session| session.id != id) {
@@ -137,8 +137,8 @@ impl<M: Memory> Applications<M> {
         place
     }
 
-    /// Nothing refers to a session that has ended: its place is free, and the supervisor may let go of its
-    /// memory.
+    /// Removes a session that has ended, when nothing refers to it any more. Its place is free, and the
+    /// supervisor may release its memory.
     pub(crate) fn remove(&mut self, place: u32) {
         let Some(session) = self.sessions.get_mut(place as usize).and_then(Option::take) else { return };
         self.free.push(place);
@@ -147,17 +147,18 @@ impl<M: Memory> Applications<M> {
         self.users.forget_absent();
     }
 
-    /// Returns the sessions that are over, since the last call.
+    /// Returns the sessions that are over since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<SessionId> {
         core::mem::take(&mut self.ended)
     }
 
-    /// Servers have died of a session: its commands are not taken any more. `true`: there is such a session.
+    /// Cuts off a session, so that its commands are not taken any more. Returns whether there is such a
+    /// session.
     pub(crate) fn cut_off(&mut self, id: SessionId) -> bool {
         self.find_mut(id).map(Session::cut_off).is_some()
     }
 
-    /// The supervisor is to be told that the session is cut off.
+    /// Notes that the supervisor is to be told of a session that is cut off.
     pub(crate) fn tell_cut_off(&mut self, id: SessionId) {
         self.cut_off.push(id);
     }
@@ -167,44 +168,44 @@ impl<M: Memory> Applications<M> {
         core::mem::take(&mut self.cut_off)
     }
 
-    /// Whether the session is cut off here.
+    /// Returns whether the session is cut off here.
     pub(crate) fn is_cut_off(&self, id: SessionId) -> bool {
         self.find(id).is_some_and(Session::is_cut_off)
     }
 
-    /// Returns what sessions of the same user have together.
+    /// Returns the totals of all users.
     pub(crate) const fn users_mut(&mut self) -> &mut Users {
         &mut self.users
     }
 
-    /// Returns the user of a session, if what all of his sessions have together is bounded.
+    /// Returns the user of a session, if the total of that user's sessions is bounded.
     pub(crate) fn limited_user(&self, id: SessionId) -> Option<u32> {
         self.find(id)?.rights.counts_for()
     }
 
-    /// Returns the sessions of which somebody has ended.
+    /// Returns the sessions of which a process has ended.
     pub(crate) const fn endings(&self) -> &Endings {
         &self.endings
     }
 
-    /// Returns the sessions of which somebody has ended, to go on with them.
+    /// Returns the sessions of which a process has ended, mutably.
     pub(crate) const fn endings_mut(&mut self) -> &mut Endings {
         &mut self.endings
     }
 
     // ---- rights ----
 
-    /// Returns as whom a session asks for a socket.
+    /// Returns the user as which a session asks for a socket.
     pub(crate) fn user_of(&self, place: u32, lease: u64, protocol: Protocol, local: Endpoint) -> Option<User> {
         Some(self.get(place)?.rights.user_of(lease, protocol, local))
     }
 
-    /// Returns what a session has shown, if it is about this lease.
+    /// Returns the grant that a session has shown, if it is about this lease.
     pub(crate) fn shown(&self, place: u32, lease: u64) -> Option<Grant> {
         self.get(place)?.rights.shown(lease)
     }
 
-    /// Returns what allows a session to call a socket `local`; `None`: nothing does.
+    /// Returns the grant by which a session may give a socket the address `local`; `None` if there is none.
     pub(crate) fn grant(
         &self,
         place: u32,
@@ -219,7 +220,7 @@ impl<M: Memory> Applications<M> {
 
     // ---- sockets ----
 
-    /// Returns who occupies a slot.
+    /// Returns the occupant of a slot.
     pub(crate) fn occupant(&self, place: u32, slot: SlotId, generation: u32) -> Occupant {
         self.get(place).map_or(Occupant::Nobody, |session| session.occupant(slot, generation))
     }
@@ -230,7 +231,7 @@ impl<M: Memory> Applications<M> {
         self.get(place.session)?.slot(place.slot)
     }
 
-    /// Answers a question of whoever waits in the application, on whatever bell.
+    /// Sends an answer to a session; any thread of the application may wait for it, on any bell.
     pub(crate) fn reply(&mut self, stats: &mut Stats, place: u32, event: &Event) {
         if let Some(session) = self.get_mut(place) {
             session.push(stats, event, None);
@@ -239,7 +240,7 @@ impl<M: Memory> Applications<M> {
 
     // ---- shares of a flush ----
 
-    /// A flush begins: every session has a share of it.
+    /// Begins a flush, of which every session has a share.
     pub(crate) const fn begin_flush(&mut self) {
         self.flush = self.flush.wrapping_add(1);
     }
@@ -250,8 +251,8 @@ impl<M: Memory> Applications<M> {
         self.flush
     }
 
-    /// A socket goes on in a later flush: its session has had its share of this one. `false`: there is no
-    /// such session.
+    /// Puts a socket off to a later flush, because its session has had its share of this one. Returns `false`
+    /// if there is no such session.
     pub(crate) fn put_off(&mut self, place: u32, socket: Occupant) -> bool {
         let Some(session) = self.get_mut(place) else { return false };
         session.later.push_back(socket);
@@ -259,12 +260,12 @@ impl<M: Memory> Applications<M> {
         true
     }
 
-    /// Whether any socket waits for a later flush.
+    /// Returns whether any socket waits for a later flush.
     pub(crate) fn has_put_off(&self) -> bool {
         !self.put_off.is_empty()
     }
 
-    /// Passes the sockets that were put off to `go_on`, of each session so many as may have a share.
+    /// Passes the sockets that were put off to `go_on`, of each session as many as may have a share.
     pub(crate) fn take_up(&mut self, mut go_on: impl FnMut(Occupant)) {
         let mut next = self.put_off.first().copied();
         while let Some(place) = next {
@@ -282,20 +283,20 @@ impl<M: Memory> Applications<M> {
     // ---- rounds ----
 
     /// Returns the places in the order in which their commands are taken in this round, which changes with
-    /// each.
+    /// each round.
     pub(crate) fn turns(&mut self) -> impl Iterator<Item = u32> + use<M> {
         let (count, first) = (self.places().end, self.turn);
         self.turn = first.wrapping_add(1);
         (0..count).map(move |step| first.wrapping_add(step) % count)
     }
 
-    /// There was no time for the commands of the session that is `steps` after the first of this round: it is
-    /// first in the next.
+    /// Makes the session that is `steps` after the first of this round the first one of the next, because
+    /// there was no time for its commands.
     pub(crate) const fn resume_turns_at(&mut self, steps: u32) {
         self.turn = self.turn.wrapping_sub(1).wrapping_add(steps);
     }
 
-    /// The commands that were taken need not be carried out again.
+    /// Publishes that the commands that were taken need not be carried out again.
     pub(crate) fn publish_commands(&mut self) {
         self.iter_mut().for_each(Session::publish_commands);
     }

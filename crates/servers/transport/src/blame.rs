@@ -1,14 +1,17 @@
-//! Who pays when servers die of something? Each kind of work has its own mark ([`Work`]), which survives the
-//! server in its ledger.
+//! Decides what a server's death is charged to. Each kind of work has its own mark ([`Work`]), which survives
+//! the server in its ledger.
 //!
 //! ```text
-//!   a segment, a timer, the output or the record of a connection   that connection: after two deaths it is given up (quarantine)
-//!   commands, datagrams in or out, memory or clean-up of a session that session: after two deaths it is cut off
-//!   everything else                                                nobody
+//!   a segment, a timer, the output        that connection: after two deaths it is given up
+//!   or the record of a connection         (quarantine)
+//!   commands, datagrams in or out,        that session: after two deaths it is cut off
+//!   memory or clean-up of a session
+//!   everything else                       nothing
 //! ```
-//! A session that is cut off is not listened to any more: its commands stay in their rings, its requests are
-//! in force no longer, its connections are reset at both ends. Its neighbours lose nothing. Only deaths by a
-//! server's own fault count, and hangs.
+//!
+//! The commands of a session that is cut off stay in their rings, its requests are in force no longer, and
+//! its connections are reset at both ends. Other sessions lose nothing. Only deaths by a server's own fault
+//! count, and hangs.
 
 use alloc::vec::Vec;
 
@@ -26,13 +29,13 @@ use crate::egress::Egress;
 use crate::record::state;
 use crate::stats::Stats;
 
-/// So many deaths at work for a session cut it off.
+/// The number of deaths at work for a session that cut it off.
 pub(crate) const SESSION_DEATHS_MAX: u8 = 2;
-/// A server that lives so long has not died of what its predecessors were at work on.
+/// The time after which a server has not died of what its predecessors were working on.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
-/// Puts the death of the predecessor down to whoever it was at work for, and marks the sessions that are cut
-/// off because of that. Returns the connection that is charged.
+/// Charges the death of the predecessor to the work that it was doing, and cuts sessions off because of that.
+/// Returns the connection that is charged.
 pub(crate) fn charge<M: Memory>(
     now: Instant,
     records: &mut Records<M>,
@@ -64,12 +67,12 @@ pub(crate) fn charge<M: Memory>(
     work.connection()
 }
 
-/// The peer of a connection that does not go on hears so, as far as the record says where it stands.
+/// Resets the peer of a connection that does not go on, as far as the record says what the peer expects.
 ///
-/// A reset counts only exactly where the peer waits for the next octet (RFC 5961 §3); in its window it makes
-/// the peer ask, and what it asks is answered as for any unknown connection, by a reset in the right place.
-/// What was acknowledged is where it waits if nothing was under way, the end of what was sent if all has
-/// arrived, and in its window otherwise: both are said.
+/// A reset counts only exactly where the peer waits for the next octet (RFC 5961 §3). Elsewhere in its window
+/// it makes the peer ask, and the question is answered as for any unknown connection, by a reset in the right
+/// place. The peer waits at what was acknowledged if nothing was under way, at the end of what was sent if
+/// all has arrived, and otherwise in between: resets are sent for both places.
 pub(crate) fn reset_peer(record: &ConnectionRecord, written: Option<i64>, egress: &mut Egress, stats: &mut Stats) {
     let is_synchronised = match state(record) {
         Some(State::Closed | State::SynSent | State::TimeWait) | None => false,

@@ -1,10 +1,9 @@
-//! How many challenge ACKs are sent? RFC 5961 §7, without what an attacker could learn from the limit.
+//! Limits the number of challenge ACKs (RFC 5961 §7), without what an attacker could learn from the limit.
 //!
 //! A connection has one every half second (`atoll_tcp`). All connections of a replica together have a number
-//! that is drawn anew each second, as on Linux since 4.7: with a fixed one, somebody who has a connection of
-//! his own sees by the challenges that he does *not* get whether his guesses have hit a stranger's
-//! (CVE-2016-5696). What he wants to see is one or two in a second; what he has to see it through is noise of
-//! a thousand.
+//! that is drawn anew each second, as on Linux since 4.7. With a fixed number, an attacker with a connection
+//! of its own sees by the challenges that it does *not* get whether its guesses have hit another connection
+//! (CVE-2016-5696). The signal is one or two challenges in a second, and the noise is a thousand.
 
 use atoll_base::{Duration, Instant, Rng};
 use atoll_ipc::page::Stat;
@@ -12,7 +11,7 @@ use atoll_tcp::{Connection, Events};
 
 use crate::stats::Stats;
 
-/// What is left of this second's challenge ACKs.
+/// The challenge ACKs that are left in this second.
 #[derive(Debug)]
 pub(crate) struct Challenges {
     renewed_at: Instant,
@@ -24,7 +23,7 @@ impl Challenges {
         Challenges { renewed_at: Instant::ZERO, left: 0 }
     }
 
-    /// Takes one, if there is one. `per_second`: the mean of what is drawn.
+    /// Takes one challenge ACK, if there is one left. `per_second` is the mean of the number that is drawn.
     fn take(&mut self, now: Instant, per_second: u32, rng: &mut Rng) -> bool {
         if now.since(self.renewed_at) >= PERIOD || self.renewed_at == Instant::ZERO {
             self.renewed_at = now;
@@ -35,8 +34,8 @@ impl Challenges {
         true
     }
 
-    /// Counts what a connection found odd about a segment, or about its peer, and lets it answer: after
-    /// [`is_suspicious`]. `per_second`: see [`Config`](crate::Config).
+    /// Counts what a connection found odd about a segment, or about its peer, and lets it answer. Called
+    /// after [`is_suspicious`]; `per_second` is that of [`Config`](crate::Config).
     #[cold]
     pub(crate) fn note(
         &mut self,
@@ -61,7 +60,7 @@ impl Challenges {
     }
 }
 
-/// Whether a connection found anything odd.
+/// Returns whether a connection found anything odd.
 #[inline]
 pub(crate) const fn is_suspicious(events: Events) -> bool {
     events.intersects(SUSPICIOUS)

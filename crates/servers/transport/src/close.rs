@@ -1,4 +1,4 @@
-//! How does a socket end when its application closes it? What follows when a process ends, `ending.rs` says.
+//! Ends a socket that its application closes. The consequences of a process's end are in `ending.rs`.
 
 use atoll_base::{Instant, SlotId};
 use atoll_ipc::Memory;
@@ -12,9 +12,9 @@ use crate::session::Occupant;
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
-    /// The application has closed the connection, or has ended.
+    /// Closes a connection, because the application has closed it, or has ended.
     pub(crate) fn close(&mut self, now: Instant, index: u32, mode: CloseMode) {
-        // What it wrote before counts.
+        // What the application wrote before counts.
         self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
         let Some(entry) = self.connections.get_mut(index) else { return };
         match entry.stage {
@@ -31,7 +31,7 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.connections.get_mut(index) else { return };
         let session = entry.place.and_then(|place| self.applications.get(place.session));
         let view = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
-        // RFC 1122 §4.2.2.13, as on Linux: text that nobody has read makes the close a reset.
+        // RFC 1122 §4.2.2.13, as on Linux: unread text makes the close a reset.
         let read = view.as_ref().map_or(0, |slot| slot.receive_head());
         let is_reset = view.as_ref().is_some_and(|slot| slot.app_flags() & APP_RESET != 0);
         if mode == CloseMode::Abort || is_reset || read < entry.connection.receive_nxt() {
@@ -52,8 +52,8 @@ impl<M: Memory> Transport<M> {
         self.connections.touch(index);
     }
 
-    /// The application has done with the connection: that long it took (P5). What the peer makes of it
-    /// afterwards is not its doing.
+    /// Reports the service time (P5) of a connection that the application has closed. What the peer does
+    /// afterwards does not count.
     #[inline]
     fn tell_service(&mut self, now: Instant, index: u32, service: Service) {
         if service.lease == 0 {
@@ -65,7 +65,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A socket that nobody holds any more.
+    /// Ends a socket that no process holds any more.
     pub(crate) fn abandon(&mut self, now: Instant, session: u32, slot: SlotId, occupant: Occupant) {
         match occupant {
             Occupant::Nobody => {}

@@ -1,4 +1,4 @@
-//! What does an application want? Every field is hostile until checked.
+//! Carries out the commands of applications. Every field is hostile until checked.
 
 use atoll_base::{Instant, SlotId};
 use atoll_ipc::arena::INFO;
@@ -9,8 +9,8 @@ use crate::facts::ConnectionFacts;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
-/// What a command takes, with what follows from it, in the time of one that says that a slot has changed:
-/// about a tenth of a microsecond.
+/// Returns the time that a command takes, with its consequences, in units of the time of a kick: about a
+/// tenth of a microsecond.
 #[inline]
 pub(crate) fn cost(command: &Command) -> u32 {
     match command {
@@ -21,12 +21,12 @@ pub(crate) fn cost(command: &Command) -> u32 {
     }
 }
 
-/// What has become of a command.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carried {
-    /// It was carried out, or refused.
+    /// The command was carried out, or refused.
     Out,
-    /// It could not be carried out yet: it is the next one in the next round.
+    /// The command could not be carried out yet: it is the next one in the next round.
     Later,
 }
 
@@ -63,7 +63,7 @@ impl<M: Memory> Transport<M> {
         Carried::Out
     }
 
-    /// The application closes a slot in which nothing was opened (a refused connect, say).
+    /// Closes a slot in which nothing was opened, for example because connect was refused.
     fn close_nothing(&mut self, session: u32, slot: SlotId, generation: u32) {
         let Some(view) = self.applications.get(session).and_then(|session| session.slot(slot)) else {
             self.stats.count(Stat::BadCommands);
@@ -79,7 +79,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The application has closed a socket whose connection is lost.
+    /// Closes a socket whose connection is lost.
     fn close_lost(&mut self, session: u32, slot: SlotId, generation: u32) {
         let Some(session) = self.applications.get_mut(session) else { return };
         session.vacate(slot, false);
@@ -108,7 +108,7 @@ impl<M: Memory> Transport<M> {
                     let taken = self.datagrams.set_option(index, option, value);
                     taken && self.durability.keep_request(&self.applications, id, command)
                 } else {
-                    // No successor would know of it. The next call says so.
+                    // A successor would not know of the option. The next call reports the error.
                     self.datagrams.fail(index, Cause::NoBuffers, Ready::default());
                     false
                 }
@@ -121,7 +121,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The facts of a connection into the arena's info area.
+    /// Writes the facts of a connection into the arena's info area.
     fn send_info(&mut self, now: Instant, session: u32, token: u32, slot: SlotId, generation: u32) {
         let cause = match self.applications.occupant(session, slot, generation) {
             Occupant::Connection(index) => {

@@ -1,4 +1,4 @@
-//! What must a transport server know?
+//! The configuration of a transport server.
 
 use atoll_base::{Duration, Epoch, FlowKey, ReplicaId};
 use atoll_ipc::page::StackFacts;
@@ -7,89 +7,94 @@ use atoll_tcp::EcnMode;
 use crate::fast_open::FastOpenSides;
 
 // structure: Config: a field for each setting
-/// Sizes, times and identity of one replica's transport server.
+/// The sizes, times and identity of one replica's transport server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which replica of the stack this is.
+    /// The number of this replica.
     pub replica: ReplicaId,
-    /// Number of replicas, 1 to 8.
+    /// The number of replicas, 1 to 8.
     pub replicas: u8,
-    /// Number of connection managers, 1 to `replicas`: CM n chooses for the replicas whose number modulo this
-    /// is n.
+    /// The number of connection managers, 1 to `replicas`. CM n chooses for the replicas whose number modulo
+    /// this is n.
     pub managers: u8,
-    /// Whether they are in processes of their own, and not in the replicas of the same numbers.
+    /// Whether the connection managers are processes of their own; otherwise they are in the replicas of the
+    /// same numbers.
     pub managers_apart: bool,
-    /// Incarnation; goes with every event.
+    /// The incarnation of this server, which goes with every event.
     pub epoch: Epoch,
-    /// Key of the flow hash.
+    /// The key of the flow hash.
     pub key: FlowKey,
-    /// Ports for connections that name none: first and last.
+    /// The ports for connections that name none: first and last.
     pub ephemeral: (u16, u16),
-    /// How long an acceptor may take to claim a connection (P4).
+    /// The time that an acceptor has to claim a connection (P4).
     pub claim_timeout: Duration,
-    /// Upper bound of every backlog (Linux: `net.core.somaxconn`).
+    /// The upper bound of every backlog (Linux: `net.core.somaxconn`).
     pub backlog_max: u32,
-    /// Connections at most, in any state but TIME-WAIT; further SYNs are dropped, further connects refused.
+    /// The most connections in any state but TIME-WAIT; further SYNs are dropped, and further connects
+    /// refused.
     pub connections_max: usize,
-    /// Connections at most that their application has closed and that are not over; what is closed beyond
-    /// that is reset (Linux: `net.ipv4.tcp_max_orphans`).
+    /// The most connections that their application has closed and that are not over. Beyond that, closed
+    /// connections are reset (Linux: `net.ipv4.tcp_max_orphans`).
     pub orphans_max: usize,
-    /// Challenge ACKs in a second, on average (Linux before 6.0: `net.ipv4.tcp_challenge_ack_limit`).
+    /// The average number of challenge ACKs in a second (Linux before 6.0:
+    /// `net.ipv4.tcp_challenge_ack_limit`).
     pub challenges_per_second: u32,
-    /// Records of TIME-WAIT at most; beyond it the oldest goes.
+    /// The most records of TIME-WAIT; beyond that the oldest goes.
     pub time_waits_max: usize,
-    /// Datagram sockets at most.
+    /// The most datagram sockets.
     pub datagram_sockets_max: usize,
-    /// Octets that an application may have in its send buffer, at first and at most.
+    /// The octets that an application may have in its send buffer, at first and at most.
     pub send_limit: (u32, u32),
-    /// Octets of receive buffer, at first and at most.
+    /// The octets of a receive buffer, at first and at most.
     pub receive_capacity: (u32, u32),
-    /// Octets of datagrams that may wait for an application.
+    /// The octets of datagrams that may wait for an application.
     pub datagram_capacity: u32,
-    /// Segment size on the internal link.
+    /// The segment size on the internal link, in octets.
     pub internal_mss: u16,
-    /// Who may begin with explicit congestion notification.
+    /// Which end may begin with explicit congestion notification.
     pub ecn: EcnMode,
-    /// How long the connections of a process that has ended may take to deliver what it wrote.
+    /// The time that the connections of an ended process have to deliver what it wrote.
     pub orphan_timeout: Duration,
-    /// Which sides of TCP Fast Open there are.
+    /// The enabled sides of TCP Fast Open.
     pub fast_open: FastOpenSides,
-    /// Servers whose Fast Open cookies are remembered at most; then the oldest is forgotten.
+    /// The most servers whose Fast Open cookies are remembered; beyond that the oldest is forgotten.
     pub cookies_max: usize,
-    /// How often buffers that their application has drained are looked for.
+    /// The interval in which buffers that their application has drained are searched for.
     pub sweep_interval: Duration,
-    /// Connections of a predecessor that go on in one round although nothing is there for them; at least 1.
+    /// How many connections of a predecessor are continued in one round although nothing arrives for them, at
+    /// least 1.
     pub adopt_batch: usize,
-    /// Time between two such rounds; zero: all are.
+    /// The time between two such rounds; with zero, every round is one.
     pub adopt_every: Duration,
-    /// What one session may have.
+    /// The limits of one session.
     pub quota: Quota,
-    /// What all sessions of one user may have together, but of root and of who runs the stack.
+    /// The limits of all sessions of one user together; root and the user that runs the stack have none.
     pub user_quota: Quota,
 }
 
-/// What one session, or one user, may have in one replica, so that none can use up what all share. Memory for
-/// text is bounded by a session's arena, and for a user by a part of what the replica may have.
+/// The limits of one session, or one user, in one replica, so that none can use up what all share. Memory for
+/// text is bounded by a session's arena, and for a user by a part of the replica's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests in force: leases, listeners, acceptors, datagram sockets, memberships, and each of their
-    /// options. ENOBUFS.
+    /// The most requests in force: leases, listeners, acceptors, datagram sockets, memberships, and each of
+    /// their options. Beyond that, requests fail with ENOBUFS.
     pub requests: u32,
-    /// Leases of ports. ENOBUFS.
+    /// The most leases of ports. Beyond that, requests fail with ENOBUFS.
     pub leases: u32,
-    /// Sockets that listen. ENOBUFS.
+    /// The most listening sockets. Beyond that, requests fail with ENOBUFS.
     pub listeners: u32,
-    /// Datagram sockets. ENOBUFS.
+    /// The most datagram sockets. Beyond that, requests fail with ENOBUFS.
     pub datagram_sockets: u32,
-    /// Memberships in multicast groups, of all its sockets. ENOBUFS.
+    /// The most memberships in multicast groups of all sockets. Beyond that, requests fail with ENOBUFS.
     pub groups: u32,
-    /// Sockets of all kinds. Of a session the slots of its arena bound them. ENOBUFS; what a peer opens waits
-    /// in the backlog.
+    /// The most sockets of all kinds; those of a session are bounded by the slots of its arena. Beyond that,
+    /// requests fail with ENOBUFS, and what a peer opens waits in the backlog.
     pub sockets: u32,
 }
 
 impl Quota {
-    /// A quarter of what a replica has, or less: a program that needs all it may have leaves room for others.
+    /// The limits of a session: a quarter of what a replica has, or less, so that one session leaves room for
+    /// others.
     pub const STACK: Quota = Quota {
         requests: 1 << 16,
         leases: 1 << 15,
@@ -98,7 +103,7 @@ impl Quota {
         groups: 256,
         sockets: u32::MAX,
     };
-    /// A user's: half of what a replica has.
+    /// The limits of a user: half of what a replica has.
     pub const USER: Quota = Quota {
         requests: 1 << 17,
         leases: 1 << 16,
@@ -109,20 +114,19 @@ impl Quota {
     };
 }
 
-/// Secrets of one replica, from the operating system's entropy.
+/// The secrets of one replica, from the operating system's entropy.
 #[derive(Clone, Copy)]
 pub struct Secrets {
-    /// Key of initial sequence numbers and timestamp offsets (RFC 6528). The same for all incarnations, so
-    /// that they keep rising.
+    /// The key of initial sequence numbers and timestamp offsets (RFC 6528). All incarnations have the same,
+    /// so that the numbers keep rising.
     pub sequence: [u8; 16],
-    /// Key of Fast Open cookies: the same for all replicas, because a client comes back to any.
+    /// The key of Fast Open cookies. All replicas have the same, because a client comes back to any of them.
     pub fast_open: [u8; 16],
-    /// Key of the seals of grants ([`atoll_ipc::lease`]): the same for all replicas, and for their
-    /// successors.
+    /// The key of the seals of grants ([`atoll_ipc::lease`]), common to all replicas and their successors.
     pub leases: [u8; 16],
-    /// Seed of hash tables.
+    /// The seed of hash tables.
     pub table: u64,
-    /// Seed of port choices.
+    /// The seed of port choices.
     pub ports: u64,
 }
 
@@ -133,7 +137,7 @@ impl core::fmt::Debug for Secrets {
 }
 
 impl Config {
-    /// The usual limits.
+    /// Creates a configuration with the usual limits.
     pub const fn new(replica: ReplicaId, replicas: u8, epoch: Epoch, key: FlowKey) -> Config {
         let replicas = if replicas == 0 { 1 } else { replicas };
         Config {
@@ -167,7 +171,8 @@ impl Config {
         }
     }
 
-    /// The usual limits, with what the stack page says. A claim time-out of 0 there means the usual one.
+    /// Creates a configuration with the usual limits and the settings of the stack page. A claim time-out of
+    /// 0 there means the usual one.
     pub const fn from_facts(facts: &StackFacts, replica: ReplicaId, epoch: Epoch) -> Config {
         let mut config = Config::new(replica, facts.replicas, epoch, facts.key);
         config.ephemeral = facts.ephemeral;

@@ -1,14 +1,16 @@
-//! Which connections does this replica have? Their table, the ways to find one, their timers, and which of
-//! them the next flush is about.
+//! The connections of this replica: their table, the ways to find one, their timers, and the list of those
+//! that the next flush is about.
 //!
 //! ```text
 //!   entries      all connections, by index
-//!   flows        those that segments are for, by name; a connection that has ended keeps its entry until its application closes it
+//!   flows        those that segments are for, by name; a connection that has ended keeps its entry until its
+//!                application closes it
 //!   time_waits   names of connections that were closed a short while ago
-//!   postponed    names and places of connections of a predecessor that do not go on yet
+//!   postponed    names and places of connections of a predecessor that are not continued yet
 //!   searches     ports that may be free, by destination: every name that is given up is given back to them
 //!   timers       one for each connection that waits for something
-//!   dirty        connections that something has happened to since the last flush; each is there once, and marked so
+//!   dirty        connections where something has happened since the last flush; each is in it once, and is
+//!                marked so
 //! ```
 
 use alloc::boxed::Box;
@@ -30,7 +32,7 @@ use crate::timers::Timers;
 mod kick;
 mod text;
 
-/// The connections of a replica. Lost in a crash, and made again from the ledger.
+/// The connections of a replica. They are lost in a crash, and made again from the ledger.
 #[derive(Debug)]
 pub(crate) struct Connections {
     entries: Slab<Entry>,
@@ -41,28 +43,28 @@ pub(crate) struct Connections {
     searches: Searches,
     timers: Timers,
     dirty: Vec<u32>,
-    /// Connections that their application has closed and that are not over.
+    /// The number of connections that their application has closed and that are not over.
     orphans: usize,
 }
 
-/// What choosing a port for a new connection needs besides the connections.
+/// What the choice of a port for a new connection needs besides the connections.
 pub(crate) struct PortChoice<'a, F: Fn(&FourTuple) -> bool> {
-    /// First and last port that may be chosen.
+    /// The first and the last port that may be chosen.
     pub(crate) range: (u16, u16),
     pub(crate) rng: &'a mut Rng,
     /// Whether packets to the tuple reach this replica.
     pub(crate) is_ours: F,
-    /// Grows by one for each port that was looked at.
+    /// A counter of the ports that were examined.
     pub(crate) looks: &'a mut u32,
 }
 
-/// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the
+/// The time after which a port in TIME-WAIT is taken again if few others are free: timestamps tell the
 /// connections apart (RFC 6191; Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 
 impl Connections {
-    /// Creates an empty table for at most `time_waits_max` records of TIME-WAIT. `seeds`: for the hashes of
-    /// the tables.
+    /// Creates an empty table for at most `time_waits_max` records of TIME-WAIT. `seeds` gives the hash seeds
+    /// of the tables.
     pub(crate) fn new(time_waits_max: usize, seeds: &mut Rng, now: Instant) -> Connections {
         Connections {
             entries: Slab::new(),
@@ -95,23 +97,23 @@ impl Connections {
         Some((self.entries.get_mut(index)?, &self.locals))
     }
 
-    /// Returns every connection that goes on, in order of index.
+    /// Returns every continued connection, in order of index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.entries.iter()
     }
 
-    /// Returns every connection that goes on from this index on.
+    /// Returns every continued connection from this index on.
     pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &Entry)> {
         self.entries.iter_from(index)
     }
 
-    /// Returns the number of connections that go on.
+    /// Returns the number of continued connections.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns the number of all connections, with those that do not go on yet.
+    /// Returns the number of all connections, including those that are not continued yet.
     pub(crate) fn count(&self) -> usize {
         self.entries.len() + self.postponed.as_ref().map_or(0, |postponed| postponed.len())
     }
@@ -126,30 +128,30 @@ impl Connections {
         self.entries.remove(index);
     }
 
-    /// From now on segments find the connection. No other connection may have its name.
+    /// Enrolls a connection, so that segments find it. No other connection may have its name.
     pub(crate) fn enroll(&mut self, index: u32) {
         self.flows.insert(&self.entries, index);
     }
 
-    /// Makes room for so many more names.
+    /// Makes room for `more` names.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.flows.reserve(&self.entries, more);
     }
 
-    /// The connection goes on at the place that it had. It is not enrolled yet.
+    /// Puts a continued connection at the place that it had. It is not enrolled yet.
     pub(crate) fn put(&mut self, index: u32, entry: Entry) {
         self.orphans += usize::from(entry.stage == Stage::Closing);
         self.entries.put(index, entry);
     }
 
-    /// The connection at the place that was kept is not to be: the place is free.
+    /// Frees the place that was kept for a connection which is not continued.
     pub(crate) fn free_if_vacant(&mut self, index: u32) {
         if self.entries.get(index).is_none() {
             self.entries.free(index);
         }
     }
 
-    /// Segments do not find the connection any more, and its timer is off. Its entry stays.
+    /// Takes a connection out of the flow table and stops its timer. Its entry stays.
     pub(crate) fn leave_flows(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         entry.armed = Instant::FAR_FUTURE;
@@ -169,7 +171,7 @@ impl Connections {
         Some(entry)
     }
 
-    /// The connection belongs to no application any more.
+    /// Notes that the connection belongs to no application any more.
     pub(crate) fn orphan(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index) {
             self.orphans += usize::from(entry.stage != Stage::Closing);
@@ -196,26 +198,26 @@ impl Connections {
         }
     }
 
-    /// A connection that was put off goes on in this flush. Another one may have its place by now.
+    /// Continues a connection in this flush that was put off. Another one may have its place by now.
     pub(crate) fn take_up(&mut self, index: u32) {
         if self.entries.get_mut(index).is_some_and(|entry| entry.flags.take(Flags::LATER)) {
             self.touch(index);
         }
     }
 
-    /// Whether the next flush is about any connection.
+    /// Returns whether the next flush is about any connection.
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Takes the list of the connections that this flush is about. To be given to
-    /// [`Connections::put_back_dirty`] when it is emptied.
+    /// Takes the list of the connections that this flush is about. The caller gives it back by
+    /// [`Connections::put_back_dirty`] when it is empty.
     #[inline]
     pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
         core::mem::take(&mut self.dirty)
     }
 
-    /// What became dirty meanwhile (a link that is full) waits for the next flush. `list`: keeps its memory.
+    /// Keeps what became dirty meanwhile (a link is full) for the next flush. `list` is kept for its memory.
     #[inline]
     pub(crate) fn put_back_dirty(&mut self, mut list: Vec<u32>) {
         list.append(&mut self.dirty);
@@ -241,7 +243,7 @@ impl Connections {
         self.locals.tuple(name)
     }
 
-    /// Returns the short form of a tuple, for a connection to be.
+    /// Returns the short form of a tuple, for a new connection.
     pub(crate) fn name(&mut self, tuple: &FourTuple) -> Name {
         if let Some(name) = self.locals.find(tuple) {
             return name;
@@ -250,7 +252,7 @@ impl Connections {
             let entries = self.entries.iter().map(|(_, entry)| &entry.name);
             let postponed = self.postponed.iter().flat_map(|postponed| postponed.names());
             self.locals.retain(entries.chain(postponed).chain(self.time_waits.queued()));
-            // Their names may mean others now.
+            // Their names may now stand for others.
             self.searches.forget_all();
         }
         self.locals.add(tuple.local.addr);
@@ -259,12 +261,12 @@ impl Connections {
 
     // ---- TIME-WAIT ----
 
-    /// A connection of this name is in TIME-WAIT from now on.
+    /// Adds a record of TIME-WAIT for a connection of this name.
     pub(crate) fn enter_time_wait(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
         self.time_waits.insert(now, name, time_wait, |name| self.searches.give_back(name));
     }
 
-    /// Goes on with what a predecessor had in TIME-WAIT, oldest first.
+    /// Continues the records of TIME-WAIT of a predecessor, which come oldest first.
     pub(crate) fn resume_time_waits(&mut self, now: Instant, found: Vec<(FourTuple, TimeWait)>) {
         self.time_waits.reserve(found.len());
         for (tuple, time_wait) in found {
@@ -273,18 +275,18 @@ impl Connections {
         }
     }
 
-    /// Another connection has the name.
+    /// Removes the record of TIME-WAIT of a name that another connection has now.
     pub(crate) fn forget_time_wait(&mut self, name: &Name) {
         self.time_waits.forget(name);
     }
 
-    /// A connection takes the place of one in TIME-WAIT. Returns the last sequence number of that.
+    /// Replaces a record of TIME-WAIT by a connection. Returns the last sequence number of the old one.
     pub(crate) fn replace_time_wait(&mut self, tuple: &FourTuple) -> Option<SeqNum> {
         let name = self.locals.find(tuple)?;
         self.time_waits.replace(&name)
     }
 
-    /// Returns the answer of a record of TIME-WAIT; `None`: there is no record.
+    /// Returns the answer of a record of TIME-WAIT; `None` if there is no record.
     pub(crate) fn answer_of_time_wait(
         &mut self,
         now: Instant,
@@ -299,12 +301,12 @@ impl Connections {
         answer
     }
 
-    /// Forgets records of TIME-WAIT whose time is over.
+    /// Removes the records of TIME-WAIT whose time is over.
     pub(crate) fn expire_time_waits(&mut self, now: Instant) {
         self.time_waits.expire(now, |name| self.searches.give_back(name));
     }
 
-    /// Returns the records of TIME-WAIT, to be looked at.
+    /// Returns the records of TIME-WAIT.
     pub(crate) const fn time_waits(&self) -> &TimeWaits {
         &self.time_waits
     }
@@ -339,7 +341,7 @@ impl Connections {
         chosen.map(tuple)
     }
 
-    /// Whether a connection may be opened under a name that its application has chosen.
+    /// Returns whether a connection may be opened under a name that its application has chosen.
     pub(crate) fn may_open(
         &self,
         now: Instant,
@@ -350,7 +352,7 @@ impl Connections {
         matches!(self.look_at_port(now, tuple, is_ours, looks), Found::Free | Found::Reusable)
     }
 
-    /// Whether a connection may be opened under this name.
+    /// Returns whether a connection may be opened under this name.
     fn look_at_port(
         &self,
         now: Instant,
@@ -362,7 +364,7 @@ impl Connections {
             return Found::Elsewhere;
         }
         *looks = looks.saturating_add(1);
-        // What has no name has neither connection nor record.
+        // A tuple without name has neither connection nor record.
         let Some(name) = self.locals.find(tuple) else { return Found::Free };
         if self.find_name(&name).is_some() || self.find_postponed(&name).is_some() {
             return Found::Used;
@@ -375,12 +377,12 @@ impl Connections {
         }
     }
 
-    /// Forgets which ports were found to be free.
+    /// Forgets the results of all searches for free ports.
     pub(crate) fn forget_searches(&mut self) {
         self.searches.forget_all();
     }
 
-    /// A name that was kept for a connection that does not go on is free.
+    /// Frees a name that was kept for a connection which is not continued.
     pub(crate) fn give_back_name(&mut self, name: &Name) {
         self.searches.give_back(name);
     }
@@ -393,31 +395,31 @@ impl Connections {
 
     // ---- timers ----
 
-    /// Arms the timer of a connection, after [`Entry::move_timer`](crate::entry::Entry::move_timer) has said
-    /// when.
+    /// Arms the timer of a connection for the time that
+    /// [`Entry::move_timer`](crate::entry::Entry::move_timer) has returned.
     #[inline]
     pub(crate) fn arm(&mut self, index: u32, due: Instant) {
         self.timers.arm(TimerId(index), due);
     }
 
-    /// Returns the timers, to be asked for what is due.
+    /// Returns the timers.
     pub(crate) const fn timers(&self) -> &Timers {
         &self.timers
     }
 
-    /// Returns the timers, to be advanced.
+    /// Returns the timers, mutably.
     pub(crate) const fn timers_mut(&mut self) -> &mut Timers {
         &mut self.timers
     }
 
-    // ---- connections that do not go on yet ----
+    // ---- connections that are not continued yet ----
 
-    /// Connections of a predecessor are going to be postponed, up to `count`.
+    /// Prepares for up to `count` postponed connections of a predecessor.
     pub(crate) fn begin_postponing(&mut self, count: usize, now: Instant) {
         self.postponed = Some(Box::new(Postponed::new(count, self.flows.name_hash().clone(), now)));
     }
 
-    /// No more are postponed. Places that neither a connection has nor is kept for one are free.
+    /// Ends postponing. Places that no connection has, and that are not kept for one, are free.
     pub(crate) fn end_postponing(&mut self) {
         self.postponed = self.postponed.take().filter(|postponed| postponed.len() > 0);
         let end = self.postponed.as_ref().map_or(0, |postponed| postponed.places_end());
@@ -425,29 +427,29 @@ impl Connections {
         self.entries.restore_free(end, is_kept);
     }
 
-    /// Returns the connections that do not go on yet; `None`: all do.
+    /// Returns the connections that are not continued yet; `None` if there are none.
     #[inline]
     pub(crate) fn postponed(&self) -> Option<&Postponed> {
         self.postponed.as_deref()
     }
 
-    /// Returns the connections that do not go on yet, to postpone one or to let some go on.
+    /// Returns the connections that are not continued yet, mutably.
     pub(crate) fn postponed_mut(&mut self) -> Option<&mut Postponed> {
         self.postponed.as_deref_mut()
     }
 
-    /// Takes out the connections that do not go on yet, while some of them begin to.
+    /// Takes out the connections that are not continued yet, while some of them are continued.
     pub(crate) fn take_postponed(&mut self) -> Option<Box<Postponed>> {
         self.postponed.take()
     }
 
-    /// Some of them have gone on. If none is left there are none.
+    /// Puts back the connections that are not continued yet, if any are left.
     pub(crate) fn put_back_postponed(&mut self, postponed: Box<Postponed>) {
         self.postponed = (postponed.len() > 0).then_some(postponed);
     }
 
-    /// Whether one may be postponed under this name. Returns the hash of the name; `None`: another connection
-    /// has it.
+    /// Returns the hash of a name if a connection may be postponed under it; `None` if another connection has
+    /// it.
     pub(crate) fn may_postpone(&self, name: &Name) -> Option<u64> {
         let hashed = self.flows.name_hash().of(name);
         let is_taken = self.postponed.as_ref()?.find(name, hashed).is_some()
@@ -455,14 +457,14 @@ impl Connections {
         (!is_taken).then_some(hashed)
     }
 
-    /// Returns which of those that do not go on yet has this name.
+    /// Returns the postponed connection that has this name.
     #[inline]
     fn find_postponed(&self, name: &Name) -> Option<usize> {
         let postponed = self.postponed.as_ref()?;
         postponed.find(name, self.flows.name_hash().of(name))
     }
 
-    /// Returns which of those that do not go on yet has this tuple.
+    /// Returns the postponed connection that has this tuple.
     #[inline]
     pub(crate) fn find_postponed_tuple(&self, tuple: &FourTuple) -> Option<usize> {
         self.postponed.as_ref()?;

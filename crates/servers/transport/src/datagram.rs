@@ -1,4 +1,4 @@
-//! How do datagrams get from the wire to sockets and back? RFC 768, udp(7).
+//! Moves datagrams from the wire to sockets and back: RFC 768, udp(7).
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_connmgr::covers;
@@ -20,16 +20,17 @@ use crate::transport::Transport;
 
 mod send;
 
-/// Datagram sockets of one session at one port: each gets a copy of what is for all, and is looked at for
-/// what is for one.
+/// The most datagram sockets of one session at one port: each gets a copy of a datagram for all, and is
+/// examined for a datagram for one.
 const AT_PORT_MAX: usize = 256;
-/// So many sockets at a port are looked at in the time of a unit of [`crate::commands::cost`].
+/// The number of sockets at a port that are examined in the time of a unit of [`crate::commands::cost`].
 const LOOKS: usize = 2;
-/// What it costs to give a datagram to one more socket.
+/// The cost of giving a datagram to one more socket.
 const COPY_COST: usize = 4;
 
 impl<M: Memory> Transport<M> {
-    /// [`atoll_ipc::Command::UdpOpen`]. Returns whether a socket of that name is in the slot now.
+    /// Carries out [`atoll_ipc::Command::UdpOpen`]. Succeeds if a socket of that name is in the slot
+    /// afterwards.
     pub(crate) fn open_datagram(
         &mut self,
         now: Instant,
@@ -43,8 +44,8 @@ impl<M: Memory> Transport<M> {
         let is_own = local.addr.is_unspecified() || self.ip.is_own(local.addr) || self.is_many(local);
         let is_leased = |grant: &Grant| local.port != 0 && grant.lease == lease && covers(grant, local);
         if let Occupant::Datagram(index) = self.applications.occupant(session_index, slot, generation) {
-            // connect() to another peer, or bind() to an address. Whoever of a family has the port, the
-            // socket is the same.
+            // This is connect() to another peer, or bind() to an address. The socket stays the same,
+            // whichever process of the family has the port.
             let socket = self.datagrams.get(index).filter(|socket| !socket.is_closing());
             if !socket.is_some_and(|socket| is_own && is_leased(socket.grant())) {
                 return Err(Cause::Invalid);
@@ -69,9 +70,9 @@ impl<M: Memory> Transport<M> {
         if !has_room {
             return Err(Cause::NoBuffers);
         }
-        // All at the port were looked at twice.
+        // All sockets at the port were examined twice.
         self.load.charge_command((2 * self.datagrams.at_port(local.port).len() / LOOKS) as u32);
-        // They have left the port where it is granted, and what they say here is still under way, or never
+        // The rivals have left the port at its authority, and what they say here is still under way, or never
         // comes.
         rivals.into_iter().for_each(|rival| self.close_datagram(now, rival));
         let session = self.applications.get_mut(session_index).ok_or(Cause::Invalid)?;
@@ -83,7 +84,8 @@ impl<M: Memory> Transport<M> {
             return Err(Cause::Invalid);
         }
         self.datagrams.index(index);
-        // Who sees the socket open may send to it at once, and looks at the page to see whose port it is.
+        // A program that sees the socket open may send to it at once, and reads the page to see whose port it
+        // is.
         self.page.set_port(true, local.port, true);
         if let Some(view) = session.slot(slot) {
             view.set_local(local);
@@ -94,7 +96,7 @@ impl<M: Memory> Transport<M> {
         Ok(())
     }
 
-    /// A datagram socket is not opened: the application hears why by its slot, which it still has to close.
+    /// Reports by the slot, which the application still has to close, why a datagram socket was not opened.
     pub(crate) fn refuse_datagram(&mut self, place: Place, cause: Cause) {
         self.stats.count(Stat::BadCommands);
         let Place { slot, generation, .. } = place;
@@ -110,9 +112,9 @@ impl<M: Memory> Transport<M> {
         session.push(&mut self.stats, &Event::Ready { slot, generation, ready }, Some(bell));
     }
 
-    /// A datagram socket of a predecessor. What it has received, and is to send, lies in the arena; where,
-    /// the slot says, which only its own application can falsify. Nothing in the slot is changed: its
-    /// application may be looking at it.
+    /// Continues a datagram socket of a predecessor. What it has received, and is to send, is in the arena;
+    /// the slot says where, which only its own application can falsify. The slot is not changed, because its
+    /// application may be reading it.
     pub(crate) fn reopen_datagram(
         &mut self,
         now: Instant,
@@ -157,8 +159,8 @@ impl<M: Memory> Transport<M> {
         matches!(self.ip.cast(local.addr), Some(Cast::Broadcast | Cast::Multicast))
     }
 
-    /// The application has closed the socket, or has ended: nothing more comes in, and what it wrote before
-    /// leaves with the next flush.
+    /// Closes a socket, because its application has closed it, or has ended: nothing more comes in, and what
+    /// it wrote before is sent by the next flush.
     pub(crate) fn close_datagram(&mut self, now: Instant, index: u32) {
         self.kick_datagram(now, index);
         let Some(port) = self.datagrams.get(index).map(|socket| socket.local().port) else { return };
@@ -167,7 +169,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Forgets a socket.
+    /// Removes a socket.
     pub(crate) fn remove_datagram(&mut self, now: Instant, index: u32) {
         let Some(port) = self.datagrams.get(index).map(|socket| socket.local().port) else { return };
         if self.datagrams.unindex(index) {
@@ -179,12 +181,12 @@ impl<M: Memory> Transport<M> {
         let Some(id) = released else { return };
         self.durability.drop_requests(id, Subject::Slot(slot));
         if !self.cm.is_authority(grant.local.port) {
-            // What was shown for it.
+            // What was shown for it is dropped, too.
             self.durability.drop_requests(id, Subject::Lease(grant.lease));
         }
     }
 
-    /// A datagram for us, or for all or a group. `false`: nobody has the port.
+    /// Handles a datagram for us, for all, or for a group. Returns `false` if no socket has the port.
     pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, cast: Cast, payload: &[u8]) -> bool {
         let looks = self.datagrams.at_port(tuple.local.port).len() / LOOKS;
         self.load.charge_frame(looks as u32);
@@ -207,7 +209,7 @@ impl<M: Memory> Transport<M> {
         true
     }
 
-    /// A datagram is for this socket: the work is its session's.
+    /// Stores a datagram for this socket; the work is charged to its session.
     fn store_datagram(&mut self, index: u32, peer: Endpoint, cast: Cast, payload: &[u8]) {
         let place = self.datagrams.get(index).map(Datagram::place);
         let Some(id) = place.and_then(|place| self.applications.get(place.session)).map(|session| session.id) else {
@@ -219,14 +221,15 @@ impl<M: Memory> Transport<M> {
         self.durability.mark(before);
     }
 
-    /// The application's lines have changed.
+    /// Reads the positions that the application has changed.
     pub(crate) fn kick_datagram(&mut self, now: Instant, index: u32) {
         if !self.datagrams.kick(index, &self.applications, &mut self.stats) {
             self.remove_datagram(now, index);
         }
     }
 
-    /// [`atoll_ipc::Command::Group`]. What is in [`Cause::NoBuffers`] the application could not know before.
+    /// Carries out [`atoll_ipc::Command::Group`]. Only [`Cause::NoBuffers`] reports what the application
+    /// could not know before.
     pub(crate) fn change_membership(
         &mut self,
         now: Instant,
@@ -242,7 +245,7 @@ impl<M: Memory> Transport<M> {
         self.datagrams.change_membership(now, index, session, &mut self.ip, (group, joins))
     }
 
-    /// Whether the socket is in the group.
+    /// Returns whether the socket is in the group.
     pub(crate) fn is_joined(&self, place: Place, group: (Link, Addr)) -> bool {
         match self.applications.occupant(place.session, place.slot, place.generation) {
             Occupant::Datagram(index) => self.datagrams.is_joined(index, group),
@@ -250,13 +253,13 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// ICMP says that nobody is there: the next call on a connected socket fails (udp(7)).
+    /// Handles an ICMP error: the next call on a connected socket fails (udp(7)).
     pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError) {
         let Some(index) = self.datagrams.find(&error.tuple) else { return };
         let Some(socket) = self.datagrams.get(index) else { return };
         if let ErrorKind::FragNeeded { mtu } = error.kind {
-            // Nothing proves that the socket has sent it; who lies makes datagrams leave in fragments of 552
-            // octets, or 1280 of IPv6.
+            // Nothing proves that the socket has sent the quoted datagram; a forged error makes datagrams
+            // leave in fragments of 552 octets, or 1280 with IPv6.
             self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
             if socket.options().discovery_to(error.tuple.remote.addr) == MtuDiscovery::Dont {
                 return;
@@ -273,7 +276,7 @@ impl<M: Memory> Transport<M> {
         self.datagrams.fail(index, cause, Ready::IN | Ready::OUT);
     }
 
-    /// Sends and publishes for every socket that has something to.
+    /// Sends and publishes for every socket that needs it.
     pub(crate) fn flush_datagrams(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         let mut dirty = self.datagrams.take_dirty();
         for index in dirty.drain(..) {

@@ -1,4 +1,4 @@
-//! Which datagram sockets are there, and which of them is a datagram for? udp(7).
+//! The datagram sockets, and the search for the one that gets a datagram: udp(7).
 
 use alloc::vec::Vec;
 
@@ -28,13 +28,13 @@ pub(crate) use socket::Datagram;
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     sockets: Slab<Datagram>,
-    /// Sockets by local port, in order of opening.
+    /// The sockets by local port, in order of opening.
     by_port: HashMap<u16, Vec<u32>, FixedState>,
-    /// Sockets with a peer and a definite own address.
+    /// The sockets with a peer and a definite own address.
     connected: HashMap<FourTuple, u32, FixedState>,
-    /// Sockets with something to send or to publish.
+    /// The sockets with something to send or to publish.
     dirty: Vec<u32>,
-    /// Sockets whose link is full, or whose neighbour is being asked for.
+    /// The sockets whose link is full, or whose neighbour is being resolved.
     unresolved: Vec<u32>,
     state: FixedState,
 }
@@ -52,8 +52,8 @@ impl Datagrams {
         }
     }
 
-    /// The socket for a datagram: the one with this peer, else one bound to this address, else one bound to
-    /// any; among equals that share the port, by hash.
+    /// Returns the socket for a datagram: the one with this peer, else one bound to this address, else one
+    /// bound to the unspecified address. Among equals that share the port, a hash decides.
     pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
         if let Some(index) = self.connected.get(tuple) {
             return Some(*index);
@@ -82,7 +82,7 @@ impl Datagrams {
         if !grant.reuse_port {
             return Some(last);
         }
-        // Only with those of the same user it is shared.
+        // The port is shared only with sockets of the same user.
         let shares = |index: u32| {
             let other = self.sockets.get(index).map(|socket| socket.grant());
             is_best(index) && other.is_some_and(|other| other.reuse_port && other.is_of(grant.uid))
@@ -101,7 +101,7 @@ impl Datagrams {
         self.sockets.iter().flat_map(|(_, socket)| socket.blocks().map(|block| (socket.place().session, block)))
     }
 
-    /// Enters the socket into the tables.
+    /// Adds the socket to the tables.
     pub(crate) fn index(&mut self, index: u32) {
         let Some(socket) = self.sockets.get(index) else { return };
         self.by_port.entry(socket.local().port).or_default().push(index);
@@ -110,7 +110,7 @@ impl Datagrams {
         }
     }
 
-    /// Takes the socket out of the tables. Returns whether it was the last of its port.
+    /// Takes the socket out of the tables. Returns whether it was the last one of its port.
     pub(crate) fn unindex(&mut self, index: u32) -> bool {
         let Some(socket) = self.sockets.get(index) else { return false };
         if let Some(tuple) = socket.tuple()
@@ -127,7 +127,7 @@ impl Datagrams {
         last
     }
 
-    /// Sockets at the port that cannot have it if `grant` is in force. `None`: one of them has it by a later
+    /// Returns the sockets at the port that cannot have it beside `grant`; `None` if one of them has a later
     /// grant.
     pub(crate) fn rivals(&self, grant: &Grant) -> Option<Vec<u32>> {
         let mut rivals = Vec::new();
@@ -141,34 +141,34 @@ impl Datagrams {
         Some(rivals)
     }
 
-    /// The sockets at a port.
+    /// Returns the sockets at a port.
     pub(crate) fn at_port(&self, port: u16) -> &[u32] {
         self.by_port.get(&port).map_or(&[], Vec::as_slice)
     }
 
-    /// How many sockets of a session are at a port.
+    /// Returns how many sockets of a session are at a port.
     pub(crate) fn count_at_port(&self, port: u16, session: u32) -> usize {
         let sockets = self.at_port(port).iter().filter_map(|index| self.sockets.get(*index));
         sockets.filter(|socket| socket.place().session == session).count()
     }
 
-    /// Whether a socket has the port by this lease.
+    /// Returns whether a socket has the port by this lease.
     pub(crate) fn has_lease(&self, port: u16, lease: u64) -> bool {
         let sockets = self.by_port.get(&port).into_iter().flatten();
         sockets.filter_map(|index| self.sockets.get(*index)).any(|socket| socket.grant().lease == lease)
     }
 
-    /// Whether a socket is bound to the port.
+    /// Returns whether a socket is bound to the port.
     pub(crate) fn has_port(&self, port: u16) -> bool {
         self.by_port.contains_key(&port)
     }
 
-    /// All of them from this index on.
+    /// Returns all sockets from this index on.
     pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &Datagram)> {
         self.sockets.iter_from(index)
     }
 
-    /// It has waited for this flush.
+    /// Continues a socket that has waited for this flush.
     pub(crate) fn take_up(&mut self, index: u32) {
         if self.sockets.get_mut(index).is_some_and(Datagram::take_up) {
             self.touch(index);
@@ -182,36 +182,36 @@ impl Datagrams {
         }
     }
 
-    /// Takes the list of the sockets that this flush is about. To be given to [`Datagrams::put_back_dirty`]
-    /// when it is emptied.
+    /// Takes the list of the sockets that this flush is about. The caller gives it back by
+    /// [`Datagrams::put_back_dirty`] when it is empty.
     pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
         core::mem::take(&mut self.dirty)
     }
 
-    /// What became dirty meanwhile waits for the next flush. `list`: keeps its memory.
+    /// Keeps what became dirty meanwhile for the next flush. `list` is kept for its memory.
     pub(crate) fn put_back_dirty(&mut self, mut list: Vec<u32>) {
         list.append(&mut self.dirty);
         self.dirty = list;
     }
 
-    /// The socket's turn in this flush has come. Returns where its slot is.
+    /// Begins the socket's turn in this flush. Returns the place of its slot.
     pub(crate) fn begin_turn(&mut self, index: u32) -> Option<Place> {
         let socket = self.sockets.get_mut(index)?;
         socket.clear_dirty();
         Some(socket.place())
     }
 
-    /// The link of the socket is full, or its neighbour is being asked for.
+    /// Keeps a socket whose link is full, or whose neighbour is being resolved, for another try.
     pub(crate) fn wait(&mut self, index: u32) {
         self.unresolved.push(index);
     }
 
-    /// Whether any socket has something to send or to publish.
+    /// Returns whether any socket has something to send or to publish.
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Sockets whose link was full, or whose neighbour was asked for, try again.
+    /// Lets sockets try again whose link was full, or whose neighbour was being resolved.
     pub(crate) fn touch_unresolved(&mut self) {
         let mut unresolved = core::mem::take(&mut self.unresolved);
         for index in unresolved.drain(..) {
@@ -220,7 +220,7 @@ impl Datagrams {
         self.unresolved = unresolved;
     }
 
-    /// The next call on the socket fails. `ready`: what it is ready for besides.
+    /// Makes the next call on the socket fail. `ready` is what the socket is ready for besides.
     pub(crate) fn fail(&mut self, index: u32, cause: Cause, ready: Ready) {
         if let Some(socket) = self.sockets.get_mut(index) {
             socket.fail(cause, ready);
@@ -228,7 +228,7 @@ impl Datagrams {
         self.touch(index);
     }
 
-    /// See `Entry::set_option`.
+    /// Sets an option, as `Entry::set_option`.
     pub(crate) fn set_option(&mut self, index: u32, option: SocketOption, value: u32) -> bool {
         self.sockets.get_mut(index).is_some_and(|socket| socket.set_option(option, value))
     }
@@ -240,7 +240,7 @@ impl Datagrams {
         self.sockets.get(index)
     }
 
-    /// Returns a socket, to be changed. Its names are not: see [`Datagrams::rename`].
+    /// Returns a socket, mutably. Its names are changed by [`Datagrams::rename`].
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Datagram> {
         self.sockets.get_mut(index)
     }
@@ -255,12 +255,12 @@ impl Datagrams {
         self.sockets.insert(socket)
     }
 
-    /// Takes back a socket that no datagram finds.
+    /// Removes a socket that is in no table.
     pub(crate) fn withdraw(&mut self, index: u32) -> Option<Datagram> {
         self.sockets.remove(index)
     }
 
-    /// The socket has other ends from now on. Returns the port that nobody has any more, if there is one.
+    /// Gives the socket other ends. Returns the port that no socket has any more, if there is one.
     pub(crate) fn rename(&mut self, index: u32, local: Endpoint, remote: Option<Endpoint>) -> Option<u16> {
         let old = self.sockets.get(index)?.local().port;
         let was_last = self.unindex(index);
@@ -271,8 +271,7 @@ impl Datagrams {
         (was_last && old != local.port).then_some(old)
     }
 
-    /// The application has closed the socket: no datagram finds it any more. Returns whether it was the last
-    /// of its port.
+    /// Closes a socket: no datagram finds it any more. Returns whether it was the last one of its port.
     pub(crate) fn close(&mut self, index: u32) -> bool {
         let was_last = self.unindex(index);
         if let Some(socket) = self.sockets.get_mut(index) {
@@ -282,7 +281,7 @@ impl Datagrams {
         was_last
     }
 
-    /// Stores a datagram for a socket, or drops it where there is no room.
+    /// Stores a datagram for a socket, or drops it if there is no room.
     pub(crate) fn put<M: Memory>(
         &mut self,
         index: u32,
@@ -297,10 +296,10 @@ impl Datagrams {
         self.touch(index);
     }
 
-    /// The application's lines have changed. `false`: the socket is to go, because what they say cannot be
-    /// true.
+    /// Reads the positions that the application has changed. Returns `false` if the socket is to be removed,
+    /// because they cannot be true.
     pub(crate) fn kick<M: Memory>(&mut self, index: u32, applications: &Applications<M>, stats: &mut Stats) -> bool {
-        // Who has closed it, or has lost the port, sends nothing more.
+        // A socket that was closed, or has lost the port, sends nothing more.
         let Some(socket) = self.sockets.get_mut(index).filter(|socket| !socket.is_closing()) else { return true };
         let place = socket.place();
         let Some(session) = applications.get(place.session) else { return true };

@@ -1,60 +1,61 @@
-//! Who has ended, and what is left to clean up after it? What is done about it, `ending.rs` says.
+//! The processes and sessions that have ended, and what is left to clean up after them. The cleaning itself
+//! is in `ending.rs`.
 
 use alloc::collections::VecDeque;
 
 use atoll_base::{Instant, SessionId};
 use atoll_ipc::arena::COMMANDS;
 
-/// What cleaning up may cost in one round, in the units of [`crate::commands::cost`].
+/// The most that cleaning up may cost in one round, in the units of [`crate::commands::cost`].
 pub(crate) const SLICE: u32 = 2048;
 
-/// Somebody has ended.
+/// The end of a process or a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Departure {
-    /// One process of a session.
+    /// One process of a session has ended.
     Member(SessionId, u8),
-    /// The last one.
+    /// The last process of a session has ended.
     Session(SessionId),
-    /// None, but nobody listens to it any more.
+    /// No process has ended, but the session is cut off.
     CutOff(SessionId),
 }
 
-/// What ends of a session.
+/// The parts of a session that end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// The owner has ended: its leases end with it, and its offers.
+    /// Whether the owner has ended: the session's leases and offers end with it.
     pub(crate) owner: bool,
-    /// There is no process left.
+    /// Whether there is no process left.
     pub(crate) all: bool,
-    /// Servers have died of it: what it has is not closed, but reset at both ends.
+    /// Whether servers have died of the session: its sockets are not closed, but reset at both ends.
     pub(crate) is_cut_off: bool,
 }
 
 /// What is left to do for a session of which processes have ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    /// Commands that may have been in the ring at that time.
+    /// The number of commands that may have been in the ring at that time.
     commands: usize,
-    /// Processes that have ended, a bit each, and are still among the holders of sockets: of those from
-    /// `held` on.
+    /// The processes that have ended, a bit each, and are still among the holders of the sockets from `held`
+    /// on.
     members: u64,
     held: u32,
     extent: Extent,
-    /// Sockets before this one, in the order of [`crate::session::Session::occupied_from`], are done.
+    /// The sockets before this one, in the order of [`crate::session::Session::occupied_from`], are done.
     cursor: u32,
     /// When the last slice was.
     at: Instant,
 }
 
 impl Ending {
-    /// Creates one of a session of which nothing has ended yet.
+    /// Creates the state of a session of which nothing has ended yet.
     pub(crate) const fn new(now: Instant) -> Ending {
         let extent = Extent { owner: false, all: false, is_cut_off: false };
         Ending { commands: 0, members: 0, held: 0, extent, cursor: 0, at: now }
     }
 
-    /// These processes, a bit each, and so much of the session have ended: everything is looked at from the
-    /// start.
+    /// Adds processes, a bit each, and parts of the session that have ended. Everything is done again from
+    /// the start.
     pub(crate) fn extend(&mut self, members: u64, extent: Extent) {
         (self.commands, self.cursor, self.held) = (COMMANDS, 0, 0);
         self.members |= members;
@@ -63,17 +64,18 @@ impl Ending {
         self.extent.is_cut_off |= extent.is_cut_off;
     }
 
-    /// A command was carried out, or (`false`) none was there.
+    /// Notes that a command was carried out or, if `any` is false, that there was none.
     pub(crate) const fn note_taken(&mut self, any: bool) {
         self.commands = if any { self.commands.saturating_sub(1) } else { 0 };
     }
 
-    /// Whether commands that were sent before may be left.
+    /// Returns whether commands that were sent before may be left.
     pub(crate) const fn has_commands(&self) -> bool {
         self.commands > 0
     }
 
-    /// A slice begins. Returns what ends; `None`: commands are to be taken first, with those of others.
+    /// Begins a slice. Returns what ends; `None` if commands are to be taken first, with those of other
+    /// sessions.
     pub(crate) const fn begin_slice(&mut self, now: Instant) -> Option<Extent> {
         self.at = now;
         if self.has_commands() { None } else { Some(self.extent) }
@@ -84,13 +86,14 @@ impl Ending {
         self.at
     }
 
-    /// Returns the processes that are still among the holders of sockets, and from which socket on; `None`:
-    /// there are none.
+    /// Returns the processes that are still among the holders of sockets, and the first of those sockets;
+    /// `None` if there are none.
     pub(crate) fn holders(&self) -> Option<(u64, u32)> {
         (self.members != 0).then_some((self.members, self.held))
     }
 
-    /// They hold none of the sockets before this one. `is_done`: nor any other.
+    /// Notes that these processes hold none of the sockets before this one and, if `is_done`, no others
+    /// either.
     pub(crate) const fn released_before(&mut self, cursor: u32, is_done: bool) {
         self.held = cursor;
         if is_done {
@@ -98,65 +101,65 @@ impl Ending {
         }
     }
 
-    /// Returns the socket with which it goes on.
+    /// Returns the socket at which the clean-up goes on.
     pub(crate) const fn cursor(&self) -> u32 {
         self.cursor
     }
 
-    /// Sockets before this one are done.
+    /// Notes that the sockets before this one are done.
     pub(crate) const fn done_before(&mut self, cursor: u32) {
         self.cursor = cursor;
     }
 }
 
-/// Sessions of which somebody has ended.
+/// The sessions of which a process has ended.
 #[derive(Debug)]
 pub(crate) struct Endings {
-    /// Sessions of which processes have ended, with something left to clean up.
+    /// The sessions with something left to clean up.
     sessions: VecDeque<u32>,
-    /// Who has ended while connections of a predecessor did not go on yet.
+    /// The ends that came while connections of a predecessor were not continued yet.
     departures: VecDeque<Departure>,
     /// What cleaning up may still cost in this round.
     left: u32,
 }
 
 impl Endings {
-    /// Creates it empty: nobody has ended.
+    /// Creates the lists, all empty.
     pub(crate) const fn new() -> Endings {
         Endings { sessions: VecDeque::new(), departures: VecDeque::new(), left: SLICE }
     }
 
-    /// Somebody has ended.
+    /// Adds an end.
     pub(crate) fn depart(&mut self, departure: Departure) {
         self.departures.push_back(departure);
     }
 
-    /// Returns who has ended, and after whom cleaning up is to begin.
+    /// Returns the next end for which cleaning up is to begin, and removes it.
     pub(crate) fn next_departure(&mut self) -> Option<Departure> {
         self.departures.pop_front()
     }
 
-    /// There is something to clean up after the session at this place. The first of them is the next.
+    /// Adds the session at this place to those that are to be cleaned up.
     pub(crate) fn push(&mut self, session: u32) {
         self.sessions.push_back(session);
     }
 
-    /// Returns the session that is next.
+    /// Removes and returns the session that is next.
     pub(crate) fn pop(&mut self) -> Option<u32> {
         self.sessions.pop_front()
     }
 
-    /// Returns the session that is next, and leaves it where it is.
+    /// Returns the session that is next.
     pub(crate) fn first(&self) -> Option<u32> {
         self.sessions.front().copied()
     }
 
-    /// Returns how many sessions there are.
+    /// Returns how many sessions are to be cleaned up.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether somebody has ended after whom cleaning up has not begun.
+    /// Returns whether there is an end for which cleaning up has not begun.
     pub(crate) fn has_departures(&self) -> bool {
         !self.departures.is_empty()
     }
@@ -166,12 +169,12 @@ impl Endings {
         self.left
     }
 
-    /// Sets what of that is left.
+    /// Sets what cleaning up may still cost in this round.
     pub(crate) const fn set_left(&mut self, left: u32) {
         self.left = left;
     }
 
-    /// Ends the round: the next has a slice of its own.
+    /// Ends the round: the next one has a slice of its own.
     pub(crate) const fn conclude(&mut self) {
         self.left = SLICE;
     }

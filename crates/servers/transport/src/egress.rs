@@ -1,10 +1,11 @@
-//! What waits to leave? Segments of no connection, frames that a link did not take, and connections that wait
-//! for a link or for a neighbour.
+//! What waits to be sent: segments of no connection, frames that a link did not take, and connections that
+//! wait for a link or for a neighbour.
 //!
 //! ```text
-//!   a link is full           the frame is kept (stalled), its connections wait (blocked), and all is tried again a millisecond later
-//!   a neighbour is asked for connections and answers wait (unresolved) until the neighbours change
-//!   IP itself has to speak   its frames are kept (unsent) as long as the link is full
+//!   a link is full              the frame is kept (stalled), its connections wait (blocked),
+//!                               and all is tried again a millisecond later
+//!   a neighbour is being asked  connections and answers wait (unresolved) until the neighbours change
+//!   frames of IP itself         are kept (unsent) as long as the link is full
 //! ```
 
 use alloc::collections::VecDeque;
@@ -28,21 +29,22 @@ use crate::owners::Owners;
 use crate::sink::{FrameSink, Offload, TextRef};
 use crate::stats::Stats;
 
-/// Segments, frames and connections that wait to leave. Lost in a crash: peers and neighbours ask again.
+/// Segments, frames and connections that wait to be sent. They are lost in a crash: peers and neighbours ask
+/// again.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
+    /// The segments that belong to no connection: resets, and the answers of TIME-WAIT.
     answers: VecDeque<Answer>,
-    /// Those of them whose neighbour is being asked for.
+    /// The answers whose neighbour is being resolved.
     unresolved_answers: Vec<Answer>,
-    /// Connections whose neighbour is being asked for.
+    /// The connections whose neighbour is being resolved.
     unresolved: Vec<u32>,
     neighbour_generation: u64,
     /// The frame that each link did not take.
     stalled: [Option<Stalled>; LINKS],
-    /// Connections whose link was full.
+    /// The connections whose link was full.
     blocked: Vec<u32>,
-    /// Frames of IP itself that the link did not take yet.
+    /// The frames of IP itself that the link did not take yet.
     unsent: VecDeque<Frame>,
     /// When to try full links again.
     retry_at: Instant,
@@ -63,24 +65,25 @@ pub(crate) struct Stalled {
     pub(crate) transmit: Transmit,
 }
 
-/// Which links have refused a frame in this flush: a bit for each. The internal link is one queue for each
-/// replica, so that one that does not take its frames holds up nobody else's.
+/// The links that have refused a frame in this flush, a bit each. The internal link is one queue for each
+/// replica, so that a replica that does not take its frames delays only those.
 #[derive(Debug, Default)]
 pub(crate) struct Full(u16);
 
-/// Number of links: one to each replica, and the one outside.
+/// The number of links: one to each replica, and the one outside.
 pub(crate) const LINKS: usize = REPLICAS_MAX + 1;
-/// The link outside, behind those to the replicas.
+/// The number of the link outside, behind those to the replicas.
 const OUTSIDE: usize = REPLICAS_MAX;
-/// A link that was full is tried again after this time at the latest.
+/// The time after which a link that was full is tried again at the latest.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
-/// Answers without connection that may wait for the link; what is more is forgotten, as by a busy network.
+/// The most answers without connection that wait for the link; beyond that they are dropped, as by a busy
+/// network.
 const ANSWERS_MAX: usize = 1024;
-/// Answers that wait for a neighbour at most.
+/// The most answers that wait for a neighbour.
 const UNRESOLVED_ANSWERS_MAX: usize = 64;
-/// Frames of IP itself that are kept for a full link.
+/// The most frames of IP itself that are kept for a full link.
 const UNSENT_MAX: usize = 256;
-/// Where the TCP checksum lies in its header.
+/// The offset of the TCP checksum in its header.
 const CHECKSUM_AT: usize = 16;
 
 impl Full {
@@ -125,12 +128,12 @@ impl Egress {
         }
     }
 
-    /// Whether any such segment waits for the next flush.
+    /// Returns whether any such segment waits for the next flush.
     pub(crate) fn has_answers(&self) -> bool {
         !self.answers.is_empty()
     }
 
-    /// Sends resets and answers of TIME-WAIT. One that cannot leave now is forgotten: the peer will ask
+    /// Sends resets and answers of TIME-WAIT. One that cannot be sent now is dropped: the peer will ask
     /// again.
     pub(crate) fn flush_answers<M: Memory>(
         &mut self,
@@ -146,8 +149,8 @@ impl Egress {
                 Route::Local => (true, ip.mac()),
                 Route::Via { mac } => (false, mac),
                 Route::Resolving => {
-                    // RFC 1122 §2.3.2.2: the first packets to a neighbour are kept. A peer that is refused on
-                    // first contact would otherwise wait for a second.
+                    // RFC 1122 §2.3.2.2: the first packets to a neighbour are kept. Otherwise a peer that is
+                    // refused on first contact would wait for a second.
                     if self.unresolved_answers.len() < UNRESOLVED_ANSWERS_MAX {
                         self.unresolved_answers.push(answer);
                     }
@@ -171,13 +174,13 @@ impl Egress {
 
     // ---- frames of IP itself ----
 
-    /// Sends what IP itself has to say (ARP, ICMP: complete frames). What a full link does not take is first
-    /// when there is room: an answer to who asks for our station that gets lost costs a second, and programs
-    /// that send much would make it get lost.
+    /// Sends the frames of IP itself (ARP, ICMP), which are complete. Frames that a full link does not take
+    /// are first when there is room: a lost answer to a neighbour that asks for our station costs it a
+    /// second, and programs that send much would make it get lost.
     pub(crate) fn flush_ip<M: Memory>(&mut self, now: Instant, ip: &mut Ip, out: &mut impl FrameSink<M>) {
         let (mut kept, mut is_full) = (core::mem::take(&mut self.unsent), false);
         while let Some(frame) = ip.poll_frame() {
-            // What is more gets lost, as in a busy network.
+            // The frames beyond the limit are lost, as in a busy network.
             if kept.len() < UNSENT_MAX {
                 kept.push_back(frame);
             }
@@ -209,7 +212,7 @@ impl Egress {
         (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at)
     }
 
-    /// A flush begins. Returns whether links were full in the last one: they are tried again in this.
+    /// Begins a flush. Returns whether links were full in the last one, and are tried again in this.
     #[inline]
     pub(crate) fn take_retry(&mut self) -> bool {
         core::mem::replace(&mut self.retry_at, Instant::FAR_FUTURE) != Instant::FAR_FUTURE
@@ -227,7 +230,7 @@ impl Egress {
         self.stalled.get(link).copied().flatten()
     }
 
-    /// The link has taken the segment, or nobody wants it sent any more.
+    /// Drops the stalled segment: the link has taken it, or it need not be sent any more.
     pub(crate) fn end_stall(&mut self, link: usize) {
         if let Some(place) = self.stalled.get_mut(link) {
             *place = None;
@@ -255,11 +258,11 @@ impl Egress {
         }
     }
 
-    /// Whether something was resolved, or has failed, since the last call: then those who waited for it try
-    /// again.
+    /// Returns whether a neighbour was resolved, or resolving has failed, since the last call. Then
+    /// everything that waited for one tries again.
     pub(crate) fn requeue_resolved(&mut self, ip: &mut Ip, connections: &mut Connections) -> bool {
         while ip.poll_unreachable().is_some() {
-            // Whom it concerns will find out by its route.
+            // The connection concerned will learn it from its route.
         }
         let generation = ip.neighbour_generation();
         if generation == self.neighbour_generation {
@@ -283,14 +286,14 @@ pub(crate) fn link_of(owners: &Owners, internal: bool, tuple: &FourTuple) -> usi
     if internal { owners.of(&tuple.reversed()).0.into() } else { OUTSIDE }
 }
 
-/// The way to the peer: asked for again only when the neighbours, or the own addresses, have changed.
+/// Returns the route to the peer. IP is asked only when the neighbours, or the own addresses, have changed.
 #[inline]
 pub(crate) fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entry) -> Route {
     let generation = ip.neighbour_generation();
     if let Some(mac) = entry.next_hop.known(generation) {
         return Route::Via { mac };
     }
-    // As on Linux, nothing leaves from an IPv4 address that is gone. The connection waits for its return, or
+    // As on Linux, nothing is sent from an IPv4 address that is gone. The connection waits for its return, or
     // for its time-out.
     if entry.name.is_v4() && !ip.is_own(locals.tuple(&entry.name).local.addr) {
         return Route::Unreachable;
@@ -308,7 +311,8 @@ pub(crate) fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entr
 }
 
 // structure: send_segment: a segment has as many facts
-/// Writes the headers of one segment, ports from `tuple`, and gives the frame to the link.
+/// Writes the headers of one segment, with the ports of `tuple`, and gives the frame to the link. Returns
+/// `false` if the link is full.
 #[allow(clippy::too_many_arguments)] // Parts of one frame; a struct for them would be built and taken apart once.
 #[inline]
 pub(crate) fn send_segment<M: Memory>(
@@ -338,7 +342,7 @@ pub(crate) fn send_segment<M: Memory>(
         payload_len: len,
         tos: way.tos & !3 | segment.ecn as u8,
         ttl: way.ttl,
-        // RFC 1191: the path MTU is only found where fragmentation is forbidden.
+        // RFC 1191: the path MTU is only found if fragmentation is forbidden.
         dont_fragment: true,
     };
     ip.emit_headers(&mut headers, &packet);

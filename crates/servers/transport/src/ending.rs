@@ -1,15 +1,18 @@
-//! What follows when a process ends, and how is it kept from holding up others? Its sockets may be thousands,
-//! so they are cleaned up in slices: some in each round, until nothing is left.
+//! Cleans up after a process that has ended, without delaying others. Its sockets may be thousands, so the
+//! work is done in slices: some in each round, until nothing is left.
 //!
 //! ```text
 //!   commands   that it sent before it ended still count
-//!   members    whoever has ended holds no socket any more
-//!   leases     its ports and listeners, one after the other; connections that nobody has accepted end with a listener
-//!   sockets    those that nobody holds are closed; of others it is looked at what was stored and not told
-//!   requests   whatever else was asked for
+//!   members    processes that have ended are removed from the holders of sockets
+//!   leases     its ports and listeners end, one after the other; connections that nobody has accepted
+//!              end with a listener
+//!   sockets    those without holders are closed; of others, positions that were stored and not reported
+//!              are read
+//!   requests   everything else that was asked for is dropped
 //! ```
-//! A server that dies in between is succeeded by one that begins from the start: the supervisor says who is
-//! gone until it hears that the session is over, and doing part of it again is harmless.
+//! A server that dies in between has a successor that begins from the start: the supervisor repeats which
+//! processes have ended until it is told that the session is over, and doing part of the work again is
+//! harmless.
 
 use atoll_base::{Instant, SessionId, SlotId};
 use atoll_connmgr::ConnectionId;
@@ -27,44 +30,45 @@ use crate::transport::Transport;
 /// The number, in its session, of the process that has attached: it takes the events.
 const OWNER: u8 = 0;
 
-/// What closing a socket costs with what leaves because of it, what a lease does, what looking at a socket
-/// does, and what forgetting a request does.
+/// The costs of closing a socket with what is sent because of it, of ending a lease, of examining a socket,
+/// and of dropping a request.
 const CLOSE_COST: u32 = 16;
 const LEASE_COST: u32 = 8;
 const LOOK_COST: u32 = 2;
 const REQUEST_COST: u32 = 2;
-/// Slots without a socket that are passed over at the price of one look.
+/// The number of slots without a socket that are passed over at the cost of examining one socket.
 const VACANT_PER_LOOK: u32 = 64;
 
 impl<M: Memory> Transport<M> {
-    /// One process of the session's family is gone: sockets that it alone held are closed, and what it has
-    /// stored in others and not told of counts. The session's owner has the listeners, too: those who
-    /// inherited them have registered them for themselves.
+    /// Handles the end of one process of the session's family: sockets that it alone held are closed, and
+    /// what it has stored in others and not reported counts. If it was the session's owner, the listeners
+    /// end, too: processes that inherited them have registered them for themselves.
     pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
         self.depart(now, Departure::Member(id, member));
     }
 
-    /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and
-    /// its arena goes when they are done, or when their time is up.
+    /// Handles the end of the last process of the session: its sockets end as the kernel ends those of a
+    /// process, and its arena is released when they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
         self.depart(now, Departure::Session(id));
     }
 
-    /// Other servers have died of the session: it is not listened to any more, and what it has ends as by a
-    /// reset, in slices. Its memory goes with [`Transport::close_session`].
+    /// Cuts off a session, because other servers have died of it: its commands are not read any more, and its
+    /// sockets end as by a reset, in slices. Its memory is released by [`Transport::close_session`].
     pub fn cut_off(&mut self, now: Instant, id: SessionId) {
         if self.applications.cut_off(id) {
             self.depart(now, Departure::CutOff(id));
         }
     }
 
-    /// Somebody has ended. What a predecessor had of him has to go on first, which takes some rounds.
+    /// Handles an end. A predecessor's connections of the session have to be continued first, which takes
+    /// some rounds.
     pub(crate) fn depart(&mut self, now: Instant, departure: Departure) {
         self.applications.endings_mut().depart(departure);
         self.let_depart(now);
     }
 
-    /// Cleaning up after those who have ended begins.
+    /// Begins to clean up after all ends that were reported.
     pub(crate) fn let_depart(&mut self, now: Instant) {
         while self.connections.postponed().is_none()
             && let Some(departure) = self.applications.endings_mut().next_departure()
@@ -109,7 +113,7 @@ impl<M: Memory> Transport<M> {
         self.clean_up(now);
     }
 
-    /// One slice of cleaning up after processes that have ended. Sessions take turns.
+    /// Does one slice of cleaning up. Sessions take turns.
     pub(crate) fn clean_up(&mut self, now: Instant) {
         let mut left = self.applications.endings().left();
         for _ in 0..self.applications.endings().len() {
@@ -124,8 +128,8 @@ impl<M: Memory> Transport<M> {
         self.applications.endings_mut().set_left(left);
     }
 
-    /// Does some of what is left to do for a session, and takes what that costs from `left`. Returns whether
-    /// that was all.
+    /// Does some of what is left to do for a session, and takes its cost from `left`. Returns whether that
+    /// was all.
     fn end_some(&mut self, now: Instant, place: u32, left: &mut u32) -> bool {
         let Some(session) = self.applications.get_mut(place) else { return true };
         let id = session.id;
@@ -161,7 +165,7 @@ impl<M: Memory> Transport<M> {
         true
     }
 
-    /// Whoever has ended holds no socket any more.
+    /// Removes the processes that have ended from the holders of sockets. Returns whether that was all.
     fn end_holders(&mut self, index: u32, left: &mut u32) -> bool {
         loop {
             let Some(session) = self.applications.get_mut(index) else { return true };
@@ -182,7 +186,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Ports, listeners and acceptors end.
+    /// Ends ports, listeners and acceptors. Returns whether that was all.
     fn end_leases(&mut self, now: Instant, id: SessionId, left: &mut u32) -> bool {
         loop {
             if *left < LEASE_COST {
@@ -196,7 +200,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Sockets end, or are looked at.
+    /// Ends sockets, or reads their positions. Returns whether that was all.
     fn end_sockets(&mut self, now: Instant, index: u32, extent: Extent, left: &mut u32) -> bool {
         loop {
             if *left < CLOSE_COST {
@@ -245,7 +249,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A socket of a session that is cut off ends at both ends. Offers were taken back before.
+    /// Ends a socket of a session that is cut off, at both ends. Offers were taken back before.
     fn cut_socket(&mut self, now: Instant, session: u32, at: (SlotId, u32), occupant: Occupant) {
         let (slot, generation) = at;
         match occupant {
@@ -297,7 +301,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The time of a session that has ended is up: some of its sockets end at once.
+    /// Ends some sockets of a session that has ended and whose time is up.
     fn give_up_sockets(&mut self, now: Instant, session_index: u32) {
         let mut left = SLICE;
         let mut cursor = self.applications.get(session_index).map_or(0, |session| session.expired);
@@ -326,7 +330,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Whether cleaning up goes on in the next round, and since when it could.
+    /// Returns since when cleaning up could go on; `None` if nothing is left to do.
     pub(crate) fn cleans_up_at(&self) -> Option<Instant> {
         let endings = self.applications.endings();
         let departs = endings.has_departures().then_some(Instant::ZERO);

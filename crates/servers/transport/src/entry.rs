@@ -1,4 +1,4 @@
-//! What is kept of one connection beside its TCB?
+//! The state that is kept of one connection beside its TCB.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,80 +21,80 @@ pub(crate) struct Entry {
     pub(crate) connection: Connection,
     pub(crate) name: Name,
     pub(crate) stage: Stage,
-    /// The slot, while there is one.
+    /// The place of the slot, while there is one.
     pub(crate) place: Option<Place>,
-    /// Rings of the receive buffer: ours to allocate.
+    /// The rings of the receive buffer, which this server allocates.
     pub(crate) receive: Rings,
-    /// Rings of the send buffer, as last read from the slot.
+    /// The rings of the send buffer, as last read from the slot.
     pub(crate) send: Rings,
-    /// Text received while there is no slot. Boxed, because nearly no connection has any.
+    /// The text that was received while there is no slot. It is boxed because nearly no connection has any.
     #[allow(clippy::box_collection)]
     pub(crate) parked: Option<Box<Vec<u8>>>,
     /// When the present stage ends by itself (claim time-out, TCP_DEFER_ACCEPT), or a drained buffer is
-    /// looked for.
-    /// [`Instant::FAR_FUTURE`]: never.
+    /// searched for. [`Instant::FAR_FUTURE`] means never.
     pub(crate) deadline: Instant,
-    /// When the wheel will call; lazily moved.
+    /// When the timer wheel will call; it is moved lazily.
     pub(crate) armed: Instant,
     /// What the slot says, and what the application is to be told.
     pub(crate) view: View,
-    /// Start of the present measurement of the receive buffer's growth.
+    /// The start of the present measurement of the receive buffer's growth.
     pub(crate) tuned_at: u64,
     pub(crate) next_hop: NextHop,
     pub(crate) send_limit: u32,
-    /// TCP_NOTSENT_LOWAT: octets that may wait to be sent for the first time; 0: any number.
+    /// TCP_NOTSENT_LOWAT: the octets that may wait to be sent for the first time; 0 means any number.
     pub(crate) unsent_low: u32,
     pub(crate) receive_capacity: u32,
     pub(crate) keep: Keep,
     pub(crate) flags: Flags,
-    /// Why it has failed.
+    /// Why the connection has failed.
     pub(crate) cause: Cause,
-    /// What the record in the ledger says, in short; 0: there is none.
+    /// What the record in the ledger says, in short; 0 if there is none.
     pub(crate) recorded: u8,
-    /// In which [tick](progress_tick) IP was last told that packets to the peer arrive.
+    /// The [tick](progress_tick) in which IP was last told that packets to the peer arrive.
     pub(crate) progress_tick: u8,
 }
 
-/// A quarter of a second, modulo a minute: so often IP is told of a connection that gets on.
+/// Returns the number of the present quarter of a second, modulo a minute: how often IP is told of a
+/// connection's progress.
 pub(crate) const fn progress_tick(now: Instant) -> u8 {
     (now.as_nanos() >> 28) as u8
 }
 
-/// Whose is the connection?
+/// The stage of a connection, which says whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// A peer's, in the handshake. `defer`: seconds to wait for text afterwards.
+    /// A peer's connection in the handshake. `defer` is the time in seconds to wait for text afterwards.
     Embryonic { listener: ListenerId, defer: u16 },
-    /// Established, waiting for text (TCP_DEFER_ACCEPT).
+    /// The connection is established, and waits for text (TCP_DEFER_ACCEPT).
     Deferred { listener: ListenerId },
-    /// Established, in the accept queue.
+    /// The connection is established, and in the accept queue.
     Waiting { listener: ListenerId },
-    /// Offered to the acceptor `lease` of the session it has a slot in.
+    /// The connection is offered to the acceptor `lease` of the session in which it has a slot.
     Offered { listener: ListenerId, lease: u64, at: Stamp },
-    /// An application's.
+    /// The connection belongs to an application.
     Open(Service),
-    /// Over, but the application has not closed it yet.
+    /// The connection is over, but the application has not closed it yet.
     Ended(Service),
-    /// Closed by the application. It has a slot as long as text in the arena may have to be sent again.
+    /// The application has closed the connection. It has a slot as long as text in the arena may have to be
+    /// sent again.
     Closing,
 }
 
-/// Whose service of the connection is measured, and since when (P5): the acceptor `lease` of the session that
-/// it has a slot in.
+/// The acceptor whose service of the connection is measured, and since when (P5): the acceptor `lease` of the
+/// session in which the connection has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Service {
-    /// 0: nobody's.
+    /// The lease of the acceptor; 0 if the service is not measured.
     pub(crate) lease: u64,
     pub(crate) offered_at: Instant,
 }
 
 impl Service {
-    /// The connection was not offered to anybody, or there was nobody else to offer it to.
+    /// The connection was not offered, or there was only one acceptor.
     pub(crate) const UNMEASURED: Service = Service { lease: 0, offered_at: Instant::ZERO };
 }
 
-/// A moment in microseconds (of 1024 ns) modulo 2^32, which is enough for an hour and leaves [`Stage`] at 24
-/// octets.
+/// A moment in units of 1024 ns, modulo 2^32, which is enough for an hour and leaves [`Stage`] at 24 octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(u32);
 
@@ -103,7 +103,7 @@ impl Stamp {
         Stamp((now.as_nanos() >> 10) as u32)
     }
 
-    /// The moment, which was less than an hour before `now`.
+    /// Returns the moment, which was less than an hour before `now`.
     pub(crate) const fn instant(self, now: Instant) -> Instant {
         let ago = Stamp::new(now).0.wrapping_sub(self.0);
         Instant::from_nanos(now.as_nanos().saturating_sub((ago as u64) << 10))
@@ -112,14 +112,14 @@ impl Stamp {
 
 const _: () = assert!(size_of::<Stage>() == 24);
 
-/// A set of marks.
+/// A set of flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u16);
 
 impl Flags {
-    /// In the list of connections to flush.
+    /// The connection is in the list of connections to flush.
     pub(crate) const DIRTY: Flags = Flags(1);
-    /// In the list of connections that wait for a neighbour.
+    /// The connection is in the list of connections that wait for a neighbour.
     pub(crate) const UNRESOLVED: Flags = Flags(2);
     /// The application may be waiting for room in the send buffer.
     pub(crate) const WANTS_ROOM: Flags = Flags(4);
@@ -133,17 +133,17 @@ impl Flags {
     pub(crate) const FIXED_SEND: Flags = Flags(64);
     /// The application has set the size of its receive buffer.
     pub(crate) const FIXED_RECEIVE: Flags = Flags(128);
-    /// Over the internal link.
+    /// The connection uses the internal link.
     pub(crate) const INTERNAL: Flags = Flags(256);
     /// The send limit is to be published.
     pub(crate) const LIMIT: Flags = Flags(512);
-    /// The application has it, but the handshake is not complete.
+    /// The application has the connection, but the handshake is not complete.
     pub(crate) const FAST_OPEN: Flags = Flags(2048);
     /// The record in the ledger is to be written anew.
     pub(crate) const RECORD: Flags = Flags(4096);
     /// The mark of urgent octets is to be published.
     pub(crate) const MARK: Flags = Flags(1024);
-    /// It waits for its session's share of a later flush.
+    /// The connection waits for its session's share of a later flush.
     pub(crate) const LATER: Flags = Flags(8192);
 
     pub(crate) const fn bits(self) -> u16 {
@@ -169,7 +169,7 @@ impl Flags {
         self.0 &= !flags.0;
     }
 
-    /// Clears `flags` and returns whether any was set.
+    /// Clears `flags`, and returns whether any was set.
     #[inline]
     pub(crate) const fn take(&mut self, flags: Flags) -> bool {
         let had = self.has(flags);
@@ -183,17 +183,17 @@ impl Flags {
 }
 
 impl Stage {
-    /// Whether an application has it, and it is not over.
+    /// Returns whether an application has the connection, and it is not over.
     pub(crate) const fn is_open(self) -> bool {
         matches!(self, Stage::Open(_))
     }
 
-    /// Whether it is over, and the application has not closed it yet.
+    /// Returns whether the connection is over, and the application has not closed it yet.
     pub(crate) const fn is_ended(self) -> bool {
         matches!(self, Stage::Ended(_))
     }
 
-    /// The listener of a connection that no application has yet.
+    /// Returns the listener of a connection that no application has yet.
     pub(crate) const fn listener(self) -> Option<ListenerId> {
         match self {
             Stage::Embryonic { listener, .. }
@@ -231,7 +231,7 @@ impl Entry {
         }
     }
 
-    /// When the wheel has to call for this connection.
+    /// Returns when the timer wheel has to call for this connection.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.connection.next_timeout().map_or(self.deadline, |due| due.min(self.deadline))
@@ -249,7 +249,7 @@ impl Entry {
         is_earlier.then_some(due)
     }
 
-    /// Octets of text that wait for a slot.
+    /// Returns the octets of text that wait for a slot.
     pub(crate) fn parked_len(&self) -> usize {
         self.parked.as_ref().map_or(0, |text| text.len())
     }

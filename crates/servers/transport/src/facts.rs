@@ -1,5 +1,5 @@
-//! What are the facts of a connection? One type, of which TCP_INFO (`struct tcp_info`) and a row of
-//! `atoll ss` are two readings.
+//! The facts of a connection: one type, from which TCP_INFO (`struct tcp_info`) and a row of `atoll ss` are
+//! made.
 
 use atoll_base::{Endpoint, FourTuple, Instant, SessionId};
 use atoll_ipc::command::Protocol;
@@ -10,30 +10,30 @@ use crate::applications::Applications;
 use crate::entry::Entry;
 use crate::next_hop::V6_EXTRA;
 
-/// One socket.
+/// One socket, as `atoll ss` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFacts {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// State number as in linux/tcp_states.h; 7 (CLOSE) for a datagram socket without peer.
+    /// The state number of linux/tcp_states.h; 7 (CLOSE) for a datagram socket without peer.
     pub state: u8,
-    /// Octets received and not read; for a listener, connections in the accept queue.
+    /// The octets received and not read; for a listener, the connections in the accept queue.
     pub receive_queue: u64,
-    /// Octets written and not acknowledged; for a listener, the backlog.
+    /// The octets written and not acknowledged; for a listener, the backlog.
     pub send_queue: u64,
-    /// Own end; the address may be any.
+    /// The own end; the address may be unspecified.
     pub local: Endpoint,
-    /// At `::`: of IPv6 alone.
+    /// Whether a socket at `::` is for IPv6 alone.
     pub v6_only: bool,
-    /// Other end; zero if there is none.
+    /// The other end; zero if there is none.
     pub remote: Endpoint,
-    /// Whose it is; `None`: nobody's (yet, or any more).
+    /// The session of the socket; `None` if it has none yet, or any more.
     pub session: Option<SessionId>,
-    /// Members of the session that hold it, a bit each; 0: unknown.
+    /// The members of the session that hold it, a bit each; 0 if unknown.
     pub holders: u64,
-    /// Congestion control of a connection.
+    /// The congestion control of a connection.
     pub congestion: Option<Algorithm>,
-    /// `TCP_INFO` of a connection.
+    /// The `TCP_INFO` of a connection.
     pub info: Option<info::Info>,
 }
 
@@ -60,13 +60,14 @@ impl SocketFacts {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionFacts {
     tuple: FourTuple,
-    /// As the TCB has them.
+    /// The facts as the TCB has them.
     tcp: Info,
     congestion: Algorithm,
-    /// Whose it is, and which members of the session hold it.
+    /// The session of the connection, and the members of it that hold the connection.
     session: Option<SessionId>,
     holders: u64,
-    /// Octets received and not read, as far as its application has told; octets written and not acknowledged.
+    /// The octets received and not read, as far as its application has reported; the octets written and not
+    /// acknowledged.
     received: u64,
     unacknowledged: u64,
 }
@@ -144,7 +145,7 @@ impl ConnectionFacts {
             pmtu,
             rtt: info.rtt_us.into(),
             rttvar: info.rttvar_us.into(),
-            // TCP_INFINITE_SSTHRESH.
+            // The bound is TCP_INFINITE_SSTHRESH.
             snd_ssthresh: info.snd_ssthresh.min(0x7fff_ffff).into(),
             snd_cwnd: info.snd_cwnd.into(),
             advmss: info.advmss.into(),
@@ -166,7 +167,7 @@ impl ConnectionFacts {
     }
 }
 
-/// As in linux/tcp_states.h.
+/// Returns the number of a state, as in linux/tcp_states.h.
 const fn state_number(state: State) -> u64 {
     match state {
         State::Established => 1,

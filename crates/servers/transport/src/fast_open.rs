@@ -1,10 +1,10 @@
-//! Who may open a connection with text on its SYN, and which servers take such a one? RFC 7413; the TCB's
-//! part is in `atoll_tcp`.
+//! Decides which connections are opened with text on their SYN, and which servers accept that: RFC 7413. The
+//! TCB's part is in `atoll_tcp`.
 //!
 //! As a server: a listener with TCP_FASTOPEN has a limit for connections that its application has before
-//! their handshake is complete, because each of them may be a lie (RFC 7413 §5.1); beyond it handshakes are
-//! ordinary ones. As a client: cookies of servers, a bounded number, with what is known about ways that drop
-//! such SYNs.
+//! their handshake is complete, because each of them may be forged (RFC 7413 §5.1); beyond it handshakes are
+//! ordinary ones. As a client: a bounded number of cookies of servers is kept, with what is known about paths
+//! that drop such SYNs.
 
 use alloc::collections::VecDeque;
 
@@ -15,17 +15,17 @@ use atoll_wire::fast_open::FastOpen;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
-/// Which sides of Fast Open are there, as Linux' `net.ipv4.tcp_fastopen` says.
+/// The enabled sides of Fast Open, as in Linux's `net.ipv4.tcp_fastopen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastOpenSides {
-    /// Programs may ask for it when they connect.
+    /// Whether programs may ask for it when they connect.
     pub client: bool,
-    /// Listeners with TCP_FASTOPEN do it.
+    /// Whether listeners with TCP_FASTOPEN support it.
     pub server: bool,
 }
 
 impl FastOpenSides {
-    /// The sides by the bits of the stack page.
+    /// Returns the sides by the bits of the stack page.
     pub const fn from_bits(bits: u32) -> FastOpenSides {
         FastOpenSides { client: bits & FAST_OPEN_CLIENT != 0, server: bits & FAST_OPEN_SERVER != 0 }
     }
@@ -35,18 +35,18 @@ impl FastOpenSides {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     cookie: FastOpen,
-    /// The largest segment that it takes.
+    /// The largest segment that the server takes.
     mss: u16,
-    /// SYNs with an option that were lost in a row, and when the last one was.
+    /// The SYNs with an option that were lost in a row, and when the last one was.
     losses: u8,
     lost_at: Instant,
 }
 
-/// Servers whose cookies are known. Lost in a crash, which costs a round trip each.
+/// The servers whose cookies are known. They are lost in a crash, which costs a round trip each.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     servers: HashMap<Addr, Known, FixedState>,
-    /// In the order in which they became known: the oldest makes room.
+    /// The servers in the order in which they became known: the oldest makes room.
     order: VecDeque<Addr>,
     max: usize,
 }
@@ -56,17 +56,19 @@ impl Cookies {
         Cookies { servers: HashMap::with_hasher(FixedState::with_seed(seed)), order: VecDeque::new(), max }
     }
 
-    /// The option and the segment size for a SYN to `addr`; `None`: it goes without, because others were
-    /// lost.
+    /// Returns the option and the segment size for a SYN to `addr`; `None` if it has no option, because
+    /// others were lost.
     pub(crate) fn option_for(&self, now: Instant, addr: Addr) -> Option<(FastOpen, u16)> {
         let Some(known) = self.servers.get(&addr) else { return Some((FastOpen::REQUEST, 0)) };
-        // As Linux had it: who loses one after the other is spared, for twice as long each time.
+        // As Linux had it: a server for which one SYN after the other is lost is spared, twice as long each
+        // time.
         let wait = Duration::from_secs(LOSS_WAIT_S << known.losses.min(LOSSES_MAX));
         let is_spared = known.losses > 1 && now.since(known.lost_at) < wait;
         (!is_spared).then_some((known.cookie, known.mss))
     }
 
-    /// What came of a SYN with an option: the answer's, and whether the first one was lost.
+    /// Learns the result of a SYN with an option: the option of the answer, and whether the first SYN was
+    /// lost.
     pub(crate) fn learn(&mut self, now: Instant, addr: Addr, answer: Option<FastOpen>, mss: u16, lost: bool) {
         if !self.servers.contains_key(&addr) {
             if answer.is_none() && !lost {
@@ -84,7 +86,7 @@ impl Cookies {
             known.cookie = cookie;
         }
         known.mss = mss;
-        // An option that comes back shows that such SYNs pass: the time-out was another's fault.
+        // An option that comes back shows that such SYNs pass: the time-out had another cause.
         if lost && answer.is_none() {
             known.losses = known.losses.saturating_add(1);
             known.lost_at = now;
@@ -94,12 +96,12 @@ impl Cookies {
     }
 }
 
-/// Whether the application is to see a connection as open.
+/// Returns whether the application is to see a connection as not open yet.
 pub(crate) fn is_connecting(connection: &Connection) -> bool {
     matches!(connection.state(), State::SynSent | State::SynReceived) && !connection.is_open_early()
 }
 
-/// Seconds for which a server is spared after the second loss, halved.
+/// A quarter of the time in seconds for which a server is spared after the second loss.
 const LOSS_WAIT_S: u64 = 60;
 const LOSSES_MAX: u8 = 6;
 

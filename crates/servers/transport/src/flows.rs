@@ -1,4 +1,4 @@
-//! Which connection is a segment for? One hash lookup; the table holds indices only, the names are in the
+//! Finds the connection of a segment by one hash lookup. The table holds indices only; the names are in the
 //! entries.
 
 use hashbrown::HashTable;
@@ -15,7 +15,7 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// `seed`: secret, so that nobody can choose ports that collide.
+    /// Creates an empty table. `seed` is secret, so that no peer can choose ports that collide.
     pub(crate) fn new(seed: u64) -> Flows {
         Flows { table: HashTable::new(), hash: NameHash::new(seed) }
     }
@@ -25,25 +25,25 @@ impl Flows {
         self.find_hashed(entries, name, self.hash.of(name))
     }
 
-    /// The same of a name whose hash is known.
+    /// Returns the connection of a name whose hash is known.
     #[inline]
     pub(crate) fn find_hashed(&self, entries: &Slab<Entry>, name: &Name, hashed: u64) -> Option<u32> {
         let is_it = |index: &u32| entries.get(*index).is_some_and(|entry| entry.name == *name);
         self.table.find(hashed, is_it).copied()
     }
 
-    /// How names are hashed here.
+    /// Returns the hash function of names.
     pub(crate) fn name_hash(&self) -> &NameHash {
         &self.hash
     }
 
-    /// So many more will be inserted.
+    /// Makes room for `more` indices.
     pub(crate) fn reserve(&mut self, entries: &Slab<Entry>, more: usize) {
         let hash = &self.hash;
         self.table.reserve(more, |index| entries.get(*index).map_or(0, |entry| hash.of(&entry.name)));
     }
 
-    /// `index` must not be in the table, and its entry must exist.
+    /// Inserts `index`, which must not be in the table, and whose entry must exist.
     pub(crate) fn insert(&mut self, entries: &Slab<Entry>, index: u32) {
         let hash = &self.hash;
         let hash_of = |index: &u32| entries.get(*index).map_or(0, |entry| hash.of(&entry.name));

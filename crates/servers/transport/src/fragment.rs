@@ -1,5 +1,5 @@
-//! How does a datagram leave that is larger than what its way takes? In fragments, unless its socket forbids
-//! that: ip(7), IP_MTU_DISCOVER; ipv6(7), IPV6_MTU_DISCOVER.
+//! Sends a datagram that is larger than its path takes: in fragments, unless its socket forbids that (ip(7),
+//! IP_MTU_DISCOVER; ipv6(7), IPV6_MTU_DISCOVER).
 
 use alloc::vec;
 
@@ -11,50 +11,50 @@ use atoll_wire::{ethernet, udp};
 use crate::next_hop::Way;
 use crate::sink::{FrameSink, Offload, TextRef};
 
-/// Whether the datagrams of a socket are fragmented, and by what (ip(7), `IP_MTU_DISCOVER`; the numbers are
-/// the option's values, and those of IPv6's). Routers fragment IPv4 only.
+/// Whether and where the datagrams of a socket are fragmented (ip(7), `IP_MTU_DISCOVER`). The numbers are the
+/// values of that option, and of the one for IPv6. Routers fragment IPv4 only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MtuDiscovery {
-    /// By us and by routers.
+    /// This host and routers fragment datagrams.
     Dont = 0,
-    /// By us, when they are larger than the path's MTU.
+    /// This host fragments datagrams that are larger than the path's MTU.
     #[default]
     Want = 1,
-    /// Never: what is larger than the path's MTU is refused.
+    /// Datagrams are never fragmented: one that is larger than the path's MTU is refused.
     Do = 2,
-    /// Never, and only the link's MTU counts: the application probes the path.
+    /// Datagrams are never fragmented, and only the link's MTU counts: the application probes the path.
     Probe = 3,
-    /// By routers only; only the link's MTU counts.
+    /// Only routers fragment datagrams, and only the link's MTU counts.
     Interface = 4,
-    /// As `Interface`, but also by us.
+    /// As `Interface`, but this host also fragments datagrams.
     Omit = 5,
 }
 
-/// What is to become of one datagram.
+/// How one datagram is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// It fits into one packet.
+    /// The datagram fits into one packet.
     Whole {
         /// Whether routers must leave it whole.
         dont_fragment: bool,
     },
-    /// It leaves in packets of this size.
+    /// The datagram is sent in packets of this size.
     Fragments(u16),
-    /// Its socket does not want it fragmented.
+    /// The socket does not want the datagram fragmented.
     TooLong,
 }
 
-/// How far a datagram has left whose link was full in the middle of it.
+/// The progress of a datagram whose link was full in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The identification that its fragments share.
     id: u32,
-    /// Octets that have left.
+    /// The octets that were sent.
     sent: usize,
 }
 
 impl MtuDiscovery {
-    /// The option with this value.
+    /// Returns the setting with this value of the option; `None` if there is none.
     pub(crate) const fn from_value(value: u32) -> Option<MtuDiscovery> {
         Some(match value {
             0 => MtuDiscovery::Dont,
@@ -67,7 +67,7 @@ impl MtuDiscovery {
         })
     }
 
-    /// What is to become of `len` octets of text on their way to `dst` over the outside link.
+    /// Decides how `len` octets of text are sent to `dst` over the outside link.
     pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: Addr, len: usize) -> Cut {
         let path = match self {
             MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Do => ip.path_mtu(now, dst),
@@ -87,8 +87,8 @@ impl MtuDiscovery {
 }
 
 // structure: send_fragments: a packet has as many facts
-/// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. `Some`: the link is full; to
-/// be called again with what is returned, and the same datagram, when it is not.
+/// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. If the link is full, returns
+/// the progress, with which this is called again for the same datagram when the link has room.
 #[allow(clippy::too_many_arguments)] // As `send_segment`: parts of one frame.
 pub(crate) fn send_fragments<M: Memory>(
     ip: &mut Ip,
@@ -101,13 +101,13 @@ pub(crate) fn send_fragments<M: Memory>(
     out: &mut impl FrameSink<M>,
 ) -> Option<Progress> {
     debug_assert!(!way.internal, "the internal link takes packets of every size");
-    // The checksum covers all fragments and stands in the first, so no link can complete it: the text is
-    // copied and read here.
+    // The checksum covers all fragments and is in the first, so no link can complete it: the text is copied
+    // and read here.
     let mut datagram = vec![0; packet.payload_len];
     let header = udp::Header {
         src_port: tuple.local.port,
         dst_port: tuple.remote.port,
-        // At most DATAGRAM_MAX.
+        // It is at most DATAGRAM_MAX.
         payload_len: text.len() as u16,
         checksum: 0,
     };
@@ -138,7 +138,8 @@ mod tests {
     const FAR: u32 = 0x0808_0808;
     const FAR_V6: Addr = Addr::from_octets([0x20; 16]);
 
-    /// What becomes of datagrams of some lengths, with a path of `told` octets behind a link of 1500.
+    /// Returns how datagrams of some lengths are sent, with a path MTU of `told` octets behind a link of
+    /// 1500.
     fn cuts_to(dst: Addr, discovery: MtuDiscovery, told: u16, lengths: [usize; 3]) -> [Cut; 3] {
         let v6 = V6Config { address: Some((Addr::from_octets([0x21; 16]), 64)), gateway: None, autoconf: false };
         let config = Config { v6: Some(v6), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24) };

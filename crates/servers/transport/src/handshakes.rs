@@ -1,5 +1,5 @@
-//! Which handshakes are under way, and what is known of who may have one? Everything about connections that
-//! no application has yet, but the connections themselves.
+//! The state of handshakes under way: everything about connections that no application has yet, except the
+//! connections themselves.
 //!
 //! ```text
 //!   SYN -------> inherited: what its listener hands on
@@ -29,33 +29,32 @@ use crate::resets::Resets;
 mod cookie;
 mod early;
 
-/// What is kept of handshakes beside the connections. Lost in a crash: listeners are made again, and who has
-/// a cookie tries again.
+/// The state of handshakes beside the connections. It is lost in a crash: listeners are made again, and a
+/// client with a cookie tries again.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
-    /// What each listener hands on, by the listener's index.
+    /// The options that each listener hands on, by the listener's index.
     inherited: Vec<Option<(ListenerId, Inherited)>>,
     /// The Fast Open option of the SYN that is being handled.
     syn_option: Option<FastOpen>,
-    /// Fast Open cookies of servers.
+    /// The Fast Open cookies of servers.
     servers: Cookies,
-    /// Connections that applications have before their handshakes are complete, and how many there are of
-    /// each listener.
+    /// The connections that applications have before their handshakes are complete, and the number of these
+    /// of each listener.
     early: BTreeMap<u32, ListenerId>,
     early_of: BTreeMap<ListenerId, u32>,
-    /// Until when somebody may have a SYN cookie.
+    /// The moment until which a peer may have a SYN cookie.
     cookies_until: Instant,
-    /// Connections that wait for text before they are offered (TCP_DEFER_ACCEPT), by port.
+    /// The connections that wait for text before they are offered (TCP_DEFER_ACCEPT), by port.
     deferred: BTreeSet<(u16, u32)>,
-    /// Connections that are to be reset because their listener is gone.
+    /// The connections that are to be reset because their listener is gone.
     resets: Resets,
-    /// What some of them have taken.
+    /// Measurements of some handshakes.
     phases: Phases,
 }
 
 impl Handshakes {
-    /// Creates the tables, all empty. `seed`: for the table of cookies, of which there are `cookies_max` at
-    /// most.
+    /// Creates the tables, all empty. `seed` is for the table of cookies, which has at most `cookies_max`.
     pub(crate) fn new(cookies_max: usize, seed: u64) -> Handshakes {
         Handshakes {
             inherited: Vec::new(),
@@ -78,7 +77,7 @@ impl Handshakes {
 
     // ---- listeners ----
 
-    /// Returns what connections of a listener begin with.
+    /// Returns the options with which connections of a listener begin.
     pub(crate) fn inherited(&self, config: &Config, listener: ListenerId) -> Inherited {
         match self.inherited.get(listener.index as usize) {
             Some(Some((id, inherited))) if *id == listener => *inherited,
@@ -86,7 +85,7 @@ impl Handshakes {
         }
     }
 
-    /// Sets an option that a listener hands on. `false`: such an option, or such a value, there is not.
+    /// Sets an option that a listener hands on. Returns `false` if there is no such option, or no such value.
     pub(crate) fn set_option(
         &mut self,
         config: &Config,
@@ -107,7 +106,7 @@ impl Handshakes {
 
     // ---- Fast Open ----
 
-    /// The SYN that is being handled has this option.
+    /// Notes the Fast Open option of the SYN that is being handled.
     #[inline]
     pub(crate) const fn note_syn_option(&mut self, option: Option<FastOpen>) {
         self.syn_option = option;
@@ -123,13 +122,13 @@ impl Handshakes {
         self.early_of.get(&listener).copied().unwrap_or(0)
     }
 
-    /// An application gets the connection before its handshake is complete.
+    /// Notes that an application gets the connection before its handshake is complete.
     pub(crate) fn begin_early(&mut self, index: u32, listener: ListenerId) {
         *self.early_of.entry(listener).or_default() += 1;
         self.early.insert(index, listener);
     }
 
-    /// The handshake of a connection that the application had before is complete, or never will be.
+    /// Notes that the handshake of a connection that the application had before is complete, or has failed.
     pub(crate) fn end_early(&mut self, index: u32, entry: &mut Entry) {
         if !entry.flags.take(Flags::FAST_OPEN) {
             return;
@@ -143,14 +142,14 @@ impl Handshakes {
         }
     }
 
-    // ---- who waits for text ----
+    // ---- connections that wait for text ----
 
-    /// A connection waits for text before it is offered.
+    /// Notes that a connection waits for text before it is offered.
     pub(crate) fn defer(&mut self, name: &Name, index: u32) {
         self.deferred.insert((name.local_port(), index));
     }
 
-    /// The connection does not wait for text any more.
+    /// Notes that the connection does not wait for text any more.
     pub(crate) fn end_deferral(&mut self, name: &Name, index: u32) {
         self.deferred.remove(&(name.local_port(), index));
     }
@@ -161,19 +160,20 @@ impl Handshakes {
         self.deferred.len()
     }
 
-    // ---- whose listener is gone ----
+    // ---- connections whose listener is gone ----
 
-    /// Marks a connection to be reset: its listener is gone.
+    /// Marks a connection to be reset, because its listener is gone.
     pub(crate) fn reset_later(&mut self, index: u32, name: Name) {
         self.resets.add(index, name);
     }
 
-    /// Nobody listens at the port any more: those that wait for text there are to be reset.
+    /// Marks the connections that wait for text at the port to be reset, because no socket listens there any
+    /// more.
     pub(crate) fn reset_deferred_later(&mut self, port: u16) {
         self.resets.add_deferred(port);
     }
 
-    /// Whether any connection is to be reset.
+    /// Returns whether any connection is to be reset.
     #[inline]
     pub(crate) fn has_resets(&self) -> bool {
         !self.resets.is_empty()
@@ -184,7 +184,7 @@ impl Handshakes {
         self.resets.since()
     }
 
-    /// Resets some of those that are to be reset.
+    /// Resets some of the marked connections.
     pub(crate) fn reset_some(&mut self, now: Instant, connections: &mut Connections, cm: &ConnMgr) {
         self.resets.go_on(now, &mut self.deferred, connections, cm);
     }

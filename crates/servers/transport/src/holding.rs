@@ -1,5 +1,4 @@
-//! What does a connection hold of an area, and how full is the area? For those who give back memory:
-//! `pressure.rs`.
+//! What a connection holds of an area, and how full the area is. `pressure.rs` uses this to give back memory.
 
 use alloc::vec::Vec;
 
@@ -7,14 +6,14 @@ use atoll_base::Instant;
 
 use crate::names::Name;
 
-/// How a session stands.
+/// The memory pressure of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
-    /// The receive area is nearly used up: windows are small.
+    /// Whether the receive area is nearly used up: windows are small then.
     pub(crate) receive: bool,
-    /// The send area is nearly used up: send buffers are small.
+    /// Whether the send area is nearly used up: send buffers are small then.
     pub(crate) send: bool,
-    /// Since when one of them is as good as full, and what everybody held then.
+    /// Since when an area is as good as full, and what each connection held then.
     pub(crate) full: Option<(Instant, Vec<Holding>)>,
 }
 
@@ -24,7 +23,7 @@ pub(crate) struct Holding {
     pub(crate) index: u32,
     pub(crate) name: Name,
     pub(crate) area: Area,
-    /// What has been acknowledged, or read.
+    /// The position that was acknowledged, or read.
     pub(crate) position: u64,
     pub(crate) octets: u64,
 }
@@ -35,7 +34,7 @@ pub(crate) enum Area {
     Receive,
 }
 
-/// Octets of an area.
+/// The fill of an area, in octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fill {
     pub(crate) used: usize,

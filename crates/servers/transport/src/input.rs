@@ -1,4 +1,4 @@
-//! What happens when a frame arrives?
+//! Handles the frames that arrive.
 
 use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{Syn, SynVerdict};
@@ -20,11 +20,11 @@ use crate::entry::{self, Stage};
 use crate::passive::{Arrival, Opening};
 use crate::transport::Transport;
 
-/// What shows that the peer has got something of ours (RFC 4861 §7.3.1).
+/// The events that show that the peer has received something of ours (RFC 4861 §7.3.1).
 const PROGRESS: Events = Events::ESTABLISHED.union(Events::ACKED);
 
 impl<M: Memory> Transport<M> {
-    /// A frame of a flow of this replica: see [`Transport::handle_frame`].
+    /// Handles a frame of a flow of this replica: see [`Transport::handle_frame`].
     #[inline]
     pub(crate) fn frame_arrives(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
         let link = if internal { Link::Inside } else { Link::Outside };
@@ -49,7 +49,7 @@ impl<M: Memory> Transport<M> {
             Received::Udp { src, dst, cast, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
                 if !self.handle_datagram(&tuple, cast, payload) {
-                    // RFC 1122 §4.1.3.1: nobody is there.
+                    // RFC 1122 §4.1.3.1: no socket has the port.
                     self.ip.unreachable(now, link, frame, code::PORT);
                 }
             }
@@ -69,12 +69,12 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A segment for a connection.
+    /// Handles a segment for a connection.
     pub(crate) fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
         self.durability.mark(Work::Segment(index));
         let Some(entry) = self.connections.get(index) else { return };
         match entry.stage {
-            // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
+            // As on Linux, the last ACK of the handshake is dropped while the accept queue is full.
             Stage::Embryonic { listener, .. }
                 if entry.connection.state() == State::SynReceived
                     && !segment.flags.intersects(Flags::RST | Flags::SYN)
@@ -83,7 +83,7 @@ impl<M: Memory> Transport<M> {
                 self.stats.count(Stat::AcceptDrops);
                 return;
             }
-            // The text that was waited for: offer first, so that it has a place.
+            // This is the awaited text: the connection is offered first, so that the text has a place.
             Stage::Deferred { .. } if entry.connection.text_range(segment).is_some() => self.establish(now, index),
             _ => {}
         }
@@ -121,7 +121,7 @@ impl<M: Memory> Transport<M> {
         self.connections.touch(index);
     }
 
-    /// What the TCB reports becomes what the application and the CM are told.
+    /// Translates what the TCB reports for the application and the CM.
     pub(crate) fn react(&mut self, now: Instant, index: u32, events: Events) {
         if events.is_empty() {
             return;
@@ -222,7 +222,7 @@ impl<M: Memory> Transport<M> {
             ByCookie::Forgotten => {}
             ByCookie::None => {
                 self.stats.count(Stat::SegmentsDropped);
-                // RFC 9293 §3.10.7.2: in LISTEN, what has neither SYN nor ACK is dropped.
+                // RFC 9293 §3.10.7.2: in LISTEN, a segment with neither SYN nor ACK is dropped.
                 if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local) {
                     self.egress.answer_by_reset(&mut self.stats, tuple, segment);
                 }
@@ -259,7 +259,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The network, or the IP server, says something about a packet that may be ours.
+    /// Handles a report of the network, or of the IP server, about a packet that may be ours.
     pub fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
         match error.protocol {
             Protocol::TCP => self.network_error_of_connection(now, error),

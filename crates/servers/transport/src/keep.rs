@@ -1,5 +1,4 @@
-//! When is a connection that says nothing asked whether it is still there? tcp(7): TCP_KEEPIDLE,
-//! TCP_KEEPINTVL, TCP_KEEPCNT.
+//! Keep-alive: when an idle connection is probed. See tcp(7): TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
 
 use atoll_base::Duration;
 use atoll_ipc::SocketOption;
@@ -10,13 +9,13 @@ use atoll_tcp::KeepAlive;
 pub(crate) struct Keep {
     pub(crate) on: bool,
     pub(crate) probes: u8,
-    /// Seconds.
+    /// The idle time before the first probe, in seconds.
     pub(crate) idle: u16,
-    /// Seconds.
+    /// The time between probes, in seconds.
     pub(crate) interval: u16,
 }
 
-/// Linux's bounds of TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and of TCP_KEEPCNT.
+/// Linux's upper bounds of TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and of TCP_KEEPCNT.
 const KEEP_SECONDS_MAX: u32 = 32_767;
 const KEEP_PROBES_MAX: u32 = 127;
 
@@ -27,7 +26,7 @@ impl Default for Keep {
 }
 
 impl Keep {
-    /// Returns what the TCB is told.
+    /// Returns the settings for the TCB; `None` if keep-alive is off.
     pub(crate) fn settings(self) -> Option<KeepAlive> {
         self.on.then(|| KeepAlive {
             idle: Duration::from_secs(self.idle.into()),
@@ -36,7 +35,7 @@ impl Keep {
         })
     }
 
-    /// Takes an option that concerns keep-alive; `false` if it does not, or is out of range.
+    /// Sets an option of keep-alive. Returns `false` if it is another option, or the value is out of range.
     pub(crate) fn set(&mut self, option: SocketOption, value: u32) -> bool {
         let seconds = u16::try_from(value).ok().filter(|s| (1..=KEEP_SECONDS_MAX).contains(&u32::from(*s)));
         match (option, seconds) {

@@ -1,6 +1,6 @@
-//! Where is the state of a receive pool? In zeroed memory of this process alone, allocated page by page when
-//! first written: the link table of a 1 GiB area would take 2 MiB, of which a session touches as much as it
-//! uses.
+//! The memory for the state of a receive pool: zeroed memory of this process alone, allocated page by page
+//! when first written. The link table of a 1 GiB area would take 2 MiB, of which a session touches as much as
+//! it uses.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,11 +8,11 @@ use core::cell::{Cell, OnceCell};
 
 use atoll_ipc::Memory;
 
-/// Private memory that is zero until written. Offsets out of range read as zero and lose what is written.
+/// Private memory that is zero until written. Offsets out of range read as zero, and writes there are lost.
 #[derive(Debug)]
 pub(crate) struct LazyMemory {
     count: usize,
-    /// Of an area that nobody has used there is not even a table.
+    /// The pages; an area that was never written does not even have this table.
     pages: OnceCell<Vec<Page>>,
 }
 

@@ -1,11 +1,11 @@
-//! By what right does a socket use a port? Every command that names one is checked here.
+//! The right of a socket to use a port. Every command that names a port is checked here.
 //!
-//! The authority of the port looks into its own table; others look at what the session has shown them, whose
-//! seal they can make themselves.
+//! The authority of the port looks into its own table. Other replicas examine what the session has shown
+//! them, whose seal they can compute themselves.
 //!
-//! Whose a socket is, and whether it may have a low port, is nothing that a session says of itself, or that
-//! it was when it was opened: its process may have given up that user since. The supervisor says it about one
-//! socket ([`Pass`]).
+//! A session cannot say itself to which user a socket belongs, and whether it may have a low port. Nor does
+//! the time of its opening decide: its process may have given up that user since. The supervisor certifies it
+//! for one socket ([`Pass`]).
 
 use atoll_base::{Endpoint, SessionId};
 use atoll_connmgr::{ConnMgr, covers};
@@ -18,12 +18,12 @@ use siphasher::sip::SipHasher24;
 
 use crate::config::Secrets;
 
-/// What only servers can make of a grant.
+/// Returns the seal of a grant, which only servers can compute.
 fn seal(key: &[u8; 16], grant: &Grant) -> u64 {
     seal_bytes(key, &grant.sealed())
 }
 
-/// What only servers and the supervisor can make of a pass.
+/// Returns the seal of a pass, which only servers and the supervisor can compute.
 pub fn seal_pass(key: &[u8; 16], pass: &Pass) -> u64 {
     seal_bytes(key, &pass.sealed())
 }
@@ -34,8 +34,8 @@ fn seal_bytes(key: &[u8; 16], bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns what the holder of a grant is told, for other replicas. `None`: nothing, because somebody else
-/// grants it.
+/// Returns the voucher that the holder of a grant gets, for other replicas. It is empty without a grant,
+/// which another replica makes then.
 pub(crate) fn voucher(secrets: &Secrets, grant: Option<Grant>) -> Voucher {
     grant.map(|grant| grant.voucher(seal(&secrets.leases, &grant))).unwrap_or_default()
 }
@@ -48,11 +48,11 @@ pub(crate) fn pass_command(secrets: &Secrets, pass: Pass) -> Command {
 /// What a session has shown of its rights.
 #[derive(Debug)]
 pub(crate) struct Rights {
-    /// Whose it is.
+    /// The user of the session.
     user: User,
-    /// What it has shown last of what the supervisor has said of it.
+    /// The last pass of the supervisor that the session has shown.
     pass: Option<Pass>,
-    /// What it has shown last of what the authority of a port has granted.
+    /// The last grant of a port's authority that the session has shown.
     shown: Option<Grant>,
 }
 
@@ -62,22 +62,22 @@ impl Rights {
         Rights { user, pass: None, shown: None }
     }
 
-    /// Returns for which user it counts, if what all of his sessions have together is bounded.
+    /// Returns the user for whom the session counts, if the total of that user's sessions is bounded.
     pub(crate) const fn counts_for(&self) -> Option<u32> {
         self.user.counts_for
     }
 
-    /// Returns what it has shown last of what the supervisor has said of it.
+    /// Returns the last pass of the supervisor that the session has shown.
     pub(crate) const fn last_pass(&self) -> Option<Pass> {
         self.pass
     }
 
-    /// Returns what it has shown last of what the authority of a port has granted.
+    /// Returns the last grant of a port's authority that the session has shown.
     pub(crate) const fn last_shown(&self) -> Option<Grant> {
         self.shown
     }
 
-    /// The session shows what the authority of a port has granted. `false`: it has not.
+    /// Notes a grant that the session shows. Returns `false` if the seal is wrong.
     pub(crate) fn show(&mut self, secrets: &Secrets, grant: Grant, voucher: &Voucher) -> bool {
         let is_sealed = seal(&secrets.leases, &grant) == voucher.seal;
         if is_sealed {
@@ -86,8 +86,8 @@ impl Rights {
         is_sealed
     }
 
-    /// The session shows what the supervisor has said of it. `None`: it has not. Otherwise what holds for
-    /// this socket now.
+    /// Notes a pass that the session shows. Returns what holds for this socket now; `None` if the seal is
+    /// wrong.
     pub(crate) fn take_pass(&mut self, secrets: &Secrets, pass: Pass, shown_seal: u64) -> Option<Pass> {
         if seal_pass(&secrets.leases, &pass) != shown_seal {
             return None;
@@ -98,8 +98,8 @@ impl Rights {
         self.pass
     }
 
-    /// Returns as whom the session asks for a socket: as nobody in particular, unless the supervisor has
-    /// vouched for it, or the socket was granted before.
+    /// Returns the user as which the session asks for a socket: the session's own user, unless the supervisor
+    /// has vouched for the socket, or the socket was granted before.
     pub(crate) fn user_of(&self, lease: u64, protocol: Protocol, local: Endpoint) -> User {
         let user = self.user;
         if let Some(pass) = self.pass.filter(|pass| pass.lease == lease) {
@@ -111,17 +111,18 @@ impl Rights {
         shown.map_or(user, |grant| user.vouched(grant.uid, grant.local.port))
     }
 
-    /// Whether the session would be granted it, as the same user's, with nothing to show.
+    /// Returns whether the session would be granted this, for the same user, with nothing to show.
     pub(crate) fn is_plain(&self, grant: &Grant) -> bool {
         self.user.uid == grant.uid && self.user.may_bind(grant.local.port)
     }
 
-    /// Returns what the session has shown, if it is about this lease.
+    /// Returns the grant that the session has shown, if it is about this lease.
     pub(crate) fn shown(&self, lease: u64) -> Option<Grant> {
         self.shown.filter(|grant| grant.lease == lease)
     }
 
-    /// Returns what allows the session `id` to call a socket `local`; `None`: nothing does.
+    /// Returns the grant by which the session `id` may give a socket the address `local`; `None` if there is
+    /// none.
     pub(crate) fn grant(
         &self,
         (cm, id): (&ConnMgr, SessionId),

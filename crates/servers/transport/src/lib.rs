@@ -15,9 +15,9 @@
 //! Everything that an application or a peer causes is first done here and only shown to others in `flush`, so
 //! that what is shown can be recorded before (design 7).
 //!
-//! The server is a struct of parts, each with private fields (`transport.rs`). In which order a round uses
-//! them, `round.rs` shows; what needs nearly all of them is a method of the server in a file above it, and
-//! calls only go down.
+//! The server is a struct of parts, each with private fields (`transport.rs`). The order in which a round
+//! uses them is in `round.rs`. A procedure that needs nearly all parts is a method of the server in a file
+//! above it, and calls only go down.
 //!
 //! Storey 3: `no_std` + alloc.
 #![no_std]

@@ -1,4 +1,4 @@
-//! Which sockets are there? For `atoll ss`.
+//! Lists the sockets, for `atoll ss`.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -12,14 +12,14 @@ use crate::facts::{ConnectionFacts, SocketFacts};
 use crate::names::Name;
 use crate::transport::Transport;
 
-/// How far a listing has got. Sockets that come and go between two slices may be missing, or be there twice,
+/// The progress of a listing. Sockets that come and go between two slices may be missing, or be listed twice,
 /// as in /proc/net/tcp.
 #[derive(Debug, Default)]
 pub struct Listing {
     part: Part,
-    /// The next place in it.
+    /// The next place in the part.
     at: usize,
-    /// Connections in TIME-WAIT that were told of: some are queued twice.
+    /// The connections in TIME-WAIT that were listed: some are queued twice.
     told: BTreeSet<Name>,
 }
 
@@ -45,23 +45,23 @@ impl Part {
 }
 
 impl Listing {
-    /// Whether everything was listed.
+    /// Returns whether everything was listed.
     pub fn is_over(&self) -> bool {
         self.part == Part::Over
     }
 }
 
 impl<M: Memory> Transport<M> {
-    /// Every socket of this replica, listeners first. What the application has read is as of its last report.
-    /// After [`Transport::adopt_rest`]: connections of a predecessor that do not go on yet are not among
-    /// them.
+    /// Returns every socket of this replica, listeners first. What the application has read is as of its last
+    /// report. Called after [`Transport::adopt_rest`]: connections of a predecessor that are not continued
+    /// yet are missing.
     pub fn sockets(&self, now: Instant) -> impl Iterator<Item = SocketFacts> + '_ {
         let mut listing = Listing::default();
         core::iter::from_fn(move || (!listing.is_over()).then(|| self.list(now, &mut listing, usize::MAX))).flatten()
     }
 
-    /// The next of them, at most so many, and all of one kind; none if there are no more of that kind. A
-    /// listing that waits costs nothing.
+    /// Returns the next sockets of a listing, at most `count`, and all of one kind; none if there are no more
+    /// of that kind. A listing that waits costs nothing.
     pub fn list(&self, now: Instant, listing: &mut Listing, count: usize) -> Vec<SocketFacts> {
         let mut facts = Vec::new();
         let (from, mut next) = (listing.at, listing.at);
@@ -90,7 +90,7 @@ impl<M: Memory> Transport<M> {
             }
             Part::Over => {}
         }
-        // Of these some may be passed over, but not all without getting on.
+        // Some places may be passed over, but each call makes progress.
         if next == from {
             (listing.part, listing.at) = (listing.part.next(), 0);
             listing.told.clear();
@@ -125,7 +125,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Octets of heap that all connections hold beside themselves. Walks all of them: for tests.
+    /// Returns the octets of heap that all connections hold beside themselves. It walks all of them, and is
+    /// for tests.
     pub fn heap_bytes(&self) -> usize {
         self.connections.iter().map(|(_, entry)| entry.connection.heap_bytes() + entry.parked_len()).sum()
     }

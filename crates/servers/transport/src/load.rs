@@ -1,49 +1,49 @@
-//! What have frames and commands of this round cost besides what is usual? Where it is much, others wait for
-//! the next round.
+//! The cost of this round's frames and commands beyond what is usual. If it is high, others wait for the next
+//! round.
 
-/// What frames may cost beyond what is usual before the others of their batch wait for the next round, in the
-/// units of [`crate::commands::cost`].
+/// The cost of frames beyond what is usual from which the others of their batch wait for the next round, in
+/// the units of [`crate::commands::cost`].
 const FRAMES_COST_MAX: u32 = 1024;
 
 /// What this round has cost so far.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// A connection has received much that is not acknowledged.
+    /// Whether a connection has received much that is not acknowledged.
     ack_is_overdue: bool,
-    /// What frames since the last flush have cost.
+    /// The cost of the frames since the last flush.
     frames: u32,
-    /// What the command that is being carried out has cost.
+    /// The cost of the command that is being carried out.
     command: u32,
 }
 
 impl Load {
-    /// A frame has cost so much more than others.
+    /// Adds the cost of a frame beyond what is usual.
     pub(crate) const fn charge_frame(&mut self, cost: u32) {
         self.frames = self.frames.saturating_add(cost);
     }
 
-    /// The command that is being carried out costs so much more than others.
+    /// Adds the cost of the command that is being carried out beyond what is usual.
     pub(crate) const fn charge_command(&mut self, cost: u32) {
         self.command = self.command.saturating_add(cost);
     }
 
-    /// Returns what the last command has cost besides what is usual.
+    /// Returns the cost of the last command beyond what is usual.
     pub(crate) const fn take_command(&mut self) -> u32 {
         core::mem::replace(&mut self.command, 0)
     }
 
-    /// A peer waits for an acknowledgement, if `is_overdue`.
+    /// Notes whether a peer waits for an acknowledgement.
     #[inline]
     pub(crate) const fn note_ack(&mut self, is_overdue: bool) {
         self.ack_is_overdue |= is_overdue;
     }
 
-    /// Whether no more frames should be taken before the flush.
+    /// Returns whether no more frames should be taken before the flush.
     pub(crate) const fn is_flush_due(&self) -> bool {
         self.ack_is_overdue || self.frames >= FRAMES_COST_MAX
     }
 
-    /// A flush begins.
+    /// Begins a flush.
     pub(crate) const fn begin_flush(&mut self) {
         (self.ack_is_overdue, self.frames) = (false, 0);
     }

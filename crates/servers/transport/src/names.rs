@@ -1,4 +1,4 @@
-//! How is a connection called? By its 4-tuple, in few octets.
+//! The names of connections: their 4-tuples, in few octets.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use foldhash::quality::FixedState;
 pub(crate) struct NameHash(FixedState);
 
 impl NameHash {
-    /// `seed`: secret, so that nobody can choose ports that collide.
+    /// Creates the hash. `seed` is secret, so that no peer can choose ports that collide.
     pub(crate) fn new(seed: u64) -> NameHash {
         NameHash(FixedState::with_seed(seed))
     }
@@ -27,12 +27,11 @@ impl NameHash {
     }
 }
 
-/// A 4-tuple in 24 octets instead of 36: of an IPv6 address of our own only the number is kept, because there
-/// are few.
+/// A 4-tuple in 24 octets instead of 36: an own IPv6 address is kept as a number, because there are few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Name {
     remote: Addr,
-    /// An IPv4 address, if the remote one is; or else a place in [`Locals`].
+    /// The own IPv4 address, if the remote one is IPv4; otherwise a place in [`Locals`].
     local: u32,
     remote_port: u16,
     local_port: u16,
@@ -40,20 +39,21 @@ pub(crate) struct Name {
 
 const _: () = assert!(size_of::<Name>() == 24);
 
-/// Own IPv6 addresses that names refer to. Those that nothing refers to any more are found by a search when
-/// there are many.
+/// The own IPv6 addresses that names refer to. Those that nothing refers to any more are found by a search
+/// when there are many.
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
     addrs: Vec<Option<Addr>>,
-    /// So many places may be taken before it is searched which of them are still needed.
+    /// The number of addresses from which those that are still needed are searched for.
     search_at: usize,
 }
 
-/// More than a stack has of addresses at once.
+/// A number that is larger than that of a stack's addresses at one time.
 const SEARCH_AT_MIN: usize = 32;
 
 impl Locals {
-    /// The name of `tuple`; `None`: no name has this own address, so there is no such connection.
+    /// Returns the name of `tuple`; `None` if no name has this own address, so that there is no such
+    /// connection.
     #[inline]
     pub(crate) fn find(&self, tuple: &FourTuple) -> Option<Name> {
         let local = match (tuple.remote.addr.to_v4(), tuple.local.addr.to_v4()) {
@@ -65,7 +65,7 @@ impl Locals {
         Some(Name { remote, local, remote_port, local_port })
     }
 
-    /// Takes an address that [`Locals::find`] did not find.
+    /// Adds an address that [`Locals::find`] did not find.
     pub(crate) fn add(&mut self, addr: Addr) {
         match self.addrs.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(addr),
@@ -73,7 +73,7 @@ impl Locals {
         }
     }
 
-    /// Whether it is time to [`Locals::retain`].
+    /// Returns whether it is time to call [`Locals::retain`].
     pub(crate) fn has_many(&self) -> bool {
         self.addrs.iter().flatten().count() >= self.search_at.max(SEARCH_AT_MIN)
     }
@@ -92,7 +92,7 @@ impl Locals {
         self.search_at = used.iter().filter(|used| **used).count() * 2;
     }
 
-    /// The tuple that a name stands for.
+    /// Returns the tuple that a name stands for.
     #[inline]
     pub(crate) fn tuple(&self, name: &Name) -> FourTuple {
         let local = match name.remote.is_v4() {
@@ -104,24 +104,24 @@ impl Locals {
 }
 
 impl Name {
-    /// Whether both ends are IPv4's.
+    /// Returns whether both ends are IPv4 addresses.
     #[inline]
     pub(crate) const fn is_v4(&self) -> bool {
         self.remote.is_v4()
     }
 
-    /// What the names of all connections to one remote end have in common that leave from the same address.
+    /// Returns the common part of the names of all connections from one own address to one remote end.
     pub(crate) const fn destination(&self) -> Name {
         Name { local_port: 0, ..*self }
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     #[inline]
     pub(crate) const fn remote_addr(&self) -> Addr {
         self.remote
     }
 
-    /// The port of our end.
+    /// Returns the port of our end.
     #[inline]
     pub(crate) const fn local_port(&self) -> u16 {
         self.local_port

@@ -1,22 +1,22 @@
-//! Which way do the packets of a connection go, and how are they marked? Asked for again only when the
-//! neighbours have changed.
+//! The next hop of a connection's packets, and their marks. IP is asked again only when the neighbours have
+//! changed.
 
 use atoll_wire::Mac;
 
-/// By how much the header of IPv6 is longer than that of IPv4.
+/// The octets by which the header of IPv6 is longer than that of IPv4.
 pub(crate) const V6_EXTRA: u16 = 20;
 
 /// The next hop of a connection, and the marks of its packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextHop {
-    /// Neighbour generation for which `mac` holds.
+    /// The neighbour generation for which `mac` holds.
     generation: u64,
     mac: Mac,
     ttl: u8,
     tos: u8,
 }
 
-/// How a packet goes out.
+/// How a packet is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) internal: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Way {
 }
 
 impl NextHop {
-    /// Creates one that is not known.
+    /// Creates a next hop that is not known.
     pub(crate) const fn new() -> NextHop {
         NextHop { generation: u64::MAX, mac: Mac::ZERO, ttl: atoll_ip::TTL, tos: 0 }
     }
@@ -42,7 +42,7 @@ impl NextHop {
         (self.generation, self.mac) = (generation, mac);
     }
 
-    /// Returns how a packet goes out.
+    /// Returns how a packet is sent.
     #[inline]
     pub(crate) const fn way(&self, internal: bool) -> Way {
         Way { internal, mac: self.mac, tos: self.tos, ttl: self.ttl }

@@ -1,4 +1,4 @@
-//! How does a connection opened by a peer find its application? P4: offer, claim, time-out.
+//! Gives a connection that a peer has opened to an application, by offer, claim and time-out (P4).
 
 use alloc::boxed::Box;
 
@@ -15,7 +15,7 @@ use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
-    /// The handshake is complete, and text is there if it was waited for: into the accept queue.
+    /// Puts a connection into the accept queue: the handshake is complete, and awaited text has arrived.
     pub(crate) fn establish(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         let Some(listener) = entry.stage.listener() else { return };
@@ -35,18 +35,18 @@ impl<M: Memory> Transport<M> {
         if let Some(entry) = self.connections.get_mut(index)
             && let Stage::Waiting { .. } = entry.stage
         {
-            // One who asks for connections (P4's naive accept) may have been told of it, and not come.
+            // A session that asks for connections (P4's naive accept) may have been told of it, and not come.
             entry.deadline = now + self.config.claim_timeout;
             self.connections.touch(index);
         }
     }
 
-    /// Does what the CM wants done.
+    /// Carries out the directives of the CM.
     pub(crate) fn run_directives(&mut self, now: Instant) {
         while let Some(directive) = self.cm.poll_directive() {
             match directive {
                 Directive::Offer(offer) => {
-                    // Not the doing of whoever it is offered to.
+                    // A death here is not charged to the session to which the connection is offered.
                     let before = self.durability.work();
                     self.durability.mark(Work::Offer(offer.connection.0));
                     self.offer(now, &offer);
@@ -81,7 +81,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// CONNECTION-AVAILABLE (P4); the event leaves with the flush.
+    /// Offers a connection: CONNECTION-AVAILABLE (P4). The event is sent by the flush.
     fn offer(&mut self, now: Instant, offer: &Offer) {
         let (index, listener, lease) = (offer.connection.0, offer.listener, offer.lease);
         let Some((entry, locals)) = self.connections.get_mut_with_locals(index) else { return };
@@ -94,7 +94,7 @@ impl<M: Memory> Transport<M> {
             let len = entry.parked_len() as u64;
             let high = entry.connection.receive_max().max(len);
             let size = (entry.receive_capacity as usize).max(entry.parked_len()).next_power_of_two();
-            // What was acknowledged has to lie somewhere, however little memory there is: it is little.
+            // What was acknowledged has to be stored, however little memory there is; it is not much.
             if len > 0 && entry.receive.reserve(&session.memory().unbounded(), 0, 0, high, size) < high {
                 entry.receive.release_all(session.memory());
                 session.vacate(slot, false);
@@ -107,14 +107,14 @@ impl<M: Memory> Transport<M> {
                 entry.limit_send_buffer();
             }
             let view = session.slot(slot)?;
-            // Who looks at all slots is to see the offer only when it is written down: it is published with
-            // the event.
+            // A program that examines all slots may see the offer only when it is written to the ledger: it
+            // is published with the event.
             view.replica_reset(generation, SlotState::Free, entry.send_limit);
             view.set_local(local);
             Some(place)
         });
         let Some(place) = offered else {
-            // No slot or no memory for its buffer: such an acceptor cannot take connections now.
+            // There is no slot, or no memory for its buffer: such an acceptor cannot take connections now.
             if let Some(session) = session_index.and_then(|i| self.applications.get_mut(i)) {
                 // It may have asked for this one.
                 let event = Event::ConnectionsWait { listener: lease, waiting: false, answers: true };
@@ -136,7 +136,7 @@ impl<M: Memory> Transport<M> {
         self.connections.touch(index);
     }
 
-    /// CLAIM-CONNECTION (P4).
+    /// Handles a claim: CLAIM-CONNECTION (P4).
     pub(crate) fn claim(&mut self, now: Instant, session_index: u32, slot: atoll_base::SlotId, generation: u32) {
         let Some(session) = self.applications.get_mut(session_index) else { return };
         let occupant = session.occupant(slot, generation);
@@ -152,11 +152,11 @@ impl<M: Memory> Transport<M> {
                 session.push(&mut self.stats, &event, None);
             }
         } else if occupant == Occupant::Lost {
-            // Honoured, too, and told that it is over.
+            // This claim is honoured, too, and the application is told that the connection is over.
             let event = Event::ClaimVerdict { slot, generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
         } else if session.was_offered(slot, generation) {
-            // Too late: the connection is somebody else's.
+            // The claim is too late: the connection belongs to another one.
             let event = Event::ClaimVerdict { slot, generation, confirmed: false };
             session.push(&mut self.stats, &event, None);
         } else {
@@ -164,7 +164,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The connection is the application's from now on.
+    /// Gives the connection to the application.
     fn take_over(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         let (Stage::Offered { listener, lease, at }, Some(place)) = (entry.stage, entry.place) else { return };
@@ -184,7 +184,7 @@ impl<M: Memory> Transport<M> {
         self.connections.touch(index);
     }
 
-    /// A stage has lasted as long as it may.
+    /// Handles the end of the time that a stage may last.
     pub(crate) fn handle_deadline(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         match entry.stage {
@@ -212,8 +212,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Takes an offer back, with the text that was received for it. `false`: the claim came first and is
-    /// honoured.
+    /// Takes an offer back, with the text that was received for it. Returns `false` if the claim came first
+    /// and is honoured.
     pub(crate) fn take_back(&mut self, now: Instant, index: u32) -> bool {
         let Some(entry) = self.connections.get_mut(index) else { return false };
         let (Stage::Offered { listener, .. }, Some(place)) = (entry.stage, entry.place) else { return false };

@@ -1,4 +1,4 @@
-//! How does an application open a connection, and which port does it get?
+//! Opens connections for applications, and chooses their ports.
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
@@ -17,15 +17,15 @@ use crate::ports::NoPort;
 use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
 
-/// How far beyond the sequence numbers of the connection before a new one begins at least.
+/// The least distance of a new connection's sequence numbers from those of the connection before.
 const ABOVE_LAST: u32 = 65_537;
-/// What a look at one of our own ports costs, in the units of [`crate::commands::cost`]: some cache misses.
+/// The cost of examining one of our own ports, in the units of [`crate::commands::cost`]: some cache misses.
 const LOOK_COST: u32 = 4;
 
 impl<M: Memory> Transport<M> {
     // structure: connect: each check refuses with a cause of its own, in the order of Linux
-    /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot; until it is known the command
-    /// waits.
+    /// Carries out [`atoll_ipc::Command::Connect`]. The outcome is always reported by the slot; the command
+    /// waits until the outcome is known.
     pub(crate) fn connect(
         &mut self,
         now: Instant,
@@ -36,7 +36,7 @@ impl<M: Memory> Transport<M> {
     ) -> Carried {
         let Place { session: session_index, slot, generation } = place;
         if local.port != 0 {
-            // A port of its own choice is one that it has.
+            // A socket may only choose a port that it has.
             let grant = self.applications.grant(session_index, &self.cm, lease, Protocol::Tcp, local);
             if grant.is_none_or(|grant| self.cm.is_overtaken(&grant)) {
                 self.stats.count(Stat::BadCommands);
@@ -65,7 +65,7 @@ impl<M: Memory> Transport<M> {
         if let Some(above) = self.connections.replace_time_wait(&tuple)
             && !iss.after(above)
         {
-            // As Linux: beyond the window of the connection before.
+            // As on Linux, the numbers begin beyond the window of the connection before.
             iss = above.plus(ABOVE_LAST + self.rng.below(1 << 16));
         }
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
@@ -88,7 +88,7 @@ impl<M: Memory> Transport<M> {
         let index = self.connections.insert(entry);
         let Some(session) = self.applications.get_mut(session_index) else { return Carried::Out };
         if !session.occupy(slot, generation, Occupant::Connection(index)) {
-            // In use, or not the application's to open.
+            // The slot is in use, or the application may not open it.
             self.stats.count(Stat::BadCommands);
             self.connections.withdraw(index);
             return Carried::Out;
@@ -116,7 +116,7 @@ impl<M: Memory> Transport<M> {
         self.applications.get(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
     }
 
-    /// The connection fails before it exists. Its slot still has to be closed by the application.
+    /// Reports that a connection fails before it exists. Its slot still has to be closed by the application.
     fn refuse(&mut self, place: Place, cause: Cause) {
         let Place { slot, generation, .. } = place;
         let Some(session) = self.applications.get_mut(place.session) else { return };
@@ -135,9 +135,10 @@ impl<M: Memory> Transport<M> {
         session.push(&mut self.stats, &Event::Ready { slot, generation, ready }, Some(bell));
     }
 
-    /// Both ends of a new connection: one that nobody has, and whose incoming packets reach this replica.
+    /// Chooses both ends of a new connection, which no other has, and whose incoming packets reach this
+    /// replica.
     fn choose_tuple(&mut self, now: Instant, local: Endpoint, remote: Endpoint) -> Result<FourTuple, NoPort> {
-        // As on Linux, nowhere means here.
+        // As on Linux, the unspecified address means loopback.
         let here = remote.addr.is_unspecified();
         let remote = if here { Endpoint::at(remote.addr.loopback_of_family(), remote.port) } else { remote };
         if remote.port == 0 {
@@ -148,7 +149,8 @@ impl<M: Memory> Transport<M> {
         if is_bound && !self.ip.is_own(local.addr) {
             return Err(Cause::AddressNotAvailable.into());
         }
-        // What is bound to an address of one family, or to any of IPv4's, does not reach the other.
+        // A socket bound to an address of one family, or to the unspecified IPv4 address, does not reach the
+        // other.
         if local.addr != Addr::ANY && local.addr.is_v4() != remote.addr.is_v4() {
             return Err(Cause::Invalid.into());
         }

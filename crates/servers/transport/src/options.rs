@@ -1,4 +1,4 @@
-//! Which options does an application set, and what do they change? tcp(7), socket(7), ip(7).
+//! Sets the options of sockets: tcp(7), socket(7), ip(7).
 
 use core::num::NonZeroU64;
 
@@ -10,30 +10,31 @@ use crate::config::Config;
 use crate::entry::{Entry, Flags};
 use crate::keep::Keep;
 
-/// What a listener hands on to the connections that it accepts.
+/// The options that a listener hands on to the connections that it accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inherited {
     pub(crate) settings: Settings,
     pub(crate) keep: Keep,
     pub(crate) ttl: u8,
     pub(crate) tos: u8,
-    /// `IPV6_UNICAST_HOPS`, if set.
+    /// The value of `IPV6_UNICAST_HOPS`, if set.
     pub(crate) hops: Option<u8>,
-    /// `IPV6_TCLASS`.
+    /// The value of `IPV6_TCLASS`.
     pub(crate) class: u8,
-    /// `SO_SNDBUF`, if set.
+    /// The value of `SO_SNDBUF`, if set.
     pub(crate) send_limit: Option<u32>,
-    /// `TCP_NOTSENT_LOWAT`; 0: none.
+    /// The value of `TCP_NOTSENT_LOWAT`; 0 means none.
     pub(crate) unsent_low: u32,
     /// Whether `SO_RCVBUF` was set.
     pub(crate) fixed_receive: bool,
-    /// `TCP_FASTOPEN`: how many connections the application may have before their handshakes are complete.
+    /// The value of `TCP_FASTOPEN`: how many connections the application may have before their handshakes are
+    /// complete.
     pub(crate) fast_open: u32,
 }
 
-/// Smallest buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
+/// The smallest size of buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
 const BUFFER_MIN: u32 = 4096;
-/// Linux: MAX_TCP_SYNCNT.
+/// The value of MAX_TCP_SYNCNT of Linux.
 const SYN_RETRIES_MAX: u32 = 127;
 
 impl Inherited {
@@ -53,7 +54,7 @@ impl Inherited {
         }
     }
 
-    /// Takes an option; `false` if the value is out of range or means nothing here.
+    /// Sets an option. Returns `false` if the value is out of range or means nothing here.
     pub(crate) fn set(&mut self, config: &Config, option: SocketOption, value: u32) -> bool {
         let settings = &mut self.settings;
         match option {
@@ -101,7 +102,8 @@ impl Inherited {
 }
 
 impl Entry {
-    /// Gives a new connection what its listener has. `hop_limit`: of IPv6 packets, if the listener has none.
+    /// Gives a new connection the options of its listener. `hop_limit` is that of IPv6 packets, if the
+    /// listener has none.
     pub(crate) fn inherit(&mut self, config: &Config, inherited: &Inherited, hop_limit: u8) {
         self.keep = inherited.keep;
         self.next_hop.set_marks(match self.name.is_v4() {
@@ -119,7 +121,8 @@ impl Entry {
         }
     }
 
-    /// Takes an option; `false` if the value is out of range or means nothing here. Flush afterwards.
+    /// Sets an option. Returns `false` if the value is out of range or means nothing here. The caller flushes
+    /// afterwards.
     pub(crate) fn set_option(&mut self, now: Instant, config: &Config, option: SocketOption, value: u32) -> bool {
         self.flags.set(Flags::RECORD);
         let connection = &mut self.connection;
@@ -149,8 +152,7 @@ impl Entry {
             SocketOption::TypeOfService => self.set_class(value as u8, Family::V4),
             SocketOption::UnicastHops if value <= 255 => self.set_hops(value as u8, Family::V6),
             SocketOption::TrafficClass => self.set_class(value as u8, Family::V6),
-            // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of
-            // the MSS.
+            // Linux takes TCP_MAXSEG of an open connection, and ignores it until the next update of the MSS.
             SocketOption::MaxSegment => {}
             SocketOption::DeferAccept
             | SocketOption::FastOpen
@@ -174,7 +176,7 @@ impl Entry {
     }
 }
 
-/// Whose header an option is about: a socket that speaks both families has options for each.
+/// The family whose header an option is about: a socket for both families has options for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V4,
@@ -199,12 +201,12 @@ impl Entry {
     }
 }
 
-/// `u32::MAX`, as much as no limit, is none.
+/// Returns the limit: `u32::MAX`, which is none, becomes 0.
 const fn unsent_low(octets: u32) -> u32 {
     if octets == u32::MAX { 0 } else { octets }
 }
 
-/// Octets per second. As on Linux 0 paces nothing.
+/// Returns the rate in octets per second. As on Linux, 0 paces nothing.
 fn pacing_rate(rate: u32) -> Option<NonZeroU64> {
     NonZeroU64::new(rate.into()).filter(|_| rate != u32::MAX)
 }
@@ -222,8 +224,8 @@ const fn algorithm(value: u32) -> Option<Algorithm> {
     }
 }
 
-/// tcp(7): 0 is the default of the system, and no more than 120 s are allowed; a negative value (none at all)
-/// arrives as a large one.
+/// Returns the time of TCP_LINGER2 (tcp(7)): 0 is the default of the system, and no more than 120 s are
+/// allowed. A negative value (no time at all) arrives as a large one.
 fn linger2(seconds: u32) -> Duration {
     match seconds {
         0 => Settings::default().linger2,

@@ -1,4 +1,4 @@
-//! How do the segments of a connection leave? As many as its link and its session's share allow.
+//! Sends the segments of a connection, as many as its link and its session's share allow.
 
 use atoll_base::Instant;
 use atoll_ip::Route;
@@ -14,20 +14,20 @@ use crate::session::Occupant;
 use crate::sink::{Absolute, FrameSink, TextRef};
 use crate::transport::Transport;
 
-/// What became of a connection's turn.
+/// The result of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// Everything that was due has left.
+    /// Everything that was due was sent.
     Done,
-    /// The link is full: to be continued in a later flush.
+    /// The link is full: the turn is continued in a later flush.
     Blocked,
-    /// Its session has sent as much as it may in one flush: it goes on in the next.
+    /// The session has sent as much as it may in one flush: the turn is continued in the next.
     Later,
-    /// The neighbour is being asked for.
+    /// The neighbour is being resolved.
     Unresolved,
 }
 
-/// Most text that one frame of the internal link carries: a packet has 65535 octets.
+/// The most text that one frame of the internal link carries, in octets: a packet has 65535.
 const INTERNAL_SEGMENT_MAX: u32 = (ipv4::PAYLOAD_MAX - tcp::HEADER_MAX) as u32;
 
 impl<M: Memory> Transport<M> {
@@ -49,7 +49,7 @@ impl<M: Memory> Transport<M> {
         self.settle(now, index);
     }
 
-    /// The connection goes on in a later flush: its session has had its share of this one.
+    /// Puts the connection off to a later flush, because its session has had its share of this one.
     fn put_off(&mut self, index: u32) {
         let Some(entry) = self.connections.get_mut(index).filter(|entry| !entry.flags.has(Flags::LATER)) else {
             return;
@@ -71,7 +71,7 @@ impl<M: Memory> Transport<M> {
                     entry.cause = Cause::HostUnreachable;
                     entry.connection.abort();
                 }
-                // Whatever is sent now is lost, as if the network had dropped it.
+                // A segment that is sent now is lost, as if the network had dropped it.
                 false
             }
         };
@@ -104,7 +104,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Sends one segment of a connection. `false`: the link is full.
+    /// Sends one segment of a connection. Returns `false` if the link is full.
     fn send(&mut self, index: u32, transmit: &Transmit, out: &mut impl FrameSink<M>) -> bool {
         let Some((entry, locals)) = self.connections.get_mut_with_locals(index) else { return true };
         let len = transmit.segment.len as usize;
@@ -139,7 +139,7 @@ impl<M: Memory> Transport<M> {
         sent
     }
 
-    /// What found its link full last time tries again.
+    /// Lets everything try again that found its link full last time.
     pub(crate) fn retry_full_links(&mut self, now: Instant, out: &mut impl FrameSink<M>, full: &mut Full) {
         for link in 0..LINKS {
             if !self.retry(link, out) {
@@ -151,7 +151,8 @@ impl<M: Memory> Transport<M> {
         self.datagrams.touch_unresolved();
     }
 
-    /// Offers the frame that the link did not take last time once more. `false`: it is still full.
+    /// Offers the frame that the link did not take last time once more. Returns `false` if the link is still
+    /// full.
     fn retry(&mut self, link: usize, out: &mut impl FrameSink<M>) -> bool {
         let Some(stalled) = self.egress.stalled(link) else { return true };
         let entry = self.connections.get_mut(stalled.index).filter(|entry| entry.name == stalled.name);

@@ -1,5 +1,5 @@
-//! Which replica gets the packets of a connection? A copy of the stack page's table, from flow group to
-//! replica.
+//! Finds the replica that gets the packets of a connection, in a copy of the stack page's table from flow
+//! groups to replicas.
 
 use alloc::boxed::Box;
 
@@ -8,7 +8,7 @@ use atoll_ipc::page::REPLICAS_MAX;
 
 use crate::config::Config;
 
-/// Who owns which flow group.
+/// The replica that owns each flow group.
 #[derive(Debug)]
 pub(crate) struct Owners {
     of_group: Box<[u8; FLOW_GROUPS]>,
@@ -25,7 +25,7 @@ impl Owners {
         Owners { of_group, key: config.key, own: config.replica, replicas }
     }
 
-    /// Learns who owns which flow group.
+    /// Sets the owner of every flow group.
     pub(crate) fn set(&mut self, owner_of: impl Fn(FlowGroup) -> ReplicaId) {
         for (group, owner) in (0..).zip(self.of_group.iter_mut()) {
             *owner = owner_of(FlowGroup(group)).0 % self.replicas;
@@ -38,7 +38,7 @@ impl Owners {
         ReplicaId(self.of_group[usize::from(self.key.group(tuple).0)])
     }
 
-    /// Whether packets of `tuple` reach this replica.
+    /// Returns whether packets of `tuple` reach this replica.
     #[inline]
     pub(crate) fn is_ours(&self, tuple: &FourTuple) -> bool {
         self.of(tuple) == self.own

@@ -1,4 +1,4 @@
-//! What does a new connection begin with? Segment sizes of its path, and numbers that nobody can guess.
+//! The start values of a new connection: segment sizes of its path, and numbers that no attacker can guess.
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_ip::Ip;
@@ -8,7 +8,7 @@ use atoll_wire::tcp::Segment;
 use crate::config::{Config, Secrets};
 use crate::next_hop::V6_EXTRA;
 
-/// What opening a connection needs to know, and does not change.
+/// What is needed, and not changed, to open a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
@@ -16,18 +16,18 @@ pub(crate) struct Opening<'a> {
     pub(crate) ip: &'a Ip,
 }
 
-/// A segment, and between whom it was sent.
+/// A segment with its ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
     pub(crate) tuple: FourTuple,
     pub(crate) segment: &'a Segment,
     pub(crate) text: &'a [u8],
-    /// It came over the stack's link to itself.
+    /// Whether it came over the stack's link to itself.
     pub(crate) internal: bool,
 }
 
 impl Opening<'_> {
-    /// The connection that a SYN opens, in no table yet.
+    /// Returns the connection that a SYN opens, which is in no table yet.
     pub(crate) fn open_passively(
         &self,
         now: Instant,
@@ -44,15 +44,16 @@ impl Opening<'_> {
         connection
     }
 
-    /// Segment sizes on the way to a peer, before its own SYN and path-MTU discovery say less.
+    /// Returns the segment sizes on the path to a peer, before its own SYN and path-MTU discovery reduce
+    /// them.
     pub(crate) fn path(&self, remote: Addr, internal: bool) -> Path {
         let headers = 40 + if remote.is_v4() { 0 } else { V6_EXTRA };
         let mss = if internal { self.config.internal_mss } else { self.ip.mtu_for(remote).saturating_sub(headers) };
         Path { mss }
     }
 
-    /// Tells a new connection what is known of its way. What we offer the peer stays what the link takes: the
-    /// way back may be another.
+    /// Tells a new connection what is known of its path. The size that is offered to the peer stays what the
+    /// link takes: the way back may be another.
     pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Addr, internal: bool) {
         if let Some(path) = self.ip.path_mtu(now, remote).filter(|_| !internal) {
             // The TCB counts with the headers of IPv4.

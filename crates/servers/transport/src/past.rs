@@ -1,4 +1,4 @@
-//! What has a predecessor told about its network? Its page, as the network layer wants to know it.
+//! Converts what a predecessor's page says about its network for the network layer.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,8 @@ use atoll_base::{Duration, Instant};
 use atoll_ip::{DhcpLease, OwnAddress, Past, V4Address};
 use atoll_ipc::network::{AddressState, Network};
 
-/// What [`Ip::resume`](atoll_ip::Ip::resume) takes up at `now`. A page that was never written says nothing.
+/// Returns what [`Ip::resume`](atoll_ip::Ip::resume) continues at `now`. A page that was never written is
+/// empty.
 pub fn past(network: &Network, now: Instant) -> Past {
     let moment = |nanos: u64| if nanos == u64::MAX { Instant::FAR_FUTURE } else { Instant::from_nanos(nanos) };
     let v4 = network.v4.map(|own| V4Address {
@@ -24,7 +25,7 @@ pub fn past(network: &Network, now: Instant) -> Past {
         addr: own.addr,
         prefix_len: own.prefix_len,
         state: match own.state {
-            // Not for long enough: anew.
+            // The address was not tested for long enough: the test begins anew.
             AddressState::Tentative => atoll_ip::AddressState::Tentative { until: now + TRIAL },
             AddressState::Preferred => atoll_ip::AddressState::Preferred,
             AddressState::Deprecated => atoll_ip::AddressState::Deprecated,
@@ -44,5 +45,5 @@ pub fn past(network: &Network, now: Instant) -> Past {
     }
 }
 
-/// RFC 4861 §10, RETRANS_TIMER.
+/// The time of the test: RETRANS_TIMER of RFC 4861 §10.
 const TRIAL: Duration = Duration::from_secs(1);

@@ -1,15 +1,17 @@
-//! Where does the time of an incoming connection go? The rows of Pika's tables 4 and 5, measured by the stack
-//! itself.
+//! Measures where the time of an incoming connection goes: the rows of Pika's tables 4 and 5, measured by the
+//! stack itself.
 //!
 //! ```text
 //!   T_msg     waiting in rings and for bells between servers, of the handshake's two segments
-//!   T_tcp     handling these two segments, without the CM's part, and without sending, which is done for a batch at once
-//!   T_CM      the calls of the connection manager: may it be opened, who is to have it, it was claimed; of a CM in another process
-//!             the time from the question who is to have it until the answer
+//!   T_tcp     handling these two segments, without the CM's part, and without sending, which is done
+//!             for a batch at once
+//!   T_CM      the calls of the connection manager: whether the connection may be opened, which acceptor
+//!             gets it, that it was claimed; of a CM in another process the time from the question for
+//!             the acceptor until the answer
 //!   T_accept  from the offer until the application has claimed it
 //!   T_total   from the SYN's arrival at the link server until then; the peer's round trip lies in it
 //! ```
-//! One connection in [`SAMPLE_EVERY`] is measured, so that a segment of the others costs a look at a flag.
+//! One connection in [`SAMPLE_EVERY`] is measured, so that a segment of the others costs a test of a flag.
 //! Samples are kept here, not in the connections, and are lost with the process.
 
 use alloc::boxed::Box;
@@ -22,18 +24,18 @@ use atoll_ipc::page::Stat;
 use crate::names::Name;
 use crate::stats::Stats;
 
-/// Of so many incoming connections one is measured.
+/// One of so many incoming connections is measured.
 pub const SAMPLE_EVERY: u32 = 16;
-/// Measurements under way at most.
+/// The most measurements under way.
 const SAMPLES_MAX: usize = 8;
-/// A connection that was not claimed by then is no longer measured.
+/// The time after which a connection that was not claimed is no longer measured.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// Reads a clock, in nanoseconds from any start. An argument, as all time is; the simulator has none.
+/// Reads a clock, in nanoseconds from any start. It is an argument, as all time is; the simulator has none.
 pub struct Stopwatch(Box<dyn Fn() -> u64>);
 
 impl Stopwatch {
-    /// A stopwatch that reads `nanos`.
+    /// Creates a stopwatch that reads `nanos`.
     pub fn new(nanos: impl Fn() -> u64 + 'static) -> Stopwatch {
         Stopwatch(Box::new(nanos))
     }
@@ -53,18 +55,18 @@ impl fmt::Debug for Stopwatch {
 #[derive(Debug, Default)]
 pub(crate) struct Phases {
     stopwatch: Option<Stopwatch>,
-    /// Connections not to measure before the next that is.
+    /// The number of connections to skip before the next one that is measured.
     skip: u32,
     samples: Vec<Sample>,
-    /// How many of them are not offered yet.
+    /// The number of samples that are not offered yet.
     handshakes: usize,
-    /// How long the frame that comes next, or is being handled, has waited between servers.
+    /// The time that the frame that comes next, or is being handled, has waited between servers.
     waited: Duration,
     /// The frame that is being handled, if it may matter.
     frame: Option<Frame>,
 }
 
-/// One connection that is measured. `index` and `name` say which.
+/// One connection that is measured, which `index` and `name` identify.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     index: u32,
@@ -78,7 +80,7 @@ struct Sample {
     cm: u64,
 }
 
-/// What handling a frame has taken so far, in nanoseconds.
+/// The time that the handling of a frame has taken so far, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     began: u64,
@@ -96,7 +98,7 @@ impl Phases {
         self.waited = waited;
     }
 
-    /// A frame is about to be handled.
+    /// Notes that a frame is about to be handled.
     #[inline]
     pub(crate) fn frame_begins(&mut self) {
         if (self.skip == 0 || self.handshakes > 0)
@@ -106,7 +108,7 @@ impl Phases {
         }
     }
 
-    /// It has been handled.
+    /// Notes that the frame has been handled.
     #[inline]
     pub(crate) fn frame_ends(&mut self) {
         if let Some(frame) = self.frame.take() {
@@ -124,13 +126,14 @@ impl Phases {
         sample.msg += self.waited;
     }
 
-    /// The CM is about to be asked while a frame is handled. To be given to [`Phases::cm_ends`].
+    /// Notes that the CM is about to be asked while a frame is handled. The result is for
+    /// [`Phases::cm_ends`].
     #[inline]
     pub(crate) fn cm_begins(&self) -> Option<u64> {
         self.frame.and(self.stopwatch.as_ref()).map(Stopwatch::read)
     }
 
-    /// The CM has answered.
+    /// Notes that the CM has answered.
     #[inline]
     pub(crate) fn cm_ends(&mut self, began: Option<u64>) {
         if let (Some(began), Some(frame), Some(stopwatch)) = (began, &mut self.frame, &self.stopwatch) {
@@ -138,7 +141,7 @@ impl Phases {
         }
     }
 
-    /// A SYN has opened a connection.
+    /// Notes that a SYN has opened a connection.
     pub(crate) fn opened(&mut self, now: Instant, index: u32, name: Name) {
         if self.skip > 0 {
             self.skip -= 1;
@@ -157,7 +160,7 @@ impl Phases {
         self.count_handshakes();
     }
 
-    /// Its handshake is complete.
+    /// Notes that the connection's handshake is complete.
     #[inline]
     pub(crate) fn established(&mut self, index: u32, name: &Name) {
         if self.handshakes > 0
@@ -168,7 +171,7 @@ impl Phases {
         }
     }
 
-    /// A CM in another process is asked who is to have it.
+    /// Notes that a CM in another process is asked which acceptor gets the connection.
     #[inline]
     pub(crate) fn asked(&mut self, index: u32, name: &Name) {
         if self.handshakes > 0
@@ -178,7 +181,7 @@ impl Phases {
         }
     }
 
-    /// It is offered to an application.
+    /// Notes that the connection is offered to an application.
     #[inline]
     pub(crate) fn offered(&mut self, now: Instant, index: u32, name: &Name) {
         if let Some(at) = self.find(index, name) {
@@ -191,7 +194,8 @@ impl Phases {
         }
     }
 
-    /// An application has claimed it, and `tell_cm` tells the CM so.
+    /// Notes that an application has claimed the connection; `tell_cm` tells the CM so, and its result is
+    /// returned.
     pub(crate) fn claimed<T>(
         &mut self,
         now: Instant,

@@ -1,14 +1,15 @@
-//! Which local port does a connection get? Nearly always a random one that is free. Where most ports towards
-//! a destination are in use, looking at all of them takes longer than a round may: they are looked at in
-//! slices, and what was found is kept.
+//! Chooses the local port of a connection, which is nearly always a random one that is free. If most ports
+//! towards a destination are in use, examining all of them takes longer than a round may: they are examined
+//! in slices, and the results are kept.
 //!
 //! ```text
-//!   some ports from a random one on          one is free: that is it; or else one in TIME-WAIT that may be used again
-//!   none: a search, over several rounds      each port that is in use is taken out of those that are still to be tried
-//!   a connection ends                        its port is put back
-//!   none is left to be tried                 none is free: EADDRNOTAVAIL, and the next connect(2) is told so at once
+//!   some ports from a random one on     one is free: it is taken; or else one in TIME-WAIT that may be
+//!                                       used again
+//!   none: a search over several rounds  each port in use is taken out of those that are still to be tried
+//!   a connection ends                   its port is put back
+//!   none is left to be tried            none is free: EADDRNOTAVAIL, and the next connect(2) fails at once
 //! ```
-//! The command stays on its ring until it is known. Linux looks at all ports in one go
+//! The command stays on its ring until the result is known. Linux examines all ports at once
 //! (`__inet_hash_connect`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,24 +19,24 @@ use atoll_ipc::Cause;
 
 use crate::names::Name;
 
-/// Ports found in TIME-WAIT before one of them is taken.
+/// The number of ports found in TIME-WAIT before one of them is taken.
 const REUSE_TRIES: u32 = 64;
-/// Ports that one command looks at in one round.
+/// The number of ports that one command examines in one round.
 const LOOKS: u32 = 128;
-/// Destinations of which searches are kept. Each takes as many bits as there are ports.
+/// The number of destinations whose searches are kept. Each search takes as many bits as there are ports.
 const SEARCHES_MAX: usize = 64;
 
-/// Why there is no port.
+/// The reason for which there is no port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPort {
-    /// It is not known yet. The command is carried out again in the next round.
+    /// The result is not known yet. The command is carried out again in the next round.
     Unknown,
-    /// It will not get one.
+    /// The command fails with this cause.
     Refused(Cause),
 }
 
 impl NoPort {
-    /// None is free.
+    /// Returns the reason that no port is free.
     pub(crate) const fn none() -> NoPort {
         NoPort::Refused(Cause::AddressNotAvailable)
     }
@@ -47,26 +48,26 @@ impl From<Cause> for NoPort {
     }
 }
 
-/// What a look at a port has found.
+/// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nobody uses it.
+    /// The port is free.
     Free,
-    /// In TIME-WAIT, and may be used again.
+    /// The port is in TIME-WAIT, and may be used again.
     Reusable,
-    /// In TIME-WAIT, and may be used again from then on.
+    /// The port is in TIME-WAIT, and may be used again from this moment on.
     ReusableAt(Instant),
-    /// Until whatever uses it ends.
+    /// The port is used, until its user ends.
     Used,
-    /// Packets to it reach another replica.
+    /// Packets to the port reach another replica.
     Elsewhere,
 }
 
-/// Searches for ports, by destination.
+/// The searches for ports, by destination.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
     searches: BTreeMap<Name, Search>,
-    /// Grows with each use.
+    /// A counter that grows with each use.
     uses: u64,
 }
 
@@ -75,17 +76,18 @@ pub(crate) struct Searches {
 pub(crate) struct Search {
     /// The first port of the range.
     first: u16,
-    /// Ports, counted from the first one, that may be free. The others are not, unless they are among
+    /// The ports, counted from the first one, that may be free. The others are not, unless they are among
     /// `later`.
     untried: BitSet,
-    /// When which of them may be used again.
+    /// The ports that may be used again later, and when.
     later: BTreeSet<(Instant, u32)>,
     /// The number of its last use.
     used: u64,
 }
 
 impl Search {
-    /// Ports whose time has come are to be tried again: some of them in one go. `true`: that was all.
+    /// Moves ports whose time has come back to those to be tried, some of them at once. Returns whether that
+    /// was all.
     fn wake(&mut self, now: Instant) -> bool {
         for _ in 0..LOOKS {
             match self.later.first() {
@@ -99,7 +101,8 @@ impl Search {
         false
     }
 
-    /// Looks at some of the ports that may be free, from the `start`th of the range on.
+    /// Examines some of the ports that may be free, from the `start`th of the range on. Returns one that can
+    /// be used.
     pub(crate) fn go_on(
         &mut self,
         now: Instant,
@@ -115,7 +118,7 @@ impl Search {
             // Cannot truncate: the range ends with a port.
             let port = self.first + nth as u16;
             match look(port) {
-                // It may still be, should the connection not come to be.
+                // It stays in the set, in case the connection does not come into being.
                 Found::Free => return Ok(port),
                 Found::Reusable => {
                     in_time_wait = in_time_wait.or(Some(port));
@@ -134,8 +137,8 @@ impl Search {
     }
 }
 
-/// Looks at some ports of a range - first one, and how many - from the `start`th on, around its end. Most are
-/// free, and one of every few replies steers here.
+/// Examines some ports of a range (first one, and count) from the `start`th on, around its end. Most are
+/// free, and one of every few steers replies here.
 pub(crate) fn choose_at_random(
     (first, count): (u16, u32),
     start: u32,
@@ -155,8 +158,8 @@ pub(crate) fn choose_at_random(
 }
 
 impl Searches {
-    /// The search for this destination goes on, or begins: then the one that was not needed for longest is
-    /// forgotten, should there be too many.
+    /// Takes out the search for this destination, or begins one. If there are too many then, the one that was
+    /// not used for longest is forgotten.
     pub(crate) fn take(&mut self, destination: &Name, first: u16, ports: u32) -> Search {
         self.uses += 1;
         let used = self.uses;
@@ -172,17 +175,17 @@ impl Searches {
         }
     }
 
-    /// What the search has found is kept.
+    /// Keeps the state of a search.
     pub(crate) fn put(&mut self, destination: Name, search: Search) {
         self.searches.insert(destination, search);
     }
 
-    /// Whether there is a search for this destination.
+    /// Returns whether there is a search for this destination.
     pub(crate) fn has(&self, destination: &Name) -> bool {
         self.searches.contains_key(destination)
     }
 
-    /// What had this name - a connection, or a record of TIME-WAIT - is gone.
+    /// Notes that the connection, or the record of TIME-WAIT, with this name is gone.
     #[inline]
     pub(crate) fn give_back(&mut self, name: &Name) {
         if !self.searches.is_empty()
@@ -193,13 +196,13 @@ impl Searches {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of searches.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.searches.len()
     }
 
-    /// Nothing is known any more.
+    /// Forgets all searches.
     pub(crate) fn forget_all(&mut self) {
         self.searches.clear();
     }

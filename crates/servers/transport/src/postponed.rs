@@ -1,15 +1,15 @@
-//! Which connections of a predecessor go on later than it could be? Those about which nobody is owed
-//! anything, and most are so: an open connection that the last batch had not touched. What is left of it in
-//! the ledger is all that there is, and it is there until somebody needs it.
+//! The connections of a predecessor that are continued later. They are open connections that the last batch
+//! had not touched, so that none of their ends waits for anything; most are such. Their whole state is in the
+//! ledger, and stays there until it is needed.
 //!
 //! ```text
-//!   a segment for it, an error about it      \
-//!   a command that names its slot             > it goes on at once, before anything is made of that
-//!   the stack ends                             all go on at once
-//!   none of these                              some of them in each round; who has died meanwhile is cleaned up after when all go on
+//!   a segment for it, an error about it   \
+//!   a command that names its slot          > it is continued at once, before anything else is done
+//!   the stack ends                           all are continued at once
+//!   none of these                            some are continued in each round; the clean-up after
+//!                                            processes that have ended meanwhile waits for all
 //! ```
-//! So a successor serves when it has looked at all records, and not only when it has made connections of all
-//! of them.
+//! So a successor serves when it has read all records, before it has made connections of all of them.
 
 use alloc::vec::Vec;
 
@@ -22,18 +22,18 @@ use crate::names::{Name, NameHash};
 /// The connections that wait, and what has become of all.
 #[derive(Debug)]
 pub(crate) struct Postponed {
-    /// In the order of the ledger.
+    /// The connections, in the order of the ledger.
     all: Vec<Waiting>,
-    /// By name: which of `all`.
+    /// The indices in `all`, by name.
     by_name: HashTable<u32>,
-    /// By place in the ledger: which of `all`, counted from 1.
+    /// The indices in `all`, counted from 1, by place in the ledger.
     by_place: Vec<u32>,
     hash: NameHash,
-    /// Those before this one go on already.
+    /// The connections before this one were taken up already.
     next: usize,
-    /// So many still wait.
+    /// The number of connections that still wait.
     left: usize,
-    /// When some more go on.
+    /// When the next batch is continued.
     due: Instant,
     adoption: Adoption,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Waiting {
 }
 
 impl Postponed {
-    /// Room for so many.
+    /// Creates an empty table with room for `count` connections.
     pub(crate) fn new(count: usize, hash: NameHash, now: Instant) -> Postponed {
         Postponed {
             all: Vec::with_capacity(count),
@@ -65,34 +65,34 @@ impl Postponed {
         }
     }
 
-    /// How many wait.
+    /// Returns how many connections wait.
     pub(crate) fn len(&self) -> usize {
         self.left
     }
 
-    /// Their names.
+    /// Returns the names of the connections that wait.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
         self.all.iter().filter(|waiting| waiting.is_waiting).map(|waiting| &waiting.name)
     }
 
-    /// Whether the place is kept for one that waits.
+    /// Returns whether the place is kept for a connection that waits.
     pub(crate) fn has_place(&self, index: u32) -> bool {
         self.at_place(index).is_some()
     }
 
-    /// Places that are kept end before this one.
+    /// Returns the end of the range of places that are kept.
     pub(crate) fn places_end(&self) -> u32 {
         // Cannot truncate: places are 32 bits.
         self.by_place.len() as u32
     }
 
-    /// Which of them has this name. `hashed`: its hash.
+    /// Returns the index of the waiting connection of this name, whose hash is `hashed`.
     pub(crate) fn find(&self, name: &Name, hashed: u64) -> Option<usize> {
         let is_it = |at: &u32| self.all.get(*at as usize).is_some_and(|waiting| waiting.name == *name);
         self.by_name.find(hashed, is_it).map(|at| *at as usize).filter(|at| self.is_waiting(*at))
     }
 
-    /// Which of them this place is kept for.
+    /// Returns the index of the waiting connection for which this place is kept.
     pub(crate) fn at_place(&self, index: u32) -> Option<usize> {
         let at = (*self.by_place.get(index as usize)?).checked_sub(1)? as usize;
         self.is_waiting(at).then_some(at)
@@ -102,7 +102,8 @@ impl Postponed {
         self.all.get(at).is_some_and(|waiting| waiting.is_waiting)
     }
 
-    /// One more waits. `hashed`: its name; `index`: its place; `session`, `slot`: where its slot is.
+    /// Adds a connection: the hash of its name, its name, its place `index`, and the session and slot that it
+    /// has.
     pub(crate) fn push(&mut self, hashed: u64, name: Name, index: u32, (session, slot): (u32, SlotId)) {
         let waiting = Waiting { name, index, session, slot, is_waiting: true };
         // Cannot truncate: there are no more than places.
@@ -118,7 +119,7 @@ impl Postponed {
         self.left += 1;
     }
 
-    /// One of them goes on. `None`: it does already.
+    /// Takes a connection to continue it. Returns `None` if it does not wait any more.
     pub(crate) fn take(&mut self, at: usize) -> Option<Waiting> {
         let waiting = self.all.get_mut(at).filter(|waiting| waiting.is_waiting)?;
         waiting.is_waiting = false;
@@ -126,12 +127,12 @@ impl Postponed {
         Some(*waiting)
     }
 
-    /// Those among `count` of them from `first` on that there are, whether they wait or not.
+    /// Returns the indices of up to `count` connections from `first` on, whether they wait or not.
     pub(crate) fn range(&self, first: usize, count: usize) -> core::ops::Range<usize> {
         first..first.saturating_add(count).min(self.all.len())
     }
 
-    /// One of them, to prefetch its slot.
+    /// Returns a connection, to prefetch its slot.
     pub(crate) fn get(&self, at: usize) -> Option<&Waiting> {
         self.all.get(at)
     }
@@ -152,12 +153,12 @@ impl Postponed {
         self.due
     }
 
-    /// Returns what has become of all so far.
+    /// Returns what has become of all connections so far.
     pub(crate) const fn adoption(&self) -> Adoption {
         self.adoption
     }
 
-    /// This has become of all so far.
+    /// Sets what has become of all connections so far.
     pub(crate) const fn set_adoption(&mut self, adoption: Adoption) {
         self.adoption = adoption;
     }

@@ -1,25 +1,26 @@
-//! What if an application's buffers are nearly used up? Peers that read slowly, or send what cannot be put in
-//! order, hold memory.
+//! Limits an application's buffers when they are nearly used up. Peers that read slowly, or send what cannot
+//! be put in order, hold memory.
 //!
 //! The send and receive areas of a session bound what all its connections together may hold. Long before they
-//! are full, everybody gets less; when they are full, who holds much without getting on goes first (Linux:
-//! `tcp_mem`, `tcp_prune_ofo_queue`, `tcp_max_orphans`).
+//! are full, every connection gets less; when they are full, connections that hold much without progress go
+//! first (Linux: `tcp_mem`, `tcp_prune_ofo_queue`, `tcp_max_orphans`).
 //!
 //! ```text
 //!   0 ------------------------- 3/4 -------------------- 15/16 ------ full
 //!     buffers grow as they like  |  buffers are small and |  text out of order is dropped;
-//!                                |  do not grow           |  after 10 s the largest that stand still are reset
+//!                                |  do not grow           |  after 10 s the largest idle ones are reset
 //! ```
-//! The same holds for the memory of the stack as a whole, whose supervisor says how it stands (`MemoryLevel`)
-//! and what all receive buffers of a replica together may take. Memory that was touched counts until it is
-//! given back, which happens while it is short. The supervisor's levels and the replica's own books mean the
-//! same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; then
-//! nothing is opened or accepted, and after a second the largest that stand still are reset, orphans first,
-//! until there is room.
+//! The same holds for the memory of the stack as a whole. The supervisor reports its level (`MemoryLevel`),
+//! and how much all receive buffers of a replica together may take. Memory that was touched counts until it
+//! is given back, which happens while it is short. The supervisor's levels and the replica's own accounts
+//! mean the same: at `Pressure` every session is treated as one that is nearly full, at `High` as one that is
+//! full. At `High` nothing is opened or accepted, and after a second the largest connections without progress
+//! are reset, orphans first, until there is room.
 //!
 //! A session that holds less than a sixteenth of everything, or of what may be held (a *modest* one), is not
-//! the cause of the want, and its going would be no help. So it may open and accept some, and keeps what
-//! stands still because somebody has no processor, as long as another session has something to give.
+//! the cause of the shortage, and its end would be no help. So it may open and accept some connections, and
+//! keeps those that make no progress for want of a processor, as long as another session has something to
+//! give.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -41,26 +42,27 @@ use crate::rings::Rings;
 use crate::session::{Books, Occupant, Session};
 use crate::stats::Stats;
 
-/// How it stands with the memory of all sessions.
+/// The memory pressure of all sessions together.
 #[derive(Debug)]
 pub(crate) struct Shortage {
-    /// When buffers are looked at next.
+    /// When buffers are examined next.
     look_at: Instant,
-    /// As the supervisor says.
+    /// The level that the supervisor has reported.
     told: MemoryLevel,
-    /// As it was at the last look, the own books included.
+    /// The level at the last look, the own accounts included.
     level: MemoryLevel,
     books: Arc<Books>,
-    /// Since when it is `High`, and what everybody held then.
+    /// Since when the level is `High`, and what each connection held then.
     high: Option<(Instant, Vec<Holding>)>,
-    /// Memory is to be given back after the next commit: until then a successor may need what lies there.
+    /// Whether memory is to be given back after the next commit: until then a successor may need what it
+    /// contains.
     discards: bool,
-    /// So many connections of modest sessions have begun since the last look although it is `High`.
+    /// The connections of modest sessions that have begun since the last look although the level is `High`.
     begun: u32,
 }
 
 impl Shortage {
-    /// Creates it for a stack that has plenty.
+    /// Creates the state of a stack that has plenty of memory.
     pub(crate) fn new() -> Shortage {
         Shortage {
             look_at: Instant::ZERO,
@@ -73,12 +75,12 @@ impl Shortage {
         }
     }
 
-    /// Returns the books of all sessions, for a new one.
+    /// Returns the accounts of all sessions, for a new one.
     pub(crate) fn books(&self) -> Arc<Books> {
         self.books.clone()
     }
 
-    /// As the books say, or the supervisor, if that is worse.
+    /// Returns the level by the accounts, or that of the supervisor, if it is worse.
     fn now(&self) -> MemoryLevel {
         let (held, max) = (self.books.held.load(Ordering::Relaxed), self.books.max.load(Ordering::Relaxed));
         let own = match () {
@@ -89,20 +91,20 @@ impl Shortage {
         own.max(self.told)
     }
 
-    /// Less than this is no cause of a want.
+    /// Returns the octets below which a session is no cause of a shortage.
     fn share(&self) -> u64 {
         let (held, max) = (self.books.held.load(Ordering::Relaxed), self.books.max.load(Ordering::Relaxed));
         let may_be_held = if max == u64::MAX { 0 } else { max };
         (held.max(may_be_held) / MODEST_PART).max(MODEST)
     }
 
-    /// Whether sessions are to be looked after.
+    /// Returns whether sessions are to be examined.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= self.look_at
     }
 
-    /// Looks after all sessions, now and then. Cheap where there is no want: two words of each.
+    /// Examines all sessions, from time to time. This is cheap without a shortage: two words of each.
     pub(crate) fn look_after<M: Memory>(&mut self, now: Instant, mut holders: Holders<'_, M>) {
         self.look_at = now + LOOK_INTERVAL;
         let level = self.now();
@@ -135,8 +137,8 @@ impl Shortage {
         self.shed_from_all(now, &mut holders);
     }
 
-    /// The supervisor says how it stands with the memory of the stack, and how much all receive buffers here
-    /// may take.
+    /// Sets the level of the stack's memory that the supervisor reports, and how many octets all receive
+    /// buffers here may take.
     pub(crate) fn set_memory(&mut self, now: Instant, level: MemoryLevel, buffers_max: u64) {
         self.told = level;
         self.books.max.store(buffers_max, Ordering::Relaxed);
@@ -150,12 +152,13 @@ impl Shortage {
         self.books.held.load(Ordering::Relaxed)
     }
 
-    /// Whether a session may begin something new: it counts as begun.
+    /// Returns whether a session may begin something new, which then counts as begun.
     pub(crate) fn may_connect<M: Memory>(&mut self, applications: &Applications<M>, place: u32) -> bool {
         self.may_begin(|shortage| shortage.is_modest(applications, place))
     }
 
-    /// Whether anything new may begin for those who listen: it is enough if one of them may.
+    /// Returns whether a connection may begin for a listener: one of the sessions that hold it has to be
+    /// allowed to.
     pub(crate) fn may_accept<M: Memory>(
         &mut self,
         applications: &Applications<M>,
@@ -178,13 +181,12 @@ impl Shortage {
         may
     }
 
-    /// Whether a session holds little of what is held in all, or may be.
+    /// Returns whether a session holds little of what is held, or may be held, in all.
     fn is_modest<M: Memory>(&self, applications: &Applications<M>, place: u32) -> bool {
         applications.get(place).is_some_and(|session| session.memory().held() < self.share())
     }
 
-    /// The records that named what was given back are gone, or name it no more: the kernel may have its
-    /// memory.
+    /// Gives free memory back to the kernel, once no record names it any more.
     #[inline]
     pub(crate) fn discard_if_due<M: Memory>(&mut self, applications: &Applications<M>) {
         if core::mem::take(&mut self.discards) {
@@ -192,7 +194,7 @@ impl Shortage {
         }
     }
 
-    /// While the memory of all is used up, some go that have not got on, of whichever session.
+    /// Resets connections without progress, of any session, while the memory of all is used up.
     fn shed_from_all<M: Memory>(&mut self, now: Instant, holders: &mut Holders<'_, M>) {
         if self.level < MemoryLevel::High {
             self.high = None;
@@ -207,8 +209,7 @@ impl Shortage {
             return;
         }
         let held: u64 = before.iter().map(|held| held.octets).sum();
-        // What was held has gone, and its memory is on its way back, or it is somebody else's: nobody's going
-        // would help.
+        // The memory that was held is being given back, or has another owner: no connection's end would help.
         if held < self.share() {
             self.discards = true;
             self.high = Some((now, holders.all_holdings()));
@@ -218,20 +219,20 @@ impl Shortage {
             let place = holders.entry_of(held).and_then(|entry| entry.place);
             place.is_some_and(|place| self.is_modest(holders.applications, place.session))
         });
-        // Where all are, it is the largest's turn.
+        // If all are modest, the largest one goes.
         holders.shed_idle(if others.is_empty() { modest } else { others }, held / SHED_PART);
         self.discards = true;
         self.high = Some((now, holders.all_holdings()));
     }
 
-    /// No room was found for text that has arrived: look at once, unless somebody has just looked.
+    /// Schedules a look at once, unless there was one just now: there was no room for text that has arrived.
     pub(crate) fn look_soon(&mut self, now: Instant) {
         if self.look_at.since(now) < LOOK_INTERVAL - LOOK_AGAIN {
             self.look_at = now;
         }
     }
 
-    /// When [`Shortage::look_after`] is wanted although nothing happens.
+    /// Returns when [`Shortage::look_after`] is wanted although nothing happens.
     pub(crate) fn next_look<M: Memory>(&self, applications: &Applications<M>) -> Option<Instant> {
         let is_pressed = |session: &Session<M>| session.pressure.send || session.pressure.receive;
         let is_due = self.level > MemoryLevel::Plenty || self.now() != self.level;
@@ -239,7 +240,7 @@ impl Shortage {
     }
 }
 
-/// Who holds memory, and can be made to give some of it back.
+/// The parts that hold memory, and can be made to give some of it back.
 pub(crate) struct Holders<'a, M: Memory> {
     pub(crate) connections: &'a mut Connections,
     pub(crate) applications: &'a mut Applications<M>,
@@ -247,20 +248,20 @@ pub(crate) struct Holders<'a, M: Memory> {
 }
 
 impl<M: Memory> Holders<'_, M> {
-    /// The connection that held it, unless another one has its place by now. One between the same ends is not
-    /// told apart: its positions are lower.
+    /// Returns the connection that held it, unless another one has its place by now. A new one between the
+    /// same ends is not recognised as another: its positions are lower.
     fn entry_of(&self, held: &Holding) -> Option<&Entry> {
         self.connections.get(held.index).filter(|entry| entry.name == held.name)
     }
 
-    /// How far the peer has acknowledged the text, or the application has read it; `None`: that is all there
-    /// is.
+    /// Returns how far the peer has acknowledged the text, or the application has read it; `None` if that is
+    /// all text there is.
     fn position_in_text(&self, entry: &Entry, area: Area) -> Option<u64> {
         let connection = &entry.connection;
         let (position, end) = match area {
             Area::Send => (connection.send_una(), connection.send_tail()),
             Area::Receive => {
-                // The library tells only of what opens the window: what it has read lately is in the slot.
+                // The library reports only what opens the window; what it has read since then is in the slot.
                 let place = entry.place.filter(|_| entry.stage.is_open());
                 let slot = place.and_then(|place| self.applications.get(place.session)?.slot(place.slot));
                 let known = connection.receive_head();
@@ -276,7 +277,8 @@ impl<M: Memory> Holders<'_, M> {
         self.applications.places().flat_map(|session| self.holdings(session)).collect()
     }
 
-    /// Everybody gets the smallest buffers, except who has asked for a size. What is in use stays.
+    /// Gives every connection of a session the smallest buffers, except those whose application has set a
+    /// size. Memory in use stays.
     fn shrink_buffers(&mut self, session: u32) {
         let Some(Pressure { send, receive, .. }) = self.applications.get(session).map(|session| &session.pressure)
         else {
@@ -292,8 +294,8 @@ impl<M: Memory> Holders<'_, M> {
         }
     }
 
-    /// Gives back what connections hold that had to go and that their application has not closed: it was
-    /// told, by a commit before this, that their text is void.
+    /// Gives back what connections hold that were reset and that their application has not closed. A commit
+    /// before this has told the application that their text is void.
     fn release_shed(&mut self, session: u32) {
         for index in self.connections_of(session) {
             let Some(session) = self.applications.get(session) else { return };
@@ -302,14 +304,14 @@ impl<M: Memory> Holders<'_, M> {
                 continue;
             }
             entry.receive.release_all(session.memory());
-            // The record names it no more.
+            // The record no longer names it.
             entry.flags.set(Flags::RECORD.with(Flags::EXTENTS));
             self.connections.touch(index);
         }
     }
 
-    /// Drops text out of order, and the rings that held nothing else: peers send it again. And takes back
-    /// what was read and not told of.
+    /// Drops text out of order, and the rings that held nothing else: peers send it again. It also takes back
+    /// what was read and not reported.
     fn prune(&mut self, now: Instant, session: u32) {
         for index in self.connections_of(session) {
             let Some(session) = self.applications.get(session) else { return };
@@ -321,7 +323,7 @@ impl<M: Memory> Holders<'_, M> {
                 continue;
             }
             self.stats.add(Stat::TextPruned, dropped);
-            // The record names it no more.
+            // The record no longer names it.
             entry.flags.set(Flags::RECORD);
             if entry.view.may_have_read(entry.connection.receive_head(), head) {
                 entry.connection.handle_read_head(now, head);
@@ -331,8 +333,8 @@ impl<M: Memory> Holders<'_, M> {
         }
     }
 
-    /// An area stays full: after a while those who have not got on are reset, orphans first, then the
-    /// largest, until there is room.
+    /// Resets connections without progress of a session whose area stays full for a while: orphans first,
+    /// then the largest, until there is room.
     fn shed(&mut self, now: Instant, index: u32) {
         let holdings = self.holdings(index);
         let Some(session) = self.applications.get_mut(index) else { return };
@@ -361,12 +363,12 @@ impl<M: Memory> Holders<'_, M> {
         self.shed_idle(idle, too_many);
     }
 
-    /// Resets those that have not got on since then, until so many octets are free.
+    /// Resets connections without progress since then, until so many octets are free.
     fn shed_idle(&mut self, mut idle: Vec<Holding>, octets: u64) {
         idle.retain(|held| {
-            // One that its peer has reset meanwhile keeps what can still be read.
+            // A connection that its peer has reset meanwhile keeps what can still be read.
             let entry = self.entry_of(held).filter(|entry| !entry.stage.is_ended());
-            // Losses are no sign of a peer that does not read. One that acknowledges next to nothing is not
+            // Losses do not show that a peer does not read. A peer that acknowledges next to nothing is not
             // in this state all the time.
             if held.area == Area::Send && entry.is_some_and(|entry| entry.connection.is_trying_again()) {
                 return false;
@@ -404,19 +406,19 @@ impl<M: Memory> Holders<'_, M> {
         }
     }
 
-    /// What the connections of a session hold now.
+    /// Returns what the connections of a session hold now.
     fn holdings(&self, session: u32) -> Vec<Holding> {
         let mut holdings = Vec::new();
         for index in self.connections_of(session) {
             let Some(entry) = self.connections.get(index) else { continue };
-            // It had to go a moment ago, perhaps, and holds its memory until the next commit.
+            // It may have been reset a moment ago, and holds its memory until the next commit.
             if entry.stage.is_ended() || entry.cause == Cause::NoBuffers {
                 continue;
             }
             for (area, rings) in [(Area::Send, &entry.send), (Area::Receive, &entry.receive)] {
                 let octets = size(rings);
-                // Who has sent, or read, all that there is waits for others. (The library takes a drained
-                // send buffer back without telling.)
+                // A connection that has sent, or read, everything waits for others. (The library takes a
+                // drained send buffer back without a report.)
                 if octets > 0
                     && let Some(position) = self.position_in_text(entry, area)
                 {
@@ -439,8 +441,8 @@ impl<M: Memory> Holders<'_, M> {
 }
 
 impl<M: Memory> Session<M> {
-    /// The library keeps the books of the send area: what a hostile one writes there concerns its own
-    /// connections only.
+    /// Returns the fill of the send area, of which the library keeps the accounts: what a hostile one writes
+    /// there concerns its own connections only.
     fn send_fill(&self) -> Fill {
         let all = self.layout.send_bytes;
         Fill { used: self.layout.send_pool.used_bytes(&self.arena).min(all), all }
@@ -452,18 +454,18 @@ impl<M: Memory> Session<M> {
 }
 
 impl Entry {
-    /// The send buffer gets small, unless the application has set its size. Returns whether it was larger.
+    /// Makes the send buffer small, unless the application has set its size. Returns whether it was larger.
     pub(crate) fn limit_send_buffer(&mut self) -> bool {
         let is_large = self.send_limit > SMALL_BUFFER && !self.flags.has(Flags::FIXED_SEND);
         if is_large {
             self.send_limit = SMALL_BUFFER;
-            // Who has found room before may find none now, and waits to be told.
+            // A program that has found room before may find none now, and waits to be told.
             self.flags.set(Flags::LIMIT.with(Flags::WANTS_ROOM));
         }
         is_large
     }
 
-    /// The window gets small, once what it has promised is used up.
+    /// Makes the window small, once what it has promised is used up. Returns whether it was larger.
     fn limit_receive_buffer(&mut self) -> bool {
         let is_large = self.receive_capacity > SMALL_BUFFER && !self.flags.has(Flags::FIXED_RECEIVE);
         if is_large {
@@ -478,27 +480,27 @@ fn size(rings: &Rings) -> u64 {
     [rings.current(), rings.old()].into_iter().flatten().map(|ring| ring.size() as u64).sum()
 }
 
-/// How often memory is looked at.
+/// The interval in which memory is examined.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// And how often at most, however many segments find no room.
+/// The shortest time between two looks, however many segments find no room.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Buffers while memory is short.
+/// The size of buffers while memory is short, in octets.
 const SMALL_BUFFER: u32 = 16 << 10;
-/// An area may be full for so long before somebody has to go.
+/// The time that an area may be full before a connection is reset.
 const SHED_AFTER: Duration = Duration::from_secs(10);
-/// The memory of all may be used up for so long.
+/// The time that the memory of all may be used up before a connection is reset.
 const SHED_FROM_ALL_AFTER: Duration = Duration::from_secs(1);
-/// This part of what is held goes then, if as much stands still.
+/// The part of what is held that is reset then, if as much makes no progress.
 const SHED_PART: u64 = 4;
-/// A session is modest that holds less than this part of all, or less than so many octets.
+/// A session is modest if it holds less than this part of all, or less than this number of octets.
 const MODEST_PART: u64 = 16;
 const MODEST: u64 = 64 << 10;
-/// So many connections of modest sessions may begin between two looks: with small buffers they take half a
-/// megabyte.
+/// The number of connections of modest sessions that may begin between two looks: with small buffers they
+/// take half a megabyte.
 const BEGINNERS_MAX: u32 = 32;
-/// So many of those who listen at an address are looked at.
+/// The number of sessions with a listener that are examined.
 const HOLDERS_LOOKED_AT: usize = 16;
-/// Who has got on by this part of what it holds stays.
+/// A connection that has made progress by this part of what it holds stays.
 const PROGRESS_SHARE: u64 = 16;
 
 #[cfg(test)]

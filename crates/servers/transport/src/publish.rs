@@ -1,4 +1,4 @@
-//! What does the application get to see of a connection, and when does a connection end?
+//! Publishes the state of connections to their applications, and ends connections that are over.
 
 use atoll_base::{FourTuple, Instant};
 use atoll_connmgr::ConnectionId;
@@ -17,7 +17,8 @@ use crate::time_wait;
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
-    /// After a connection has sent what it had: publish, end it if it is over, arm its timer.
+    /// Updates a connection after it has sent what it had: publishes it, ends it if it is over, and arms its
+    /// timer.
     pub(crate) fn settle(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         match entry.connection.state() {
@@ -74,7 +75,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The connection is over (closed, reset, timed out, or remembered in TIME-WAIT).
+    /// Ends a connection that is over (closed, reset, timed out, or remembered in TIME-WAIT).
     fn finish(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         self.handshakes.end_early(index, entry);
@@ -86,7 +87,7 @@ impl<M: Memory> Transport<M> {
                 remove(index, &mut self.connections, &mut self.handshakes, &mut self.durability);
                 return;
             }
-            // Claimed just before: the application's to see failing.
+            // It was claimed just before: the application sees it fail.
         }
         let Some(entry) = self.connections.get_mut(index) else { return };
         match entry.stage {
@@ -119,8 +120,8 @@ impl<M: Memory> Transport<M> {
 }
 
 impl Entry {
-    /// Brings the slot up to date and sends the event that says so. `lease`: of the acceptor, while the
-    /// connection is offered. Returns whether the connection has something to send now.
+    /// Updates the slot and sends the event about it. `lease` is that of the acceptor, while the connection
+    /// is offered. Returns whether the connection has something to send now.
     #[inline]
     fn publish<M: Memory>(
         &mut self,
@@ -142,8 +143,8 @@ impl Entry {
         let tail = self.connection.receive_nxt();
         self.view.publish_tail(&slot, tail);
         if self.unsent_low != 0 && self.send_limit_now() < slot.send_limit() {
-            // Before what is acknowledged: who sees the one and not yet the other is to find less room, not
-            // more.
+            // This comes before the acknowledged position: a program that sees the one and not yet the other
+            // must find less room, not more.
             slot.set_send_limit(self.send_limit_now());
         }
         self.publish_acked(&slot, send_limit_max);
@@ -175,18 +176,19 @@ impl Entry {
                 local,
                 remote,
             };
-            // Who claims it sees what is published already; there is no need for a second event.
+            // An application that claims it sees what is published already; there is no need for a second
+            // event.
             session.push(stats, &event, None);
         } else if !ready.is_empty() {
             let event = Event::Ready { slot: place.slot, generation: place.generation, ready };
-            // Whoever has claimed but not yet chosen a bell may sleep on any.
+            // An application that has claimed it but not yet chosen a bell may sleep on any.
             session.push(stats, &event, if lease.is_some() { None } else { Some(bell) });
         }
         again
     }
 
-    /// Tells what the peer has acknowledged; says OUT once if the application may be waiting for room: as on
-    /// Linux, when a third of the buffer is free. And lets the buffer grow.
+    /// Publishes what the peer has acknowledged, and reports OUT once if the application may be waiting for
+    /// room: as on Linux, when a third of the buffer is free. It also lets the buffer grow.
     #[inline]
     fn publish_acked<M: Memory>(&mut self, slot: &Slot<'_, M>, send_limit_max: u32) {
         let acked = self.connection.send_una();
@@ -199,8 +201,8 @@ impl Entry {
         if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) && !self.is_unsent_full() {
             self.flags.clear(Flags::WANTS_ROOM);
             self.view.tell(Ready::OUT);
-            // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not
-            // its windows.
+            // Nearly all of a full buffer is in flight: the buffer limits the connection, and not its
+            // windows.
             let unsent = tail - self.connection.send_nxt();
             if unsent * 8 <= u64::from(self.send_limit)
                 && !self.flags.has(Flags::FIXED_SEND)
@@ -213,7 +215,8 @@ impl Entry {
         slot.set_acknowledged(acked);
     }
 
-    /// Asks the application to report when it has read enough for the window to open again.
+    /// Asks the application to report when it has read enough for the window to open again. Returns whether
+    /// it has read as much already.
     #[inline]
     fn publish_mark<M: Memory>(&mut self, now: Instant, arena: &M, slot: &Slot<'_, M>) -> bool {
         let mark = self.view.publish_mark(slot, self.connection.receive_read_mark());

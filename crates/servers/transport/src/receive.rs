@@ -1,4 +1,4 @@
-//! Where does received text go? Into the session's arena at its stream offset, in whatever order it arrives.
+//! Stores received text in the session's arena at its stream offset, in whatever order it arrives.
 
 use atoll_base::Instant;
 use atoll_ipc::Memory;
@@ -6,16 +6,16 @@ use atoll_ipc::Memory;
 use crate::entry::{Entry, Flags};
 use crate::session::Session;
 
-/// Text kept for a connection that has no acceptor: a request usually fits.
+/// The octets of text that are kept for a connection without acceptor: a request usually fits.
 pub(crate) const PARKED_MAX: usize = 4096;
-/// A window grows to this part of the receive area at most.
+/// The largest part of the receive area that a window grows to.
 const AREA_SHARE: usize = 16;
-/// By how much a receive buffer grows at a time: as much as Linux's, which takes twice what arrives in a
-/// round trip that doubles.
+/// The factor by which a receive buffer grows at a time. It is that of Linux, which takes twice what arrives
+/// in a round trip that doubles.
 const GROWTH: u32 = 4;
 
 impl Entry {
-    /// Makes room in the arena for `[offset, end)` and returns up to where there is some.
+    /// Makes room in the arena for `[offset, end)`, and returns the offset up to which there is some.
     #[inline]
     pub(crate) fn reserve<M: Memory>(&mut self, now: Instant, session: &Session<M>, offset: u64, end: u64) -> u64 {
         let head = self.connection.receive_head();
@@ -28,7 +28,8 @@ impl Entry {
         self.reserve_more(now, session, end)
     }
 
-    /// The rings are full, as far as we know: ask what the application has read, and allocate.
+    /// Allocates more rings. As far as is known they are full, so this reads first what the application has
+    /// read.
     fn reserve_more<M: Memory>(&mut self, now: Instant, session: &Session<M>, end: u64) -> u64 {
         let nxt = self.connection.receive_nxt();
         let published = self.view.tail();
@@ -36,7 +37,7 @@ impl Entry {
             .place
             .filter(|_| self.stage.is_open())
             .and_then(|place| session.slot(place.slot))
-            // A head beyond what was published is a lie, which the next kick will punish.
+            // A head beyond what was published is false, which the next kick will punish.
             .map_or(0, |slot| slot.receive_head())
             .min(published)
             .max(self.connection.receive_head());
@@ -75,20 +76,20 @@ impl Entry {
 impl Entry {
     /// Lets the receive buffer grow while the application keeps up: after each half of a buffer received, as
     /// soon as it has read most of what there is. A sender in slow start doubles its flight every round trip,
-    /// and the window has to be ahead of it. `area`: octets of the receive area, of which one connection
-    /// shall not claim too much.
+    /// and the window has to be ahead of it. `area` is the size of the receive area in octets, of which one
+    /// connection must not claim too much.
     pub(crate) fn tune(&mut self, capacity_max: u32, area: usize) {
         let capacity_max = capacity_max.min(u32::try_from(area / AREA_SHARE).unwrap_or(u32::MAX));
         let nxt = self.connection.receive_nxt();
         let capacity = u64::from(self.receive_capacity);
         let fixed = self.flags.has(Flags::FIXED_RECEIVE);
-        // While two rings are in use there is no place for what a larger window would promise.
+        // While two rings are in use there is no room for what a larger window would promise.
         if nxt - self.tuned_at < capacity / 2 || fixed || self.receive.old().is_some() {
             return;
         }
         // Over a long path a whole window comes as one burst, of which little may have been read when its end
-        // arrives. That says nothing about the reader: it is looked at again when more has been read, not
-        // after another buffer.
+        // arrives. That says nothing about the reader: the next look is when more has been read, not after
+        // another buffer.
         if (nxt - self.connection.receive_head()) * 2 > capacity {
             return;
         }

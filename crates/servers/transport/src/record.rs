@@ -1,4 +1,4 @@
-//! How does a connection become a record of the ledger, and a record a connection again?
+//! Converts a connection to a record of the ledger, and a record to a connection.
 
 use core::num::NonZeroU64;
 
@@ -10,7 +10,7 @@ use atoll_tcp::{Algorithm, Connection, EcnMode, Record, Settings, State};
 use crate::entry::{Entry, Flags, Stage};
 use crate::keep::Keep;
 
-// Bits of a record's flags. What an entry has as flags keeps its bits.
+// These are bits of a record's flags. Those that are flags of an entry keep their bits.
 const ENTRY_FLAGS: u16 =
     Flags::FIXED_SEND.bits() | Flags::FIXED_RECEIVE.bits() | Flags::INTERNAL.bits() | Flags::FAST_OPEN.bits();
 const NODELAY: u32 = 1 << 16;
@@ -22,12 +22,12 @@ const WINDOW_SCALING: u32 = 1 << 21;
 const PASSIVE: u32 = 1 << 22;
 pub(crate) const ORPHAN: u32 = 1 << 23;
 const KEEP_ALIVE: u32 = 1 << 24;
-/// It waits for text (TCP_DEFER_ACCEPT).
+/// The connection waits for text (TCP_DEFER_ACCEPT).
 const DEFERRED: u32 = 1 << 25;
 const ECN_SHIFT: u32 = 26;
 
-/// What decides whether a record has to be written anew, besides flags that say so: state, stage, and whether
-/// there is a slot. Never 0.
+/// Returns what decides whether a record has to be rewritten, besides the flags for that: state, stage, and
+/// whether there is a slot. It is never 0.
 pub(crate) fn summary(entry: &Entry) -> u8 {
     let state = entry.connection.state() as u8;
     let stage = match entry.stage {
@@ -43,7 +43,8 @@ pub(crate) fn summary(entry: &Entry) -> u8 {
 }
 
 // structure: of_entry: a line for each field of the record
-/// The record of a connection. `place`: its slot, while there is one; `text`: the chain with what is parked.
+/// Returns the record of a connection. `place` is its slot, while there is one, and `text` the chain with its
+/// parked text.
 pub(crate) fn of_entry(
     entry: &Entry,
     tuple: FourTuple,
@@ -117,13 +118,13 @@ pub(crate) fn of_entry(
         text,
         text_len,
         crashes,
-        // Of a connection that nobody has, it is nowhere that lasts.
+        // For a connection without an application it is stored nowhere that lasts.
         beyond: if place.is_some() { record.beyond } else { Default::default() },
     }
 }
 
-/// The connection of a record, of which the application has read up to `head`; `None`: the record contradicts
-/// itself.
+/// Returns the connection of a record, of which the application has read up to `head`; `None` if the record
+/// contradicts itself.
 pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, head: u64) -> Option<Connection> {
     let has = |bit: u32| record.flags & bit != 0;
     let settings = Settings {
@@ -178,12 +179,12 @@ pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, he
     Connection::resume(now, &facts, head)
 }
 
-/// The state, by its place among all; `None`: there is no such one.
+/// Returns the state, by its place among all; `None` if there is no such one.
 pub(crate) fn state(record: &ConnectionRecord) -> Option<State> {
     State::ALL.get(usize::from(record.state)).copied()
 }
 
-/// What the options about keep-alive were.
+/// Returns the options about keep-alive.
 pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
     Keep {
         on: record.flags & KEEP_ALIVE != 0,
@@ -193,7 +194,7 @@ pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
     }
 }
 
-/// Gives an entry what the record says besides its TCB.
+/// Gives an entry what the record contains besides its TCB.
 pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
     entry.keep = keep(record);
     entry.flags.set(Flags::from_bits(record.flags as u16 & ENTRY_FLAGS));
@@ -206,7 +207,7 @@ pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
     entry.tuned_at = u64::try_from(record.progress.received).unwrap_or(0);
 }
 
-/// Whether the connection waits for text (TCP_DEFER_ACCEPT).
+/// Returns whether the connection waits for text (TCP_DEFER_ACCEPT).
 pub(crate) fn is_deferred(record: &ConnectionRecord) -> bool {
     record.flags & DEFERRED != 0
 }

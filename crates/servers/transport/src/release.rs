@@ -1,4 +1,4 @@
-//! How is given back what a connection holds? Its slot and buffer, its place in the tables, its record.
+//! Gives back what a connection holds: its slot and buffer, its place in the tables, and its record.
 
 use atoll_connmgr::{ConnMgr, ConnectionId};
 use atoll_ipc::{Event, Memory};
@@ -10,7 +10,7 @@ use crate::entry::Stage;
 use crate::handshakes::Handshakes;
 use crate::stats::Stats;
 
-/// Forgets a connection. Its slot must have been given back.
+/// Removes a connection. Its slot must have been given back.
 pub(crate) fn remove<M: Memory>(
     index: u32,
     connections: &mut Connections,
@@ -26,7 +26,7 @@ pub(crate) fn remove<M: Memory>(
     durability.forget_connection(index);
 }
 
-/// Forgets a connection that no application has, and tells the CM that it is gone.
+/// Removes a connection that no application has, and tells the CM that it is gone.
 pub(crate) fn drop_unclaimed<M: Memory>(
     index: u32,
     cm: &mut ConnMgr,
@@ -45,7 +45,7 @@ pub(crate) fn drop_unclaimed<M: Memory>(
     remove(index, connections, handshakes, durability);
 }
 
-/// Returns receive buffer and slot; the application may use the slot's number again.
+/// Gives back receive buffer and slot; the application may use the slot's number again.
 pub(crate) fn give_back_slot<M: Memory>(
     index: u32,
     connections: &mut Connections,

@@ -1,5 +1,5 @@
-//! What becomes of connections that nobody has accepted, when their listener is gone? They are reset, so many
-//! in a round: there may be thousands.
+//! Resets connections that no application has accepted when their listener is gone. Their number in one round
+//! is limited, because there may be thousands.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -10,21 +10,21 @@ use crate::connections::Connections;
 use crate::entry::Entry;
 use crate::names::Name;
 
-/// Connections that are reset in one round.
+/// The number of connections that are reset in one round.
 pub(crate) const RESETS: u32 = 128;
 
-/// Which are to be reset.
+/// The connections that are to be reset.
 #[derive(Debug, Default)]
 pub(crate) struct Resets {
-    /// Those that the CM has given back.
+    /// The connections that the CM has given back.
     connections: VecDeque<(u32, Name)>,
-    /// Ports at which nobody listens any more, and the place from which on connections that wait for text
-    /// there (TCP_DEFER_ACCEPT) are looked at. They would wait for hours, perhaps, and the CM knows no single
-    /// one of them.
+    /// The ports at which no socket listens any more, and the place from which connections that wait for text
+    /// there (TCP_DEFER_ACCEPT) are still to be examined. They might wait for hours, and the CM does not know
+    /// them.
     ports: VecDeque<(u16, u32)>,
     /// Since when some could have been reset.
     since: Instant,
-    /// How many have been in this round.
+    /// The number of resets in this round.
     done: u32,
 }
 
@@ -33,27 +33,27 @@ impl Resets {
         self.connections.is_empty() && self.ports.is_empty()
     }
 
-    /// Since when some are to be reset, if there are any.
+    /// Returns since when some are to be reset, if there are any.
     pub(crate) fn since(&self) -> Option<Instant> {
         (!self.is_empty()).then_some(self.since)
     }
 
-    /// This one is.
+    /// Adds a connection.
     pub(crate) fn add(&mut self, index: u32, name: Name) {
         self.connections.push_back((index, name));
     }
 
-    /// And those that wait for text for a listener at this port that is gone.
+    /// Adds the connections that wait for text for a listener at this port that is gone.
     pub(crate) fn add_deferred(&mut self, port: u16) {
         self.ports.push_back((port, 0));
     }
 
-    /// A round is over.
+    /// Ends the round.
     pub(crate) const fn conclude(&mut self) {
         self.done = 0;
     }
 
-    /// Resets some of them, if there are any. `deferred`: connections that wait for text, by port.
+    /// Resets some of them, if there are any. `deferred` are the connections that wait for text, by port.
     pub(crate) fn go_on(
         &mut self,
         now: Instant,
@@ -64,7 +64,7 @@ impl Resets {
         while self.done < RESETS
             && let Some((index, name)) = self.connections.pop_front()
         {
-            // Others may have its place.
+            // Another connection may have its place.
             let is_it = |entry: &Entry| entry.name == name && entry.stage.listener().is_some();
             if connections.get(index).is_some_and(is_it) {
                 self.reset(index, connections);
@@ -79,7 +79,7 @@ impl Resets {
             };
             self.ports[0].1 = index + 1;
             let listener = connections.get(index).and_then(|entry| entry.stage.listener());
-            // Somebody may listen anew.
+            // A new socket may listen there.
             if listener.is_some_and(|listener| cm.is_listening(listener)) {
                 self.done += 1;
             } else {

@@ -1,4 +1,4 @@
-//! When does a connection go on that was postponed? The table above says: `postponed.rs`.
+//! Continues connections that were postponed, by the table in `postponed.rs`.
 
 use alloc::vec::Vec;
 
@@ -12,17 +12,17 @@ use crate::aftermath::Loss;
 use crate::session::Occupant;
 use crate::transport::Transport;
 
-/// So many connections before it is needed, memory of one is asked for.
+/// How many connections ahead the slot of one is prefetched.
 const AHEAD: usize = 8;
 
 impl<M: Memory> Transport<M> {
-    /// When some more of them are to go on.
+    /// Returns when more of them are to be continued.
     pub(crate) fn adopts_at(&self) -> Option<Instant> {
         let looks_at = self.aftermath.is_looking().then_some(Instant::ZERO);
         self.connections.postponed().map(|postponed| postponed.due()).into_iter().chain(looks_at).min()
     }
 
-    /// Something is there for the connection of this name.
+    /// Continues the connection of this name, because something has arrived for it.
     #[inline]
     pub(crate) fn adopt_named(&mut self, now: Instant, tuple: &FourTuple) {
         if let Some(at) = self.connections.find_postponed_tuple(tuple) {
@@ -30,7 +30,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Something is there for whoever occupies the slot.
+    /// Continues the connection that occupies the slot, because something has arrived for it.
     fn adopt_at(&mut self, now: Instant, session: u32, slot: SlotId, generation: u32) {
         if let Some(postponed) = self.connections.postponed()
             && let Occupant::Connection(index) = self.applications.occupant(session, slot, generation)
@@ -40,7 +40,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// What a command is about goes on before it is carried out.
+    /// Continues the connection that a command is about, before the command is carried out.
     pub(crate) fn adopt_for(&mut self, now: Instant, session: u32, command: &Command) {
         match *command {
             Command::Kick { slot, generation }
@@ -52,7 +52,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// There is time for some of them.
+    /// Continues some of them, because there is time.
     pub(crate) fn adopt_some(&mut self, now: Instant) {
         let (count, every) = (self.config.adopt_batch.max(1), self.config.adopt_every);
         let Some(postponed) = self.connections.postponed_mut() else { return };
@@ -61,14 +61,14 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// All of them are needed.
+    /// Continues all of them, because they are needed.
     pub fn adopt_rest(&mut self, now: Instant) {
         if self.connections.postponed().is_some() {
             self.adopt_waiting(now, 0, usize::MAX);
         }
     }
 
-    /// Resets every connection: the stack is going down. Flush afterwards.
+    /// Resets every connection, because the stack is going down. The caller flushes afterwards.
     pub fn abort_all(&mut self, now: Instant) {
         self.adopt_rest(now);
         let all: Vec<u32> = self.connections.iter().map(|(index, _)| index).collect();
@@ -80,7 +80,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Those among `count` of them, from `first` on, that still wait go on.
+    /// Continues those among `count` connections, from `first` on, that still wait.
     fn adopt_waiting(&mut self, now: Instant, first: usize, count: usize) {
         let Some(mut records) = self.durability.take_records() else { return };
         let Some(mut postponed) = self.connections.take_postponed() else {
@@ -99,7 +99,7 @@ impl<M: Memory> Transport<M> {
             }
             let Some(waiting) = postponed.take(at) else { continue };
             let (index, slot) = (waiting.index, waiting.slot);
-            // Who dies of it is not to die of it for ever.
+            // A server that dies of it must not die of it for ever.
             records.ledger().mark(Work::Adoption(index));
             if let Some(session) = self.applications.get_mut(waiting.session) {
                 session.leave(slot);
@@ -124,7 +124,7 @@ impl<M: Memory> Transport<M> {
         self.connections.put_back_postponed(postponed);
         self.tell_adoption(adoption);
         self.go_on(now, concerned);
-        // What needed them goes on.
+        // The work that needed them goes on.
         self.durability.mark(before);
     }
 }

@@ -1,13 +1,13 @@
-//! How are the rings of a socket buffer kept in few octets? [`Extents`] with two marks instead of two
-//! options: 32 octets, not 48.
+//! Keeps the rings of a socket buffer in few octets: [`Extents`] with two marks instead of two options takes
+//! 32 octets, not 48.
 
 use atoll_ipc::buffer::{Extent, Extents, Pieces};
 use atoll_ipc::pool::Blocks;
 
-/// The rings of one direction of one connection. Same meaning as [`Extents`], whose methods these are.
+/// The rings of one direction of one connection. They mean the same as [`Extents`], whose methods these are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
-    /// `log2` 0: there is none.
+    /// The ring that is filled; there is none if `log2` is 0.
     current: Extent,
     old: Extent,
 }

@@ -1,14 +1,16 @@
-//! What happens in a round, and in which order?
+//! The steps of a round, in their order.
 //!
 //! ```text
 //!   handle_frame*    frames of this round     ---> connections, datagrams, handshakes
-//!   handle_commands  what applications ask    ---> a share for each session; then a slice of cleaning up after those that have ended
-//!   handle_timers    what is due              ---> adoption goes on, TIME-WAIT, timers of connections, resets, memory
+//!   handle_commands  what applications ask    ---> a share for each session; then a slice of cleaning up
+//!                                                  after processes that have ended
+//!   handle_timers    what is due              ---> adoption goes on, TIME-WAIT, timers of connections,
+//!                                                  resets, memory
 //!   flush            1  what links and neighbours held up tries again
-//!                    2  commit: what a successor has to know is written down before anybody else sees it
-//!                    3  segments and datagrams leave; slots are published, events pushed
+//!                    2  commit: what a successor has to know is written before it is shown to others
+//!                    3  segments and datagrams are sent; slots are published, events pushed
 //!                    4  conclude: the commands that led to all this are off their rings
-//!   take_bells       whoever sleeps is woken
+//!   take_bells       sleeping programs are woken
 //! ```
 
 use atoll_base::{Instant, SessionId};
@@ -26,12 +28,13 @@ use crate::session::{Occupant, Session};
 use crate::sink::FrameSink;
 use crate::transport::Transport;
 
-/// What all sessions together may take of one round, as a multiple of what one may.
+/// The budget of all sessions together in one round, as a multiple of that of one.
 pub const ALL_SHARES: u32 = 16;
 
 impl<M: Memory> Transport<M> {
-    /// A frame (from the Ethernet header on) of a flow of this replica. `offload`: from its vnet header.
-    /// `internal`: it came over the stack's link to itself. Never panics, whatever the bytes are.
+    /// Handles a frame, which starts at the Ethernet header, of a flow of this replica. `offload` is from its
+    /// vnet header; `internal` says that it came over the stack's link to itself. Never panics, whatever the
+    /// bytes are.
     #[inline]
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
         self.handshakes.phases().frame_begins();
@@ -40,9 +43,9 @@ impl<M: Memory> Transport<M> {
         self.handshakes.phases().frame_ends();
     }
 
-    /// Takes commands of every session, for up to `budget` each and [`ALL_SHARES`] times that in all; what a
-    /// command takes is its [`cost`](crate::commands::cost). Who is first changes with each round, and who
-    /// got no turn is first in the next. Returns whether there were any.
+    /// Takes commands of every session, for up to `budget` each and [`ALL_SHARES`] times that in all; the
+    /// price of a command is its [`cost`](crate::commands::cost). The first session changes with each round,
+    /// and one that got no turn is first in the next. Returns whether there were any.
     pub fn handle_commands(&mut self, now: Instant, budget: u32) -> bool {
         self.durability.mark(Work::Nothing);
         let (mut left, mut any) = (budget.saturating_mul(ALL_SHARES), false);
@@ -63,7 +66,7 @@ impl<M: Memory> Transport<M> {
         any
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub fn handle_timers(&mut self, now: Instant) {
         self.adopt_some(now);
         if self.applications.endings().has_departures() {
@@ -97,8 +100,8 @@ impl<M: Memory> Transport<M> {
         self.durability.forgive(now, |deaths| deaths < SESSION_DEATHS_MAX);
     }
 
-    /// Sends what is due, publishes what has changed to the slots, and tells the applications. Once per
-    /// round; ring the bells afterwards.
+    /// Sends what is due, publishes what has changed to the slots, and tells the applications. Called once
+    /// per round; the caller rings the bells afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.load.begin_flush();
         self.applications.begin_flush();
@@ -126,7 +129,7 @@ impl<M: Memory> Transport<M> {
         self.conclude();
     }
 
-    /// Passes each bell to ring to `ring`: each names somebody who sleeps. After every flush.
+    /// Passes each bell to ring to `ring`; a program sleeps on each of them. Called after every flush.
     pub fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
         for session in self.applications.iter_mut() {
             let id = session.id;
@@ -134,8 +137,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The last flush is out: the commands that led to it need not be carried out again. Who dies from now on
-    /// was working on nothing.
+    /// Ends the last flush: the commands that led to it need not be carried out again. A server that dies
+    /// from now on was working on nothing.
     fn conclude(&mut self) {
         self.applications.publish_commands();
         self.applications.endings_mut().conclude();
@@ -164,28 +167,28 @@ impl<M: Memory> Transport<M> {
         due.into_iter().flatten().min()
     }
 
-    /// Whether a command is waiting that may be taken. Before sleeping the caller sets its sleep word,
-    /// fences, and asks this and [`Transport::has_work`].
+    /// Returns whether a command is waiting that may be taken. Before sleeping the caller sets its sleep
+    /// word, fences, and asks this and [`Transport::has_work`].
     pub fn has_commands(&self) -> bool {
         let may_be_taken = |session: &Session<M>| !session.pace.is_waiting() && session.has_command();
         !self.cm.is_crowded() && self.applications.iter().any(may_be_taken)
     }
 
-    /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it
-    /// is tried at every flush, and [`Transport::next_timeout`] sees to it that there is one.
+    /// Returns whether [`Transport::flush`] has something to do now. Frames that wait for a full link do not
+    /// count: they are tried at every flush, and [`Transport::next_timeout`] ensures that there is one.
     pub fn has_work(&self) -> bool {
         let is_dirty = self.connections.has_dirty() || self.datagrams.has_dirty() || self.egress.has_answers();
         is_dirty || self.is_adopting() || self.is_behind()
     }
 
-    /// Whether the round had no time for all that there was: the next one goes on with it.
+    /// Returns whether the round had no time for everything: the next one goes on with it.
     pub fn is_behind(&self) -> bool {
         let endings = self.applications.endings();
         let is_ending = self.handshakes.has_resets() || endings.len() > 0 || endings.has_departures();
         is_ending || self.applications.has_put_off() || self.connections.timers().is_behind() || self.cm.is_behind()
     }
 
-    /// Whether a peer waits to hear from us, or frames that are for many sockets have taken long: the caller
+    /// Returns whether a peer waits for an answer, or frames for many sockets have taken long: the caller
     /// should not take more frames before it flushes.
     pub fn is_flush_due(&self) -> bool {
         self.load.is_flush_due()
@@ -193,7 +196,7 @@ impl<M: Memory> Transport<M> {
 
     // ---- the steps ----
 
-    /// The timer of a connection has fired: perhaps too early, because timers are moved lazily.
+    /// Handles the timer of a connection. It may have fired too early, because timers are moved lazily.
     fn handle_timer(&mut self, now: Instant, index: u32) {
         self.durability.mark(Work::Timer(index));
         let Some(entry) = self.connections.get_mut(index) else { return };
@@ -219,7 +222,7 @@ impl<M: Memory> Transport<M> {
         self.connections.touch(index);
     }
 
-    /// What was put off goes on, of each session so much as may have a share.
+    /// Continues the sockets that were put off, of each session as many as may have a share.
     fn take_up(&mut self) {
         let (connections, datagrams) = (&mut self.connections, &mut self.datagrams);
         self.applications.take_up(|socket| match socket {
@@ -229,7 +232,7 @@ impl<M: Memory> Transport<M> {
         });
     }
 
-    /// Something was resolved, or has failed: those who waited for it try again.
+    /// Lets everything that waited for a neighbour try again, if one was resolved or has failed.
     fn requeue_resolved(&mut self) {
         if self.egress.requeue_resolved(&mut self.ip, &mut self.connections) {
             self.publish_network();

@@ -1,4 +1,4 @@
-//! What does a replica keep of one application? Its rings, its slots, and who occupies them.
+//! The state of one application in a replica: its rings, its slots, and their occupants.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) use memory::Books;
 
 /// One application process (with the children that inherited its sockets), as seen from this replica.
 ///
-/// Nothing here survives a crash: the next incarnation opens the session again.
+/// Its state does not survive a crash: the next incarnation opens the session again.
 #[derive(Debug)]
 pub(crate) struct Session<M: Memory> {
     pub(crate) id: SessionId,
@@ -42,27 +42,27 @@ pub(crate) struct Session<M: Memory> {
     events: Producer,
     epoch: Epoch,
     bells: Bells<M>,
-    /// Where receive buffers lie.
+    /// The memory of receive buffers.
     memory: ReceiveMemory,
     slots: Slots,
-    /// What it has shown of its rights.
+    /// The rights that it has shown.
     pub(crate) rights: Rights,
-    /// Memberships of its datagram sockets in groups.
+    /// The memberships of its datagram sockets in groups.
     pub(crate) groups: u32,
-    /// The application has ended; what is left is given up at this moment.
+    /// When what is left is given up, if the application has ended.
     pub(crate) gone: Option<Instant>,
     pub(crate) pressure: Pressure,
-    /// Processes of it have ended, and this is left to do.
+    /// What is left to clean up, if processes of it have ended.
     pub(crate) ending: Option<Ending>,
-    /// Sockets before this one were given up when its time was up.
+    /// The sockets before this one were given up when its time was up.
     pub(crate) expired: u32,
-    /// How fast it says what is paced.
+    /// The rate of its paced commands.
     pub(crate) pace: Pace,
     /// What it may still send in this flush.
     pub(crate) share: Share,
-    /// Those of its sockets that wait for the next share.
+    /// Its sockets that wait for the next share.
     pub(crate) later: VecDeque<Occupant>,
-    /// Servers have died of it: its commands are not taken.
+    /// Whether servers have died of it, so that its commands are not taken.
     is_cut_off: bool,
 }
 
@@ -73,20 +73,21 @@ pub(crate) struct Share {
     taken: u32,
 }
 
-/// In units of about half a microsecond: a frame is one, and one more for each 4 KiB of its text. A fast
-/// connection gets as far with it as its window.
+/// The share of a session in units of about half a microsecond: a frame is one, and one more for each 4 KiB
+/// of its text. It is as much as the window of a fast connection.
 const SHARE: u32 = 1024;
-/// Sockets that go on in one flush because they had no share of the last: each takes something of it.
+/// The most sockets that go on in one flush because they had no share of the last: each takes something of
+/// it.
 pub(crate) const LATER_MAX: usize = 256;
 
 impl Share {
-    /// Whether there is something left in this flush.
+    /// Returns whether something of the share is left in this flush.
     #[inline]
     pub(crate) fn is_left(&self, flush: u32) -> bool {
         self.flush != flush || self.taken < SHARE
     }
 
-    /// A frame with so many octets of text was sent.
+    /// Takes the cost of a frame with so many octets of text from the share.
     #[inline]
     pub(crate) fn take(&mut self, flush: u32, octets: usize) {
         let before = if self.flush == flush { self.taken } else { 0 };
@@ -94,19 +95,19 @@ impl Share {
     }
 }
 
-/// Who uses a slot: an index into the table of connections or of datagram sockets.
+/// The occupant of a slot: an index into the table of connections or of datagram sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Occupant {
     #[default]
     Nobody,
     Connection(u32),
     Datagram(u32),
-    /// A connection that has not survived a predecessor: nothing is left but the application's socket, which
-    /// it has to close.
+    /// A connection that has not survived a predecessor: only the application's socket is left, which it has
+    /// to close.
     Lost,
 }
 
-/// Where a socket has its slot: which session (by its place in the table), slot and generation.
+/// The place of a socket's slot: the session (by its place in the table), slot and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) session: u32,
@@ -115,7 +116,8 @@ pub(crate) struct Place {
 }
 
 impl<M: Memory> Session<M> {
-    /// Goes on where the last incarnation stopped, and says who is there now.
+    /// Creates a session, which continues where the last incarnation stopped, and announces this one in the
+    /// arena.
     pub(crate) fn new(
         (id, user): (SessionId, User),
         layout: ArenaLayout,
@@ -151,36 +153,36 @@ impl<M: Memory> Session<M> {
         }
     }
 
-    /// All occupants are known: the application looks at everything.
+    /// Makes the application examine everything, once all occupants are known.
     pub(crate) fn rebuild(&mut self) {
         let word = self.arena.load32(OVERFLOW).wrapping_add(1);
         self.arena.store32_release(OVERFLOW, word);
         self.bells.note(None);
     }
 
-    /// The slot, `None` out of range.
+    /// Returns a slot; `None` if it is out of range.
     #[inline]
     pub(crate) fn slot(&self, slot: SlotId) -> Option<Slot<'_, M>> {
         Slot::new(&self.arena, &self.layout, slot)
     }
 
-    /// The next command; `Err` if what the application wrote is none.
+    /// Returns the next command; `Err` if what the application wrote is none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Result<Command, atoll_ipc::event::BadMessage>> {
         if self.is_cut_off {
             return None;
         }
-        // An application has one life, so its epoch says nothing.
+        // An application has one life, so its epoch is not needed.
         self.commands.pop(&self.arena).map(|(_, payload)| Command::decode(&payload))
     }
 
-    /// What [`Session::pop`] has just returned could not be carried out yet: it is next, now and for a
-    /// successor.
+    /// Puts back the command that [`Session::pop`] has just returned: it could not be carried out yet, and is
+    /// the next one, now and for a successor.
     pub(crate) fn put_back(&mut self) {
         self.commands.put_back();
     }
 
-    /// A command was carried out, or none was there: of a session that ends so many were to be.
+    /// Notes that a command was carried out, or that there was none, for a session that ends.
     pub(crate) fn note_taken(&mut self, any: bool) {
         if let Some(ending) = &mut self.ending {
             ending.note_taken(any);
@@ -192,24 +194,25 @@ impl<M: Memory> Session<M> {
         self.hears() && self.commands.is_ready(&self.arena)
     }
 
-    /// Whether its commands wait because of what it has said before. Those of one that ends do not: it says
-    /// nothing more.
+    /// Returns whether its commands wait because of earlier ones. Those of a session that ends do not wait:
+    /// it sends nothing more.
     pub(crate) fn is_paced(&mut self, now: Instant) -> bool {
         self.ending.is_none() && self.pace.waits(now)
     }
 
-    /// Nobody listens to it any more, and it can see so.
+    /// Cuts the session off: its commands are not read any more, which it can see.
     pub(crate) fn cut_off(&mut self) {
         self.is_cut_off = true;
         self.arena.store32_release(CUT_OFF, 1);
     }
 
-    /// Whether nobody listens to it any more.
+    /// Returns whether the session is cut off.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.is_cut_off
     }
 
-    /// Whether its commands are carried out: as long as it is there, and those that it had sent before.
+    /// Returns whether its commands are carried out: while the session exists, and afterwards those that it
+    /// had sent before.
     #[inline]
     pub(crate) fn hears(&self) -> bool {
         let is_there = self.gone.is_none() || self.ending.as_ref().is_some_and(Ending::has_commands);
@@ -221,10 +224,10 @@ impl<M: Memory> Session<M> {
         self.commands.publish(&self.arena);
     }
 
-    /// Sends an event, and remembers to ring `bell` (`None`: every bell that somebody sleeps on).
+    /// Sends an event, and remembers to ring `bell` (`None` means every bell on which a thread sleeps).
     #[inline]
     pub(crate) fn push(&mut self, stats: &mut Stats, event: &Event, bell: Option<u32>) {
-        // The programs of one that is cut off are there, and hear that their sockets fail.
+        // The programs of a session that is cut off still run, and are told that their sockets fail.
         if self.gone.is_some() && !self.is_cut_off {
             return;
         }
@@ -237,109 +240,112 @@ impl<M: Memory> Session<M> {
         self.bells.note(bell);
     }
 
-    /// Which of the bells of this flush have to be rung now. Each is rung once per sleep.
+    /// Passes the bells of this flush that have to be rung now to `ring`. Each is rung once per sleep.
     pub(crate) fn take_bells(&mut self, ring: impl FnMut(u32)) {
         self.bells.take(&self.arena, ring);
     }
 
     // ---- memory ----
 
-    /// Returns where receive buffers lie.
+    /// Returns the memory of receive buffers.
     #[inline]
     pub(crate) const fn memory(&self) -> &ReceiveMemory {
         &self.memory
     }
 
-    /// Gives memory back that lies in free pieces of the receive area. The smallest are used again soon.
+    /// Gives the memory of free pieces of the receive area back. The smallest are kept, because they are used
+    /// again soon.
     pub(crate) fn discard_free(&self) {
         self.memory.discard_free(|at, len| self.arena.discard(self.layout.receive_area + at, len));
     }
 
     // ---- slots ----
 
-    /// How many sockets use the arena.
+    /// Returns how many sockets use the arena.
     pub(crate) const fn sockets(&self) -> u32 {
         self.slots.sockets()
     }
 
-    /// How many of them are datagram sockets.
+    /// Returns how many of them are datagram sockets.
     pub(crate) const fn datagram_sockets(&self) -> u32 {
         self.slots.datagram_sockets()
     }
 
-    /// The occupant of a slot, in whichever half, goes on with it. `false`: it has another one.
+    /// Lets an occupant keep its slot, in either half. Returns `false` if the slot has another occupant.
     pub(crate) fn occupy_again(&mut self, slot: SlotId, generation: u32, occupant: Occupant) -> bool {
         self.slots.occupy_again(&self.arena, slot, generation, occupant)
     }
 
-    /// The slot, which was kept for its occupant, is nobody's until that comes or [`Session::settle`] is
-    /// called. `false`: it was nobody's.
+    /// Leaves a slot that was kept for its occupant without one, until that comes or [`Session::settle`] is
+    /// called. Returns `false` if the slot had none.
     pub(crate) fn leave(&mut self, slot: SlotId) -> bool {
         self.slots.leave(slot)
     }
 
-    /// If nobody has come, the slot is free.
+    /// Frees the slot if no occupant has come.
     pub(crate) fn settle(&mut self, slot: SlotId) {
         self.slots.settle(&self.arena, slot);
     }
 
-    /// So many of the replica's slots have been looked at.
+    /// Returns how many of the replica's slots have been examined.
     #[cfg(test)]
     pub(crate) fn seen_slots(&self) -> u32 {
         self.slots.seen()
     }
 
-    /// Who occupies the slot in this generation.
+    /// Returns the occupant of the slot in this generation.
     #[inline]
     pub(crate) fn occupant(&self, slot: SlotId, generation: u32) -> Occupant {
         self.slots.occupant(slot, generation)
     }
 
-    /// Whether the slot exists and nobody occupies it, in any generation.
+    /// Returns whether the slot exists and has no occupant, in any generation.
     pub(crate) fn is_vacant(&self, slot: SlotId) -> bool {
         self.slots.is_vacant(slot)
     }
 
-    /// Whether an offer in this slot may have had this generation once.
+    /// Returns whether an offer in this slot may have had this generation once.
     pub(crate) fn was_offered(&self, slot: SlotId, generation: u32) -> bool {
         self.slots.was_offered(&self.arena, slot, generation)
     }
 
-    /// Every occupied slot, in order.
+    /// Returns every occupied slot, in order.
     pub(crate) fn occupants(&self) -> Vec<(SlotId, u32, Occupant)> {
         self.slots.occupants()
     }
 
-    /// The next occupied slot from the `cursor`th on, which counts the application's and then the replica's,
-    /// and where to go on; `None`: there is none among the next `max`. At the end the cursor stays.
+    /// Returns the next occupied slot from the `cursor`th on, which counts the application's and then the
+    /// replica's, or `None` if there is none among the next `max`; and the cursor to go on with. At the end
+    /// the cursor stays.
     pub(crate) fn occupied_from(&self, cursor: u32, max: u32) -> (u32, Option<(SlotId, u32, Occupant)>) {
         self.slots.occupied_from(cursor, max)
     }
 
-    /// The application has opened a socket in one of its own slots. `false`: it may not.
+    /// Occupies one of the application's own slots, in which it has opened a socket. Returns `false` if it
+    /// may not.
     pub(crate) fn occupy(&mut self, slot: SlotId, generation: u32, occupant: Occupant) -> bool {
         self.slots.occupy(slot, generation, occupant)
     }
 
-    /// Whether its user may have one more socket.
+    /// Returns whether its user may have one more socket.
     pub(crate) fn has_room_for_socket(&self) -> bool {
         self.slots.has_room_for_socket()
     }
 
-    /// Takes a slot for a connection to offer, under a new generation. `None`: all are in use, or the user
-    /// has as many sockets as he may have.
+    /// Takes a slot for a connection to offer, under a new generation. Returns `None` if all are in use, or
+    /// the user has as many sockets as allowed.
     pub(crate) fn allocate(&mut self, occupant: Occupant) -> Option<(SlotId, u32)> {
         self.slots.allocate(&self.arena, occupant)
     }
 
-    /// The slot is free again. `revoked`: an offer was taken back, which a record names, and whose claim may
-    /// still come: it is used again only after [`Session::reuse`].
+    /// Frees a slot. `revoked` says that an offer was taken back, which a record names, and whose claim may
+    /// still come: the slot is used again only after [`Session::reuse`].
     pub(crate) fn vacate(&mut self, slot: SlotId, revoked: bool) {
         self.slots.vacate(&self.arena, slot, revoked);
     }
 
-    /// The slot of an offer that was taken back may be another's: no record names it any more. By its
-    /// generation a successor knows whether its text is there.
+    /// Lets the slot of a revoked offer be used again, because no record names it any more. Its generation
+    /// tells a successor whether its text is there.
     pub(crate) fn reuse(&mut self, slot: SlotId) {
         self.slots.reuse(slot);
     }

@@ -1,50 +1,50 @@
-//! How does a frame leave? Headers from the stack of the caller, text straight from the arena it was written
-//! to.
+//! Sends frames: headers from the stack of the caller, and text straight from the arena in which it was
+//! written.
 
 use atoll_ipc::Memory;
 
 /// The text behind a frame's headers.
 #[derive(Clone, Copy, Debug)]
 pub enum TextRef<'a, M: Memory> {
-    /// There is none.
+    /// There is no text.
     None,
-    /// Bytes of this process.
+    /// The text is in memory of this process.
     Slice(&'a [u8]),
-    /// Up to four pieces of a session's arena, in order: absolute offset and length. Its application may be
-    /// writing to them: what is read may be torn, which only hurts the application.
+    /// The text is in up to four pieces of a session's arena, in order: absolute offset and length. Its
+    /// application may be writing to them: what is read may be torn, which only hurts the application.
     Pieces(&'a M, &'a [(usize, usize)]),
 }
 
-/// What is left for the link to do (virtio-net's words). A link that cannot do it in hardware does it in
-/// software.
+/// What is left for the link to do, in the terms of virtio-net. A link that cannot do it in hardware does it
+/// in software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The checksum field holds the sum of the pseudo header only.
+    /// Whether the checksum field holds the sum of the pseudo header only.
     pub needs_checksum: bool,
-    /// Offset of the transport header in the frame.
+    /// The offset of the transport header in the frame.
     pub csum_start: u16,
-    /// Offset of the checksum field in the transport header.
+    /// The offset of the checksum field in the transport header.
     pub csum_offset: u16,
-    /// The text is to be cut into segments of this size (TCP only).
+    /// The size of the segments into which the text is to be cut (TCP only).
     pub gso_size: Option<u16>,
 }
 
-/// Where frames go: implemented by the link server.
+/// The output for frames, which the link server implements.
 pub trait FrameSink<M: Memory> {
-    /// Sends a frame over the outside link. `headers`: from the Ethernet header on. `false`: the queue is
-    /// full, the same frame is offered again by a later flush.
+    /// Sends a frame over the outside link; `headers` starts at the Ethernet header. Returns `false` if the
+    /// queue is full; the frame is offered again by a later flush then.
     fn send(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
 
-    /// Sends a frame to the replica of this stack that owns its flow. Same answer.
+    /// Sends a frame to the replica of this stack that owns its flow. Returns `false` if the queue is full.
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
 
-    /// Octets of text that one frame of the outside link may carry (segmentation offload); less than a
-    /// segment: a segment.
+    /// Returns how many octets of text one frame of the outside link may carry (segmentation offload). If
+    /// that is less than a segment, a frame carries one segment.
     fn segment_max(&self) -> u32;
 }
 
 impl<M: Memory> TextRef<'_, M> {
-    /// Octets of text.
+    /// Returns the number of octets of text.
     pub fn len(&self) -> usize {
         match self {
             TextRef::None => 0,
@@ -53,12 +53,12 @@ impl<M: Memory> TextRef<'_, M> {
         }
     }
 
-    /// Whether there is no text.
+    /// Returns whether there is no text.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same text, for another frame.
+    /// Returns the same text, for another frame.
     pub(crate) fn again(&self) -> TextRef<'_, M> {
         match self {
             TextRef::None => TextRef::None,
@@ -83,7 +83,7 @@ impl<M: Memory> TextRef<'_, M> {
     }
 }
 
-/// The pieces of a buffer as [`TextRef::Pieces`] wants them: counted from the start of the arena.
+/// The pieces of a buffer for [`TextRef::Pieces`]: their offsets count from the start of the arena.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Absolute {
     parts: [(usize, usize); 4],

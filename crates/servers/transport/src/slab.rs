@@ -1,12 +1,12 @@
-//! Where do connections live? In chunks that never move: growing costs the same with 10 and with 100,000, and
-//! wastes at most one chunk (a vector that doubles would waste half of itself).
+//! A table in chunks that never move: growing costs the same with 10 and with 100,000 values, and wastes at
+//! most one chunk (a vector that doubles would waste half of itself).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// An empty one is made when it is needed.
+    /// The chunks; an empty one is filled when it is needed.
     chunks: Vec<Box<[Option<T>]>>,
     free: Vec<u32>,
     len: usize,
@@ -37,8 +37,8 @@ impl<T> Slab<T> {
         index
     }
 
-    /// Puts a value at a place of its own, of a slab that is being filled again. `false`: there is one
-    /// already. Afterwards [`Slab::restore_free`].
+    /// Puts a value at a place of its own, while a slab is filled again. Returns `false` if there is one
+    /// already. Call [`Slab::restore_free`] afterwards.
     pub(crate) fn put(&mut self, index: u32, value: T) -> bool {
         self.grow(index.saturating_add(1));
         let Some(place) = self.place_made(index).filter(|place| place.is_none()) else { return false };
@@ -47,8 +47,8 @@ impl<T> Slab<T> {
         true
     }
 
-    /// Every place without a value is free, but for those that are kept, which end before `end`:
-    /// [`Slab::put`] and [`Slab::free`] are for them.
+    /// Frees every place without a value, except those that are kept, which end before `end`, and are for
+    /// [`Slab::put`] and [`Slab::free`].
     pub(crate) fn restore_free(&mut self, end: u32, is_kept: impl Fn(u32) -> bool) {
         self.grow(end);
         // Cannot truncate: see above.
@@ -56,12 +56,12 @@ impl<T> Slab<T> {
         self.free = all.filter(|index| self.get(*index).is_none() && !is_kept(*index)).collect();
     }
 
-    /// A place that was kept, and has no value, is free.
+    /// Frees a place that was kept and has no value.
     pub(crate) fn free(&mut self, index: u32) {
         self.free.push(index);
     }
 
-    /// There are places up to this one.
+    /// Creates the places before `end`.
     fn grow(&mut self, end: u32) {
         while self.chunks.len() << CHUNK_BITS < end as usize {
             self.chunks.push(Box::default());
@@ -85,7 +85,7 @@ impl<T> Slab<T> {
         self.place(index)?.as_mut()
     }
 
-    /// Everything, in order of index.
+    /// Returns all values with their indices, in order of index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let chunks = (0..).step_by(CHUNK).zip(&self.chunks);
         chunks.flat_map(|(first, chunk)| {
@@ -93,7 +93,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// The same from this index on.
+    /// Returns all values from this index on with their indices, in order of index.
     pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &T)> {
         let skipped = (index >> CHUNK_BITS) as usize;
         let chunks = (0u32..).step_by(CHUNK).zip(&self.chunks).skip(skipped);

@@ -1,8 +1,8 @@
-//! What stays in force that an application has asked for? Ports, listeners, acceptors, datagram sockets,
-//! groups, and by what right it has them.
+//! Carries out requests that stay in force: ports, listeners, acceptors, datagram sockets, groups, and the
+//! rights to them.
 //!
-//! What no successor could know of is not done: each of these is kept as a request when it is granted, and
-//! dropped when it is undone.
+//! Each of these is kept as a request when it is granted, and dropped when it is undone. A request is not
+//! carried out if no successor could know of it.
 
 use atoll_base::{Endpoint, Instant, SessionId};
 use atoll_connmgr::{Bind, ConnMgr, Listen};
@@ -19,7 +19,7 @@ use crate::load::Load;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
-/// So many leases of a port are looked at in the time of a unit of [`crate::commands::cost`].
+/// The number of leases of a port that are examined in the time of a unit of [`crate::commands::cost`].
 const LEASES_LOOKED_AT: u32 = 8;
 
 impl<M: Memory> Transport<M> {
@@ -44,7 +44,7 @@ impl<M: Memory> Transport<M> {
         self.run_directives(now);
     }
 
-    /// A socket asks for a port.
+    /// Leases a port to a socket.
     fn bind(&mut self, (session, id): (u32, SessionId), command: Command) {
         let Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } = command else { return };
         charge_leases(&self.cm, &mut self.load, protocol, local.port);
@@ -66,7 +66,7 @@ impl<M: Memory> Transport<M> {
         self.applications.reply(&mut self.stats, session, &Event::BindReply { token, cause, port, voucher });
     }
 
-    /// A socket gives its port back.
+    /// Ends a socket's lease of a port.
     fn release(&mut self, id: SessionId, command: Command) {
         let Command::Release { lease } = command else { return };
         if let Some(Grant { protocol, local, .. }) = self.cm.grant(id, lease) {
@@ -76,7 +76,7 @@ impl<M: Memory> Transport<M> {
         self.durability.drop_requests(id, Subject::Lease(lease));
     }
 
-    /// A socket listens.
+    /// Makes a socket listen.
     fn listen(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
         let Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } = command else {
             return;
@@ -95,13 +95,13 @@ impl<M: Memory> Transport<M> {
         } else if cause == Cause::Invalid {
             self.stats.count(Stat::BadCommands);
         }
-        // Who has the reply may connect at once, and looks at the page to see whose port it is.
+        // A program that has the reply may connect at once, and reads the page to see whose port it is.
         self.run_directives(now);
         let voucher = voucher(&self.secrets, self.cm.grant(id, lease).filter(|_| cause == Cause::None));
         self.applications.reply(&mut self.stats, session, &Event::ListenReply { token, cause, voucher });
     }
 
-    /// An acceptor takes connections from now on.
+    /// Registers an acceptor.
     fn accept_connections(&mut self, now: Instant, id: SessionId, command: Command) {
         let Command::AcceptConnection { lease } = command else { return };
         let taken = self.cm.handle_accept(now, id, lease);
@@ -111,7 +111,7 @@ impl<M: Memory> Transport<M> {
         self.stats.add(Stat::BadCommands, (!taken).into());
     }
 
-    /// An acceptor asks for a connection (P4).
+    /// Handles an acceptor's question for a connection (P4).
     fn ask_connection(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
         let Command::AskConnection { lease, takes } = command else { return };
         let answered = self.cm.handle_ask(now, id, lease, takes);
@@ -122,21 +122,21 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// An acceptor takes no more connections.
+    /// Deregisters an acceptor.
     fn stop_accepting(&mut self, now: Instant, id: SessionId, command: Command) {
         let Command::StopAccepting { lease } = command else { return };
         self.cm.handle_stop_accepting(now, id, lease);
         self.durability.drop_request(id, &Command::AcceptConnection { lease });
     }
 
-    /// A listener hands on another option.
+    /// Sets an option that a listener hands on.
     fn set_listener_option(&mut self, id: SessionId, command: Command) {
         let Command::SetListenerOption { lease, option, value } = command else { return };
         let Some(listener) = self.cm.listener_of(id, lease) else {
             self.stats.count(Stat::BadCommands);
             return;
         };
-        // What no successor would know is not done.
+        // It is not set if no successor would know of it.
         let may_keep = self.durability.may_keep(&self.applications, id, &command);
         let is_set = may_keep
             && match option {
@@ -153,7 +153,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A session shows what the authority of a port has granted.
+    /// Notes what the authority of a port has granted, which a session shows.
     fn show(&mut self, (session, id): (u32, SessionId), command: Command) {
         let Command::Show { lease, protocol, local, voucher } = command else { return };
         let grant = Grant::of(lease, protocol, local, &voucher);
@@ -162,8 +162,8 @@ impl<M: Memory> Transport<M> {
         let taken = shower.is_some_and(|session| session.rights.show(&self.secrets, grant, &voucher));
         self.stats.add(Stat::BadCommands, (!taken).into());
         if taken {
-            // The command that it is for may find a successor. What was shown before, and led to nothing, is
-            // over.
+            // The command that it is for may be carried out by a successor. What was shown before, and led to
+            // nothing, is dropped.
             if let Some(before) =
                 before.filter(|before| before.lease != lease && !is_in_use(&self.cm, &self.datagrams, id, before))
             {
@@ -174,7 +174,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A session shows what the supervisor has said of it.
+    /// Notes a pass of the supervisor that a session shows.
     fn take_pass(&mut self, (session, id): (u32, SessionId), command: Command) {
         let Command::Pass { pass, seal } = command else { return };
         let before = self.applications.get(session).and_then(|session| session.rights.last_pass());
@@ -182,7 +182,7 @@ impl<M: Memory> Transport<M> {
         let taken = shower.and_then(|session| session.rights.take_pass(&self.secrets, pass, seal));
         self.stats.add(Stat::BadCommands, taken.is_none().into());
         if let Some(pass) = taken {
-            // As with what is shown of grants. Of a socket that has its port the grant says whose it is.
+            // This is as with grants that are shown. The owner of a socket that has its port is in the grant.
             if let Some(before) = before.filter(|before| before.lease != pass.lease) {
                 self.durability.drop_request(id, &pass_command(&self.secrets, before));
             }
@@ -190,14 +190,14 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A datagram socket is opened, or has another name.
+    /// Opens a datagram socket, or changes its ends.
     fn open_udp(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
         let Command::UdpOpen { slot, generation, lease, local, remote, .. } = command else { return };
         let place = Place { session, slot, generation };
         let kept = self.check_kept(id, &command);
         let opened = kept.and_then(|()| self.open_datagram(now, place, lease, local, remote));
         match opened {
-            // One whose slot makes no sense is gone again.
+            // A socket whose slot is invalid is gone again.
             Ok(()) => {
                 if let Occupant::Datagram(_) = self.applications.occupant(session, slot, generation) {
                     self.keep_shown(id, self.applications.shown(session, lease));
@@ -208,7 +208,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A datagram socket joins a group, or leaves it.
+    /// Lets a datagram socket join a group, or leave it.
     fn change_group(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
         let Command::Group { slot, generation, group, inside, joins, token } = command else { return };
         let link = if inside { Link::Inside } else { Link::Outside };
@@ -217,7 +217,7 @@ impl<M: Memory> Transport<M> {
         let changed = kept.and_then(|()| self.change_membership(now, place, (link, group), joins));
         if token != 0 {
             let cause = match changed {
-                // Done already, by a predecessor that could not say so any more.
+                // A predecessor has done this already, but could not reply any more.
                 Err(Cause::AddressInUse) => Cause::None,
                 _ => changed.err().unwrap_or_default(),
             };
@@ -228,20 +228,19 @@ impl<M: Memory> Transport<M> {
                 self.durability.keep_request(&self.applications, id, command);
             }
             Err(_) if self.is_joined(place, (link, group)) => {}
-            // It was left, or could not be joined (by a successor, say).
+            // The group was left, or could not be joined, for example by a successor.
             _ => self.durability.drop_request(id, &command),
         }
         self.stats.add(Stat::BadCommands, changed.is_err().into());
     }
 
-    /// What no successor could know of is not done. There is to be room for what the session has shown for
-    /// it, too.
+    /// Checks that a command can be kept for a successor, with what the session has shown for it. Fails with
+    /// NoBuffers if there is no room.
     fn check_kept(&self, id: SessionId, command: &Command) -> Result<(), Cause> {
         if self.durability.may_keep(&self.applications, id, command) { Ok(()) } else { Err(Cause::NoBuffers) }
     }
 
-    /// What a session has shown, and what it was granted by that is in force: a successor wants to see it,
-    /// too.
+    /// Keeps a grant that a session has shown, and by which something is in force: a successor needs it, too.
     fn keep_shown(&mut self, id: SessionId, shown: Option<Grant>) {
         if let Some(grant) = shown.filter(|grant| !self.cm.is_authority(grant.local.port)) {
             let Grant { lease, protocol, local, .. } = grant;
@@ -250,8 +249,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Of a port whose authority this is: whose it is, and that it may be low, a successor wants to see, too.
-    /// The grant says what the pass has said.
+    /// Keeps the owner of a port whose authority this replica is, and that it may be low, for a successor.
+    /// The grant contains what the pass has said.
     fn keep_owner(&mut self, session: u32, id: SessionId, lease: u64) {
         let is_plain = |grant: &Grant| self.applications.get(session).is_some_and(|it| it.rights.is_plain(grant));
         if let Some(grant) = self.cm.grant(id, lease).filter(|grant| !is_plain(grant)) {
@@ -263,23 +262,23 @@ impl<M: Memory> Transport<M> {
     }
 }
 
-/// All leases of a port are looked at.
+/// Charges a command for the examination of all leases of a port.
 fn charge_leases(cm: &ConnMgr, load: &mut Load, protocol: Protocol, port: u16) {
     // Cannot truncate: their number is bounded.
     let looks = cm.leases_at(protocol, port) as u32;
     load.charge_command(looks / LEASES_LOOKED_AT);
 }
 
-/// Whether a session has a port, a listener or a datagram socket by this grant.
+/// Returns whether a session has a port, a listener or a datagram socket by this grant.
 fn is_in_use(cm: &ConnMgr, datagrams: &Datagrams, id: SessionId, grant: &Grant) -> bool {
     let is_bound = cm.grant(id, grant.lease).is_some();
     is_bound || cm.listener_of(id, grant.lease).is_some() || datagrams.has_lease(grant.local.port, grant.lease)
 }
 
-/// Whether a socket may be bound to an address.
+/// Checks that a socket may be bound to an address.
 fn check_own(ip: &Ip, local: Endpoint, protocol: Protocol) -> Result<(), Cause> {
     let is_own = local.addr.is_unspecified() || ip.is_own(local.addr);
-    // ip(7): datagram sockets may be bound to a group, to hear what is sent to it only.
+    // ip(7): datagram sockets may be bound to a group, to receive only what is sent to it.
     let is_group = protocol == Protocol::Udp && ip.cast(local.addr) == Some(Cast::Multicast);
     if is_own || is_group { Ok(()) } else { Err(Cause::AddressNotAvailable) }
 }

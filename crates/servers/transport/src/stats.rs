@@ -1,4 +1,4 @@
-//! What has happened so far? The counters of the replica's page that belong to transport.
+//! The counters of the replica's page that belong to transport.
 
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_ipc::{Memory, Tally};
@@ -6,13 +6,13 @@ use atoll_tcp::Reason;
 
 #[derive(Debug)]
 pub(crate) struct Stats {
-    /// Of this life.
+    /// The counters of this life of the server.
     own: [u64; Stat::ALL.len()],
     past: Tally,
 }
 
 impl Stats {
-    /// Goes on from what predecessors have left on the page.
+    /// Creates counters that continue from what predecessors have left on the page.
     pub(crate) fn new<M: Memory>(page: &ReplicaPage<M>) -> Stats {
         Stats { own: [0; Stat::ALL.len()], past: Tally::read(page) }
     }
@@ -27,7 +27,7 @@ impl Stats {
         self.add(stat, 1);
     }
 
-    /// Why a connection has dropped a segment, as far as that may be an attack.
+    /// Counts why a connection has dropped a segment, as far as that may be an attack.
     pub(crate) const fn count_reason(&mut self, reason: Reason) {
         self.count(match reason {
             Reason::OutsideWindow => Stat::DroppedOutsideWindow,
@@ -47,7 +47,7 @@ impl Stats {
         self.own[stat as usize]
     }
 
-    /// Writes what is counted here to the page; the link's counters are the link's to write.
+    /// Writes these counters to the page; the link writes its own.
     pub(crate) fn publish<M: Memory>(&self, page: &ReplicaPage<M>) {
         for &stat in OURS {
             page.set_stat(stat, self.past.with(stat, self.get(stat)));

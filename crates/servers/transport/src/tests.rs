@@ -1,4 +1,4 @@
-//! Scripted applications on the heap, frames in vectors, time by hand.
+//! Tests with scripted applications on the heap, frames in vectors, and time set by hand.
 
 mod abuse;
 mod accept;

@@ -1,4 +1,5 @@
-//! Which connections were closed a short while ago? Compact records, bounded in number, oldest first out.
+//! Compact records of connections that were closed a short while ago. Their number is bounded; the oldest
+//! goes first.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,15 +13,15 @@ use hashbrown::HashMap;
 
 use crate::names::Name;
 
-/// Survives a crash: see [`crate::durability::Durability::put_time_wait`].
+/// The records in TIME-WAIT. They survive a crash: see [`crate::durability::Durability::put_time_wait`].
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
     records: HashMap<Name, Record, FixedState>,
-    /// In order of entry, which nearly is the order of deadlines: one whose deadline has moved is queued
-    /// again when it comes up.
+    /// The names in order of entry, which nearly is the order of deadlines: a record whose deadline has moved
+    /// is queued again when it comes up.
     queue: VecDeque<(Instant, Name)>,
     max: usize,
-    /// Records given up early.
+    /// The number of records given up early.
     dropped: u64,
 }
 
@@ -49,7 +50,7 @@ impl TimeWaits {
         self.dropped
     }
 
-    /// `gone` hears of records that are forgotten for it.
+    /// Adds a record. `gone` is called for each record that is given up for it.
     pub(crate) fn insert(&mut self, now: Instant, name: Name, time_wait: TimeWait, mut gone: impl FnMut(&Name)) {
         // The queue also holds records that were reused or deleted since.
         while self.records.len() >= self.max || self.queue.len() >= 2 * self.max {
@@ -64,24 +65,24 @@ impl TimeWaits {
         self.records.insert(name, Record { since: now, time_wait });
     }
 
-    /// Whether there is a record.
+    /// Returns whether there is a record of this name.
     pub(crate) fn has(&self, name: &Name) -> bool {
         self.records.contains_key(name)
     }
 
-    /// Another connection has the name.
+    /// Removes a record, because another connection has the name.
     pub(crate) fn forget(&mut self, name: &Name) {
         self.records.remove(name);
     }
 
-    /// There will be so many more.
+    /// Makes room for `count` more records.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.records.reserve(count.min(self.max));
         self.queue.reserve(count.min(self.max));
     }
 
-    /// The record's answer; `None` if there is no record. A deleted record is gone afterwards; one that may
-    /// be reused waits for who takes its place.
+    /// Returns the record's answer; `None` if there is no record. A deleted record is gone afterwards; one
+    /// that may be reused waits for the connection that takes its place.
     pub(crate) fn handle_segment(&mut self, now: Instant, name: &Name, segment: &Segment) -> Option<TimeWaitAnswer> {
         let answer = self.records.get_mut(name)?.time_wait.handle_segment(now, segment);
         if answer == TimeWaitAnswer::Delete {
@@ -90,31 +91,32 @@ impl TimeWaits {
         Some(answer)
     }
 
-    /// From when on a connection may be opened under this name: a record has to be `min_age` old, and its
-    /// successor not to be confused with it, or else that is when it is gone ([`Instant::FAR_FUTURE`]).
-    /// `None`: there is no record.
+    /// Returns when a connection may be opened under this name; `None` if there is no record. The record has
+    /// to be `min_age` old, and must not be confused with its successor; otherwise the name is free when the
+    /// record is gone ([`Instant::FAR_FUTURE`]).
     pub(crate) fn reusable_at(&self, name: &Name, min_age: Duration) -> Option<Instant> {
         let record = self.records.get(name)?;
         Some(if record.time_wait.reusable().is_some() { record.since + min_age } else { Instant::FAR_FUTURE })
     }
 
-    /// The names from this place on, in order of entry, and whether there are records of them. One that was
-    /// used again is queued twice.
+    /// Returns the names from this place on, in order of entry, and whether there are records of them. A name
+    /// that was used again is queued twice.
     pub(crate) fn queued_from(&self, at: usize) -> impl Iterator<Item = (&Name, bool)> {
         self.queue.range(at.min(self.queue.len())..).map(|(_, name)| (name, self.records.contains_key(name)))
     }
 
-    /// The names in order of entry, with some that are gone already.
+    /// Returns the names in order of entry, with some whose records are gone already.
     pub(crate) fn queued(&self) -> impl Iterator<Item = &Name> {
         self.queue.iter().map(|(_, name)| name)
     }
 
-    /// A connection takes the name. Returns the last sequence number of the one before.
+    /// Removes a record whose name a connection takes. Returns the last sequence number of the old
+    /// connection.
     pub(crate) fn replace(&mut self, name: &Name) -> Option<SeqNum> {
         self.records.remove(name)?.time_wait.reusable()
     }
 
-    /// Forgets records whose time is over. `gone` hears of each.
+    /// Removes the records whose time is over. `gone` is called for each.
     pub(crate) fn expire(&mut self, now: Instant, mut gone: impl FnMut(&Name)) {
         while let Some(&(due, name)) = self.queue.front() {
             if due > now {
@@ -139,7 +141,8 @@ impl TimeWaits {
     }
 }
 
-/// Makes those of a predecessor again that are not over. `found`: youngest first. Returns them oldest first.
+/// Restores the records of a predecessor that are not over. `found` has the youngest first; the result has
+/// the oldest first.
 pub(crate) fn resume(now: Instant, found: impl Iterator<Item = TimeWaitRecord>) -> Vec<(FourTuple, TimeWait)> {
     let resume = |found: TimeWaitRecord| Some((found.tuple, TimeWait::resume(now, &facts(now, &found)?)?));
     let mut living: Vec<_> = found.map_while(resume).collect();
@@ -147,7 +150,7 @@ pub(crate) fn resume(now: Instant, found: impl Iterator<Item = TimeWaitRecord>) 
     living
 }
 
-/// What is written down of one.
+/// Returns the record of a connection for the ledger.
 pub(crate) fn record(tuple: FourTuple, facts: &TimeWaitFacts) -> TimeWaitRecord {
     let window = u32::from(facts.window);
     let is_enough = |shift: &u8| window << shift >= facts.rcv_window;
@@ -162,7 +165,7 @@ pub(crate) fn record(tuple: FourTuple, facts: &TimeWaitFacts) -> TimeWaitRecord 
     }
 }
 
-/// `None`: it is over.
+/// Returns the facts of a record; `None` if its time is over.
 fn facts(now: Instant, record: &TimeWaitRecord) -> Option<TimeWaitFacts> {
     let left = i64::from(record.deadline_ms.wrapping_sub(now.as_millis() as u32) as i32);
     Some(TimeWaitFacts {
@@ -175,5 +178,5 @@ fn facts(now: Instant, record: &TimeWaitRecord) -> Option<TimeWaitFacts> {
     })
 }
 
-/// RFC 7323 §2.3, and one more for what is lost by rounding.
+/// The largest shift of RFC 7323 §2.3, and one more for what is lost by rounding.
 const SHIFT_MAX: u8 = 15;

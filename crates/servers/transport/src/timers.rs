@@ -1,5 +1,5 @@
-//! Which timers of connections have fired, and are to be handled? A round handles only some: the others come
-//! first in the next.
+//! The timers of connections. A round handles only some of those that have fired: the others come first in
+//! the next.
 
 use alloc::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use atoll_base::{Instant, TimerId, Wheel};
 #[derive(Debug)]
 pub(crate) struct Timers {
     wheel: Wheel,
-    /// Timers that were due at `fired_at`, and for which that round had no time.
+    /// The timers that were due at `fired_at`, and for which that round had no time.
     fired: VecDeque<TimerId>,
     fired_at: Instant,
 }
 
-/// Timers that are handled in one round at most.
+/// The most timers that are handled in one round.
 const TIMERS_MAX: usize = 512;
-/// Timers are kept to about a millisecond: the tick is 2^20 ns.
+/// The precision of timers is about a millisecond: the tick is 2^20 ns.
 const TICK_SHIFT: u32 = 20;
 
 impl Timers {
@@ -50,23 +50,23 @@ impl Timers {
         self.fired.pop_front()
     }
 
-    /// The round has handled those for which it had time.
+    /// Ends the round, which has handled those for which it had time.
     pub(crate) const fn conclude(&mut self, now: Instant) {
         self.fired_at = now;
     }
 
-    /// Whether the round had no time for all that have fired.
+    /// Returns whether the round had no time for all that have fired.
     pub(crate) fn is_behind(&self) -> bool {
         !self.fired.is_empty()
     }
 
-    /// Returns when the next timer is due; a moment that is past, if some are left from the last round.
+    /// Returns when the next timer is due; a past moment if some are left from the last round.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let late = self.is_behind().then_some(self.fired_at);
         self.wheel.next_expiry().into_iter().chain(late).min()
     }
 
-    /// Whether no timer is armed.
+    /// Returns whether no timer is armed.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.wheel.is_empty()

@@ -1,16 +1,15 @@
-//! What does one replica's transport server keep? Its parts; in which order a round uses them, `round.rs`
-//! shows.
+//! The parts of one replica's transport server. The order in which a round uses them is in `round.rs`.
 //!
 //! ```text
-//!   connections   who talks to whom: table, names, timers, TIME-WAIT        datagrams   datagram sockets
-//!   handshakes    what connections have before an application has them     cm          who gets them
+//!   connections   their table, names, timers, TIME-WAIT      datagrams   datagram sockets
+//!   handshakes    state before an application has them       cm          which application gets them
 //!   applications  sessions, their slots, rings and shares
-//!   egress        what waits to leave                                       ip, owners  and which way
-//!   durability    what a successor has to know                              aftermath   what is left of a predecessor's death
-//!   shortage      how it stands with memory                                 load        what this round has cost
+//!   egress        what waits to be sent                      ip, owners  the ways out
+//!   durability    what a successor has to know               aftermath   what a death has left
+//!   shortage      the state of memory                        load        what this round has cost
 //! ```
-//! The fields of a part are its own. A procedure that needs several parts says so by its arguments, or it is
-//! a method of [`Transport`] above this file, because it needs nearly all.
+//! The fields of a part are its own. A procedure that needs several parts has them as arguments, or it is a
+//! method of [`Transport`] in a file above this one, because it needs nearly all.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -42,11 +41,11 @@ use crate::pressure::Shortage;
 use crate::session::Session;
 use crate::stats::Stats;
 
-/// Connections, datagram sockets, sessions and timers of one replica.
+/// The connections, datagram sockets, sessions and timers of one replica.
 ///
-/// A round of its owner: `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`, then
-/// ring `take_bells`. Before sleeping: [`Transport::has_commands`], and no longer than until
-/// [`Transport::next_timeout`].
+/// In each round its owner calls `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`,
+/// and then rings the bells of `take_bells`. Before sleeping it asks [`Transport::has_commands`], and it
+/// sleeps no longer than until [`Transport::next_timeout`].
 #[derive(Debug)]
 pub struct Transport<M: Memory> {
     pub(crate) config: Config,
@@ -70,8 +69,8 @@ pub struct Transport<M: Memory> {
 }
 
 impl<M: Memory> Transport<M> {
-    /// A transport server without sessions. `page`: this replica's, already announced by the caller. All flow
-    /// groups belong to this replica until [`Transport::set_owners`].
+    /// Creates a transport server without sessions. `page` is that of this replica, which the caller has
+    /// announced. All flow groups belong to this replica until [`Transport::set_owners`].
     pub fn new(config: Config, secrets: Secrets, ip: Ip, page: ReplicaPage<M>, now: Instant) -> Transport<M> {
         let mut rng = Rng::new(secrets.ports);
         let mut seeds = Rng::new(secrets.table);
@@ -112,8 +111,8 @@ impl<M: Memory> Transport<M> {
         transport
     }
 
-    /// Learns which replica owns which flow group: which local ports outgoing connections may take, and where
-    /// internal frames go.
+    /// Sets the replica that owns each flow group. This decides which local ports outgoing connections may
+    /// take, and where internal frames go.
     pub fn set_owners(&mut self, owner_of: impl Fn(FlowGroup) -> ReplicaId) {
         self.owners.set(owner_of);
         self.connections.forget_searches();
@@ -125,20 +124,19 @@ impl<M: Memory> Transport<M> {
         self.owners.of(tuple)
     }
 
-    /// From now on it is measured what incoming connections cost, of one in
-    /// [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    /// Starts to measure the cost of incoming connections, of one in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
     pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
         self.handshakes.phases().set_stopwatch(stopwatch);
     }
 
-    /// The frame that is given to [`Transport::handle_frame`] next has waited so long since a link server
-    /// took it.
+    /// Notes how long the frame that is given to [`Transport::handle_frame`] next has waited since a link
+    /// server took it.
     #[inline]
     pub fn note_wait(&mut self, waited: Duration) {
         self.handshakes.phases().note_wait(waited);
     }
 
-    /// Returns whose server this is, and in which of its lives.
+    /// Returns the number of this server's replica, and its epoch.
     pub fn identity(&self) -> (ReplicaId, Epoch) {
         (self.config.replica, self.config.epoch)
     }
@@ -150,7 +148,8 @@ impl<M: Memory> Transport<M> {
 
     // ---- sessions ----
 
-    /// An application process of `user` has attached. Announces this incarnation in the arena.
+    /// Opens the session of an application process of `user` that has attached, and announces this
+    /// incarnation in its arena.
     pub fn open_session(
         &mut self,
         _now: Instant,
@@ -172,8 +171,7 @@ impl<M: Memory> Transport<M> {
         self.durability.mark(Work::Nothing);
     }
 
-    /// A session of the predecessor was opened after [`Transport::adopt`]: its application is to look at
-    /// everything, as those of the others are.
+    /// Makes an application examine everything, if its session was opened after [`Transport::adopt`].
     pub fn remind(&mut self, id: SessionId) {
         if let Some(session) = self.applications.find_mut(id) {
             session.rebuild();
@@ -191,7 +189,7 @@ impl<M: Memory> Transport<M> {
         self.applications.take_cut_off()
     }
 
-    /// Whether the session is cut off here.
+    /// Returns whether the session is cut off here.
     pub fn is_cut_off(&self, id: SessionId) -> bool {
         self.applications.is_cut_off(id)
     }
@@ -202,37 +200,36 @@ impl<M: Memory> Transport<M> {
 
     // ---- memory ----
 
-    /// The supervisor says how it stands with the memory of the stack, and how much all receive buffers here
-    /// may take.
+    /// Sets the level of the stack's memory that the supervisor reports, and how many octets all receive
+    /// buffers here may take.
     pub fn set_memory(&mut self, now: Instant, level: MemoryLevel, buffers_max: u64) {
         self.shortage.set_memory(now, level, buffers_max);
     }
 
-    /// Returns how many octets of receive buffers the kernel has given memory for: what the bound of
-    /// [`Transport::set_memory`] is for.
+    /// Returns how many octets of receive buffers the kernel has given memory for, which is what the bound of
+    /// [`Transport::set_memory`] limits.
     pub fn receive_buffers(&self) -> u64 {
         self.shortage.receive_buffers()
     }
 
     // ---- predecessors and successors ----
 
-    /// Writes down from now on what a successor has to know, in a ledger that is this server's, or was that
-    /// of its predecessor: then [`Transport::adopt`] is to be called when all sessions are open.
+    /// Sets the ledger in which everything that a successor has to know is written from now on. If it was
+    /// that of a predecessor, [`Transport::adopt`] is to be called when all sessions are open.
     pub fn set_ledger(&mut self, ledger: Ledger<M>) {
         let records = Records::new(ledger, self.config.quota.requests, self.config.user_quota);
         self.durability.set_records(Box::new(records));
     }
 
-    /// Returns the sessions that [`Transport::adopt`] needs. Of others a predecessor has left nothing that is
-    /// in force, so that they can be opened later: how many there are says nothing about how soon a successor
-    /// serves.
+    /// Returns the sessions that [`Transport::adopt`] needs. A predecessor has left nothing of other sessions
+    /// that is in force, so that they can be opened later, and their number does not delay a successor.
     pub fn sessions_in_ledger(&self) -> BTreeSet<SessionId> {
         self.durability.sessions()
     }
 
-    /// Writes the ledger in `version` from now on, or the nearest one that there is: an older one wholly and
-    /// at once, because a server may come that knows no other. Returns the version; 0: there is no ledger.
-    /// [`Ledger::convert`].
+    /// Writes the ledger in `version` from now on, or in the nearest one that there is. An older version is
+    /// written wholly and at once, because a server may come that knows no other. Returns the version; 0 if
+    /// there is no ledger. See [`Ledger::convert`].
     pub fn convert_ledger(&mut self, version: u32) -> u32 {
         self.durability.convert(version)
     }
@@ -242,32 +239,33 @@ impl<M: Memory> Transport<M> {
         self.durability.requests_in_force()
     }
 
-    /// Work on a message of the server with this number begins.
+    /// Notes that work on a message of the server with this number begins.
     #[inline]
     pub fn mark_mesh(&self, server: u32) {
         self.durability.mark(Work::Mesh(server));
     }
 
-    /// No work goes on that belongs to anybody.
+    /// Notes that the work going on now belongs to no session and no connection.
     #[inline]
     pub fn mark_nothing(&self) {
         self.durability.mark(Work::Nothing);
     }
 
-    /// Whether connections of a predecessor do not go on yet. They do soon, if the owner goes on with its
-    /// rounds.
+    /// Returns whether connections of a predecessor are not continued yet. They will be soon, if the owner
+    /// goes on with its rounds.
     #[inline]
     pub fn is_adopting(&self) -> bool {
         self.connections.postponed().is_some() || self.aftermath.is_looking()
     }
 
-    /// Returns what became of the connections of a predecessor, once none waits any more: once, after every
-    /// [`Transport::adopt`].
+    /// Returns what became of the connections of a predecessor, once none waits any more. It is returned once
+    /// after every [`Transport::adopt`].
     pub fn take_adoption(&mut self) -> Option<Adoption> {
         self.aftermath.take_adoption()
     }
 
-    /// Returns what the death of the predecessor was put down to, if it died by its own fault: once.
+    /// Returns what the death of the predecessor was charged to, if it died by its own fault. It is returned
+    /// once.
     pub fn take_charge(&mut self) -> Option<Charge> {
         self.aftermath.take_charge()
     }
@@ -305,7 +303,7 @@ impl<M: Memory> Transport<M> {
         self.stats.publish(&self.page);
     }
 
-    /// Tells programs which addresses the stack has. After every change.
+    /// Publishes the addresses of the stack to programs. Called after every change.
     pub(crate) fn publish_network(&self) {
         self.page.set_network(&network_of(&self.ip));
     }

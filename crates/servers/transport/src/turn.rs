@@ -1,5 +1,4 @@
-//! How many commands of a session are taken in its turn? As many as its share of the round allows, and its
-//! pace.
+//! Takes the commands of a session in its turn, as many as its share of the round and its pace allow.
 
 use atoll_base::Instant;
 use atoll_ipc::ledger::Work;
@@ -19,7 +18,7 @@ impl<M: Memory> Transport<M> {
             session.note_taken(false);
             return 0;
         }
-        // Before they are read.
+        // This comes before they are read.
         let id = session.id;
         self.durability.mark(Work::Commands(id));
         let mut spent = 0;

@@ -1,9 +1,8 @@
-//! How much may wait to be sent for the first time? `TCP_NOTSENT_LOWAT`, as Linux's `tcp_stream_memory_free`
-//! has it.
+//! Limits how much may wait to be sent for the first time: `TCP_NOTSENT_LOWAT`, as Linux's
+//! `tcp_stream_memory_free`.
 //!
 //! The slot says how much the application may keep in its send buffer in all, so the limit moves with what is
-//! in flight. poll(2) says that there is room when less than half of what may wait does; two flags of the
-//! slot carry that.
+//! in flight. poll(2) reports room when less than half of the limit waits; two flags of the slot carry that.
 
 use atoll_ipc::Ready;
 use atoll_ipc::slot::{REPLICA_UNSENT, REPLICA_UNSENT_FULL};
@@ -11,7 +10,7 @@ use atoll_ipc::slot::{REPLICA_UNSENT, REPLICA_UNSENT_FULL};
 use crate::entry::{Entry, Flags};
 
 impl Entry {
-    /// Sets `TCP_NOTSENT_LOWAT`; 0: none.
+    /// Sets `TCP_NOTSENT_LOWAT` in octets; 0 means none.
     pub(crate) fn set_unsent_low(&mut self, low: u32) {
         self.unsent_low = low;
         self.flags.set(Flags::LIMIT);
@@ -22,7 +21,7 @@ impl Entry {
         }
     }
 
-    /// What the application may keep in its send buffer now.
+    /// Returns how many octets the application may keep in its send buffer now.
     pub(crate) fn send_limit_now(&self) -> u32 {
         if self.unsent_low == 0 {
             return self.send_limit;
@@ -32,14 +31,14 @@ impl Entry {
         u32::try_from(all).unwrap_or(u32::MAX).min(self.send_limit)
     }
 
-    /// Whether so much waits that poll(2) says that there is no room.
+    /// Returns whether so much waits that poll(2) reports no room.
     pub(crate) fn is_unsent_full(&self) -> bool {
         let unsent = self.connection.send_tail().saturating_sub(self.connection.send_nxt());
         self.unsent_low != 0 && unsent * 2 >= u64::from(self.unsent_low)
     }
 
-    /// Brings limit and flags up to date after something was written, sent or acknowledged. `published`: the
-    /// limit that the slot says.
+    /// Updates limit and flags after something was written, sent or acknowledged. `published` is the limit
+    /// that the slot has.
     pub(crate) fn limit_unsent(&mut self, published: u32) {
         if self.send_limit_now() != published {
             self.flags.set(Flags::LIMIT);
@@ -62,6 +61,6 @@ impl Entry {
     }
 }
 
-/// So much may wait whatever the limit is: Linux takes a whole buffer of up to 64 KiB where one octet fits,
-/// and who writes octets one by one gets nowhere.
+/// The octets that may wait whatever the limit is. Linux takes a whole buffer of up to 64 KiB where one octet
+/// fits, and a program that writes octets one by one would make no progress.
 const UNSENT_MIN: u32 = 16 << 10;

@@ -1,5 +1,4 @@
-//! What does an application get to see of urgent text? The mark, at which its reading stops; see
-//! `atoll_tcp`'s urgent.rs.
+//! Publishes the mark of urgent text, at which the application's reading stops; see `atoll_tcp`'s urgent.rs.
 
 use atoll_ipc::Memory;
 use atoll_ipc::slot::{REPLICA_URGENT, Slot};
@@ -7,7 +6,7 @@ use atoll_ipc::slot::{REPLICA_URGENT, Slot};
 use crate::entry::{Entry, Flags};
 
 impl Entry {
-    /// Before the tail is published: who sees octets beyond the mark sees the mark.
+    /// Publishes the mark before the tail, so that a program that sees octets beyond the mark sees the mark.
     #[cold]
     pub(crate) fn publish_urgent_mark<M: Memory>(&mut self, slot: &Slot<'_, M>) {
         let Some(mark) = self.connection.receive_mark() else { return };
@@ -16,7 +15,8 @@ impl Entry {
         self.flags.set(Flags::STATE);
     }
 
-    /// The application has read up to `head`: marks that were passed before it mean nothing any more.
+    /// Forgets marks that were passed before `head`, up to which the application has read: they mean nothing
+    /// any more.
     #[inline]
     pub(crate) fn forget_passed_marks(&mut self, head: u64) {
         if let Some((from, _)) = self.connection.passed_marks()

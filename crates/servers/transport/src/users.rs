@@ -1,8 +1,9 @@
-//! What do all sessions of one user have together? A quota for each session says little to who can open many.
+//! Counts what all sessions of one user have together: a quota for each session does not limit a user that
+//! can open many.
 //!
-//! Sockets and memory are counted here, by the sessions that have them; what is in force for a user is
-//! counted where it is written down ([`crate::durability`]). Root, and who runs the stack, have no such
-//! bound, as resource limits are not for who could raise them.
+//! Sockets and memory are counted here, by the sessions that have them; requests in force are counted where
+//! they are written ([`crate::durability`]). Root, and the user that runs the stack, have no such bound, as
+//! resource limits do not bind users that could raise them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -14,54 +15,54 @@ use atoll_ipc::control::User;
 #[derive(Debug)]
 pub(crate) struct Holdings {
     sockets: AtomicU32,
-    /// Octets of receive areas that were touched.
+    /// The octets of receive areas that were touched.
     held: AtomicU64,
     sockets_max: u32,
     is_limited: bool,
 }
 
-/// A user may have this part of the memory for receive buffers: one half.
+/// The part of the memory for receive buffers that a user may have: one half.
 const PART: u64 = 2;
 
 impl Holdings {
-    // A replica is one thread: nobody else counts meanwhile.
+    // A replica is one thread, so no other thread counts meanwhile.
     fn add(counter: &AtomicU32, more: u32) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// One more socket of his.
+    /// Counts one more socket of the user.
     pub(crate) fn socket_opened(&self) {
         Holdings::add(&self.sockets, 1);
     }
 
-    /// One less.
+    /// Counts one socket of the user less.
     pub(crate) fn socket_closed(&self) {
         Holdings::add(&self.sockets, u32::MAX);
     }
 
-    /// Whether he may have one more.
+    /// Returns whether the user may have one more socket.
     pub(crate) fn has_room(&self) -> bool {
         self.sockets.load(Ordering::Relaxed) < self.sockets_max
     }
 
-    /// Memory that counted as `before` counts as `after`.
+    /// Replaces `before` octets of the user's memory by `after`.
     pub(crate) fn count(&self, before: u64, after: u64) {
         let held = self.held.load(Ordering::Relaxed).wrapping_sub(before).wrapping_add(after);
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Whether he may touch so many octets more, where all together may have `max`.
+    /// Returns whether the user may touch so many octets more, if all users together may have `max`.
     pub(crate) fn has_memory(&self, octets: u64, max: u64) -> bool {
         !self.is_limited || self.held.load(Ordering::Relaxed).saturating_add(octets) <= max / PART
     }
 }
 
-/// All users that have sessions, by number; those that are not bounded are one.
+/// The users that have sessions, by number; all users without bounds are one.
 #[derive(Debug, Default)]
 pub(crate) struct Users(BTreeMap<Option<u32>, Arc<Holdings>>);
 
 impl Users {
-    /// What is counted for this user; he may have `sockets_max` sockets, if he is limited.
+    /// Returns the account of this user, who may have `sockets_max` sockets, if limited.
     pub(crate) fn of(&mut self, user: &User, sockets_max: u32) -> Arc<Holdings> {
         let fresh = || {
             let sockets_max = if user.counts_for.is_some() { sockets_max } else { u32::MAX };
@@ -71,12 +72,12 @@ impl Users {
         self.0.entry(user.counts_for).or_insert_with(fresh).clone()
     }
 
-    /// Forgets those without sessions.
+    /// Removes the users without sessions.
     pub(crate) fn forget_absent(&mut self) {
         self.0.retain(|_, holdings| Arc::strong_count(holdings) > 1);
     }
 
-    /// How many there are.
+    /// Returns how many users there are.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()

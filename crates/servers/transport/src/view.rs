@@ -1,6 +1,6 @@
-//! What does the slot of a connection say, and what is its application to be told next?
+//! What the slot of a connection says, and what its application is to be told next.
 //!
-//! Only what differs is written, so that a cache line that the application reads is not taken from it for
+//! Only changes are written, so that a cache line that the application reads is not taken from it for
 //! nothing.
 
 use atoll_ipc::slot::Slot;
@@ -9,18 +9,18 @@ use atoll_ipc::{Memory, Ready};
 /// An application's view of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
-    /// What the slot says of text that the peer has acknowledged, of text that was received, and when a
-    /// reader is to report.
+    /// The positions in the slot: of text that the peer has acknowledged, of text that was received, and
+    /// where a reader is to report.
     acked: u64,
     tail: u64,
     mark: u64,
     /// What the application is to be told by the next event.
     ready: Ready,
-    /// `REPLICA_*` flags of the slot.
+    /// The `REPLICA_*` flags of the slot.
     flags: u32,
 }
 
-/// Where the reader never has to report.
+/// The mark of a reader that never has to report.
 const NO_MARK: u64 = u64::MAX;
 
 impl View {
@@ -29,12 +29,12 @@ impl View {
         View { acked: 0, tail: 0, mark: NO_MARK, ready: Ready(0), flags: 0 }
     }
 
-    /// The connection has another slot, which says nothing yet.
+    /// Starts again with another slot, which says nothing yet.
     pub(crate) const fn begin_anew(&mut self) {
         (self.acked, self.tail, self.mark) = (0, 0, NO_MARK);
     }
 
-    /// Goes on with a slot that says this.
+    /// Continues with a slot that has these values.
     pub(crate) const fn resume(&mut self, acked: u64, tail: u64, mark: u64, flags: u32) {
         (self.acked, self.tail, self.mark, self.flags) = (acked, tail, mark, flags);
     }
@@ -51,14 +51,14 @@ impl View {
         self.tail
     }
 
-    /// Whether an application that has seen no more than this may have read up to `head`, of which `known` is
-    /// known.
+    /// Returns whether an application that has seen no more than this may have read up to `head`, of which
+    /// `known` is known.
     #[inline]
     pub(crate) fn may_have_read(&self, known: u64, head: u64) -> bool {
         (known..=self.tail).contains(&head)
     }
 
-    /// Text was received up to `tail`.
+    /// Publishes that text was received up to `tail`.
     #[inline]
     pub(crate) fn publish_tail<M: Memory>(&mut self, slot: &Slot<'_, M>, tail: u64) {
         if tail != self.tail {
@@ -67,7 +67,8 @@ impl View {
         }
     }
 
-    /// Text was acknowledged up to `acked`, which the caller writes to the slot. `false`: it says so already.
+    /// Notes that text was acknowledged up to `acked`, which the caller writes to the slot. Returns `false`
+    /// if the slot has that value already.
     #[inline]
     pub(crate) const fn note_acked(&mut self, acked: u64) -> bool {
         let is_new = acked != self.acked;
@@ -75,7 +76,8 @@ impl View {
         is_new
     }
 
-    /// The reader is to report at this mark; `None`: never. Returns the mark if it was not there before.
+    /// Publishes the mark at which the reader is to report; `None` means never. Returns the mark if it is
+    /// new.
     #[inline]
     pub(crate) fn publish_mark<M: Memory>(&mut self, slot: &Slot<'_, M>, mark: Option<u64>) -> Option<u64> {
         let word = mark.unwrap_or(NO_MARK);
@@ -87,13 +89,13 @@ impl View {
         mark.filter(|_| word != NO_MARK)
     }
 
-    /// The next event says that the socket is ready for this as well.
+    /// Adds `ready` to what the next event reports.
     #[inline]
     pub(crate) fn tell(&mut self, ready: Ready) {
         self.ready |= ready;
     }
 
-    /// Returns what the event that leaves now says.
+    /// Returns what the event that is sent now reports, and clears it.
     #[inline]
     pub(crate) fn take_ready(&mut self) -> Ready {
         core::mem::take(&mut self.ready)
@@ -104,12 +106,12 @@ impl View {
         self.flags
     }
 
-    /// Sets some of them.
+    /// Sets some of the flags.
     pub(crate) const fn set_flags(&mut self, flags: u32) {
         self.flags |= flags;
     }
 
-    /// They are these, and no others.
+    /// Replaces all flags.
     pub(crate) const fn replace_flags(&mut self, flags: u32) {
         self.flags = flags;
     }

@@ -1,5 +1,5 @@
-//! May a connection of a predecessor go on? Its record, its slot and its text have to agree; if not, both its
-//! ends hear so.
+//! Judges whether a connection of a predecessor may go on: its record, its slot and its text have to agree.
+//! If not, both its ends are told.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,19 +27,19 @@ use crate::session::{Occupant, Place, Session};
 use crate::stats::Stats;
 use crate::time_wait;
 
-/// What connections that go on have to be told, and what is to be written down of them.
+/// What is to be reported and written about connections that go on.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
-    /// Text that nobody has yet: the place of its connection, and where in the ledger it is.
+    /// The text that no application has yet: the place of its connection, and where in the ledger it is.
     parked: Vec<(u32, (u32, u32))>,
-    /// What is in TIME-WAIT and not written down as such.
+    /// The connections that went to TIME-WAIT and are not written as such.
     ended: Vec<TimeWaitRecord>,
-    /// Whose connection is not quiet.
+    /// The connections that are not quiet.
     concerned: Vec<(u32, Stage)>,
 }
 
 impl Adopted {
-    /// Writes down what is to be written. Returns whose connection is not quiet.
+    /// Writes what is to be written. Returns the connections that are not quiet.
     pub(crate) fn note<M: Memory>(self, records: &mut Records<M>) -> Vec<(u32, Stage)> {
         records.note_adopted(self.parked, &self.ended);
         self.concerned
@@ -51,14 +51,14 @@ impl Adopted {
 struct Seen {
     head: u64,
     tail: u64,
-    /// End of what the application has written, if it means this connection.
+    /// The end of what the application has written, if the slot is about this connection.
     sent: Option<u64>,
     acked: u64,
     read_mark: u64,
     flags: u32,
     send: Extents,
     /// The mark of the peer's urgent text, what was passed over where the reader stands, and the end of the
-    /// own one.
+    /// own urgent text.
     mark: Option<u64>,
     passed: u64,
     urgent: u64,
@@ -67,7 +67,7 @@ struct Seen {
 impl Seen {
     fn new<M: Memory>(session: &Session<M>, place: Place) -> Option<Seen> {
         let slot = session.slot(place.slot)?;
-        // Before it claims an offer, the application's lines are about the socket before.
+        // Before an application claims an offer, its lines of the slot are about the socket before.
         let is_meant = slot.app_generation() == place.generation;
         Some(Seen {
             head: if is_meant { slot.receive_head() } else { 0 },
@@ -84,7 +84,7 @@ impl Seen {
     }
 }
 
-/// Whether text at `[from, to)` lies in these rings, of which the application has read up to `head`.
+/// Returns whether text at `[from, to)` is in these rings, of which the application has read up to `head`.
 fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
     let (Ok(from), Ok(to), Some(current)) = (u64::try_from(from), u64::try_from(to), rings.current()) else {
         return false;
@@ -93,17 +93,17 @@ fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
     to <= current.base.max(head).saturating_add(current.size() as u64) && rings.pieces(from, len).is_some()
 }
 
-/// Whether the text that comes next, up to where the current ring begins, has a place in the old one.
+/// Returns whether the text that comes next, up to the start of the current ring, has room in the old one.
 fn has_room_behind(rings: &Rings, received: i64) -> bool {
     let (Ok(received), Some(current)) = (u64::try_from(received), rings.current()) else { return true };
     let before = usize::try_from(current.base.saturating_sub(received)).unwrap_or(usize::MAX);
     before == 0 || rings.pieces(received, before).is_some()
 }
 
-/// More than this is never in a send buffer.
+/// The most octets that are ever in a send buffer.
 const SEND_MAX: i64 = 16 << 20;
 
-/// Who judges connections of a predecessor, and makes those that go on.
+/// Judges connections of a predecessor, and creates those that go on.
 pub(crate) struct Judge<'a, M: Memory> {
     pub(crate) now: Instant,
     pub(crate) opening: Opening<'a>,
@@ -116,7 +116,7 @@ pub(crate) struct Judge<'a, M: Memory> {
 }
 
 impl<M: Memory> Judge<'_, M> {
-    /// Goes on with one connection, or gives it up. `refused`: because of that.
+    /// Continues one connection, or gives it up. `refused` is a reason not to continue it.
     pub(crate) fn adopt_record(
         &mut self,
         records: &mut Records<M>,
@@ -141,7 +141,7 @@ impl<M: Memory> Judge<'_, M> {
                 && let Some(session) = self.applications.place_of(id)
             {
                 give_up(self.applications, self.stats, session, slot, generation);
-                // Blocks that are another's were not taken for its own.
+                // Blocks of another connection were not taken for its own.
                 if let Some(session) = self.applications.get_mut(session).filter(|_| why != Loss::Overlap) {
                     Rings::from(record.receive).release_all(session.memory());
                 }
@@ -160,15 +160,15 @@ impl<M: Memory> Judge<'_, M> {
         if record.text_len > 0 {
             adopted.parked.push((index, (record.text, record.text_len)));
         }
-        // While entry and slot are at hand.
+        // This is done while entry and slot are at hand.
         if !self.is_quiet(index) {
             adopted.concerned.push((index, stage));
         }
         Ok(())
     }
 
-    /// The slot of a connection was given back, and only the record of that is missing: so were the blocks of
-    /// its receive buffer.
+    /// Releases the receive buffer of a connection whose slot was given back, of which only the record is
+    /// missing: so were the blocks of its buffer.
     fn release_of(&mut self, index: u32, record: &ConnectionRecord) {
         if let Some(entry) = self.connections.get_mut(index) {
             entry.receive = Rings::NONE;
@@ -179,7 +179,8 @@ impl<M: Memory> Judge<'_, M> {
     }
 
     // structure: adopt_connection: each check may find that the connection cannot go on, and nothing is kept before the last
-    /// Goes on with one connection. `ended`: what is in TIME-WAIT and not written down as such.
+    /// Continues one connection. `ended` collects connections that go to TIME-WAIT and are not written as
+    /// such.
     fn adopt_connection(
         &mut self,
         index: u32,
@@ -214,7 +215,7 @@ impl<M: Memory> Judge<'_, M> {
         if record.phase == Phase::Closing {
             facts.flags |= ORPHAN;
         }
-        // What was written, and has left, since the record was.
+        // Text may have been written, and sent, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
             facts.send_tail = record.send_tail.max(sent);
         }
@@ -258,12 +259,12 @@ impl<M: Memory> Judge<'_, M> {
             entry.view.resume(acked, tail, seen.read_mark, seen.flags);
             entry.send = seen.send.into();
             if entry.view.acked() < entry.connection.send_tail() {
-                // Somebody may be waiting for room.
+                // The application may be waiting for room.
                 entry.flags.set(Flags::WANTS_ROOM);
             }
         }
         if seen.is_none() && entry.connection.fin_received() {
-            // Nobody has been shown it yet.
+            // The application has not been shown it yet.
             entry.view.set_flags(REPLICA_FIN);
         }
         entry.recorded = summary(&entry);
@@ -290,7 +291,7 @@ impl<M: Memory> Judge<'_, M> {
         Ok(())
     }
 
-    /// Where its slot is, if it was not given back.
+    /// Returns the place of the connection's slot, if that was not given back.
     fn place_of(&self, record: &ConnectionRecord) -> Option<Place> {
         let (session, slot, generation) = record.place?;
         let session = self.applications.place_of(session)?;
@@ -301,11 +302,12 @@ impl<M: Memory> Judge<'_, M> {
         is_there.then_some(Place { session, slot, generation })
     }
 
-    /// Whose it is, and for how many seconds it may wait for text. `None`: nobody's any more.
+    /// Returns the stage of the connection, and for how many seconds it may wait for text; `None` if no
+    /// socket listens for it any more.
     fn stage_of(&mut self, record: &ConnectionRecord, state: State, has_slot: bool) -> Option<(Stage, u16)> {
         let stage = match record.phase {
             Phase::Unclaimed | Phase::Offered => {
-                // As if it had opened just now: so it is counted.
+                // It counts as if it had opened just now.
                 let syn = Syn { local: record.tuple.local, by_cookie: true };
                 let SynVerdict::Accept { listener, defer_accept } = self.cm.handle_syn(&syn) else { return None };
                 let stage = if has_slot {
@@ -328,8 +330,8 @@ impl<M: Memory> Judge<'_, M> {
         Some((stage, 0))
     }
 
-    /// Whether nobody has anything to be told about an open connection, and no time counts for it. Most are
-    /// so, and cost a look.
+    /// Returns whether an open connection has nothing to report, and needs no timer. Most are such, and cost
+    /// one look.
     fn is_quiet(&self, index: u32) -> bool {
         let Some(entry) = self.connections.get(index) else { return false };
         let Some(place) = entry.place else { return false };

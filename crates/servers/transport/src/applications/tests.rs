@@ -1,4 +1,4 @@
-//! Sessions keep their places, take turns, and go on in a later flush with no more than a share.
+//! Tests that sessions keep their places, take turns, and go on in a later flush with no more than a share.
 
 use std::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What has an application changed in its lines of a slot? Every one is hostile until checked.
+//! Reads what an application has changed in its lines of a slot. Every value is hostile until checked.
 
 use atoll_base::Instant;
 use atoll_ipc::Memory;
@@ -11,11 +11,11 @@ use crate::config::Config;
 use crate::entry::{Flags, Stage};
 use crate::stats::Stats;
 
-/// More than this is never in a send buffer.
+/// The most octets that are ever in a send buffer.
 const SEND_MAX: u64 = 16 << 20;
 
 impl Connections {
-    /// The application's lines have changed: take what is plausible; whoever lies loses the connection.
+    /// Takes plausible changes of the application's lines. An implausible one ends the connection.
     pub(crate) fn kick<M: Memory>(
         &mut self,
         now: Instant,
@@ -48,10 +48,10 @@ impl Connections {
             // The rings are published before the tail that needs them.
             entry.send = slot.send_extents(&session.layout).unwrap_or_default().into();
             connection.handle_send_tail(now, tail);
-            // Published before the tail, too.
+            // The urgent position is published before the tail, too.
             connection.handle_urgent(slot.send_urgent());
-            // The application may have looked at the limit before it was doubled: half of two thirds. And
-            // with two rings there may be no room for a third, however little is in them.
+            // The application may have read the limit before it was doubled: half of two thirds. With two
+            // rings there may be no room for a third, however little is in them.
             let queued = tail - entry.view.acked();
             if queued * 3 >= u64::from(entry.send_limit)
                 || entry.send.old().is_some()

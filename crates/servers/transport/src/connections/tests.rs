@@ -1,4 +1,5 @@
-//! The table of connections keeps its invariants, and each of its lists names a connection once.
+//! Tests that the table of connections keeps its invariants, and that each of its lists names a connection
+//! once.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -10,8 +11,8 @@ use super::*;
 use crate::entry::Service;
 
 impl Connections {
-    /// Panics where the parts of the table contradict each other. Large tables, which a test looks at often,
-    /// are passed over.
+    /// Panics if the parts of the table contradict each other. Large tables, which a test examines often, are
+    /// skipped.
     pub(crate) fn check_invariants(&self) {
         if self.entries.len() > CHECKED_MAX {
             return;
@@ -32,7 +33,7 @@ impl Connections {
     }
 }
 
-/// Connections of a table that is checked at most.
+/// The most connections of a table that is checked.
 const CHECKED_MAX: usize = 256;
 
 fn table() -> Connections {
@@ -65,7 +66,7 @@ fn a_connection_is_flushed_once_however_often_it_is_touched() {
     for index in dirty.drain(..) {
         connections.get_mut(index).expect("it is there").flags.clear(Flags::DIRTY);
     }
-    // A link that is full, say.
+    // This is what happens if a link is full, for example.
     connections.touch(b);
     connections.put_back_dirty(dirty);
     connections.check_invariants();

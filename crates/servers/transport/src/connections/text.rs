@@ -1,5 +1,5 @@
-//! How does the text of a segment get to its place? Room is made before the TCB takes it; what it has taken
-//! is copied. Buffers: `receive.rs`.
+//! Puts the text of a segment in its place. Room is made before the TCB takes the text; then it is copied.
+//! The buffers are in `receive.rs`.
 
 use atoll_base::Instant;
 use atoll_ipc::Memory;
@@ -30,7 +30,7 @@ impl Connections {
             Some(session) if matches!(entry.stage, Stage::Offered { .. } | Stage::Open(_)) => {
                 entry.reserve(now, session, text.offset, end)
             }
-            // Nobody reads any more, or nobody reads yet.
+            // The text has no reader any more, or has none yet.
             _ => end.min(PARKED_MAX.max(entry.parked_len()) as u64),
         };
         if room >= end {
@@ -55,7 +55,7 @@ impl Connections {
         match session {
             Some(session) => {
                 if taken.offset > entry.connection.receive_nxt() {
-                    // Before the peer is told of it.
+                    // The record is written before the peer is told of the text.
                     entry.flags.set(Flags::RECORD);
                 }
                 let pieces = entry.receive.pieces(taken.offset, len);
@@ -81,14 +81,14 @@ impl Connections {
         }
     }
 
-    /// A segment with an urgent pointer has come: where the application stands decides what becomes of the
-    /// mark before.
+    /// Tells the TCB how far the application has read, because a segment with an urgent pointer has come:
+    /// this decides what becomes of the mark before.
     #[cold]
     pub(crate) fn note_reader<M: Memory>(&mut self, index: u32, applications: &Applications<M>) {
         let Some(entry) = self.get_mut(index) else { return };
         let place = entry.place.filter(|_| entry.stage.is_open());
         let slot = place.and_then(|place| applications.slot(place));
-        // An application that lies is told nonsense about its own octets.
+        // An application with a false position gets a wrong mark in its own octets.
         entry.connection.note_reader(slot.map_or(0, |slot| slot.receive_head()));
     }
 
@@ -105,7 +105,8 @@ impl Connections {
     }
 }
 
-/// The segment with its text cut at stream offset `room`. What is cut off counts as lost: the FIN, too.
+/// Returns the segment with its text cut at stream offset `room`. What is cut off counts as lost, and so does
+/// the FIN.
 fn trimmed(segment: &Segment, text: Text, room: u64) -> Segment {
     let fits = room.saturating_sub(text.offset).min(u64::from(text.len)) as u32;
     if fits == 0 {

@@ -1,4 +1,4 @@
-//! How does a datagram leave? Which way, in how many packets, and to whom on this machine as well.
+//! Sends datagrams: over which link, in how many packets, and to which members on this machine as well.
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
@@ -15,30 +15,31 @@ use crate::session::Occupant;
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
-/// What becomes of the first datagram of a socket.
+/// What is done with the first datagram of a socket.
 enum Plan {
     Leave(Leaving),
-    /// The neighbour is being asked for.
+    /// It waits, because the neighbour is being resolved.
     Wait,
-    /// It does not leave, and the next call on the socket says so.
+    /// It is not sent, and the next call on the socket reports the cause.
     Refuse(Cause),
 }
 
-/// How a datagram leaves.
+/// How a datagram is sent.
 struct Leaving {
     way: Way,
     tuple: FourTuple,
     cut: Cut,
-    /// Members on this machine, whoever they are, hear it as well.
+    /// Whether members on this machine get it as well.
     is_looped: bool,
-    /// Nobody else does.
+    /// Whether only those get it.
     stays: bool,
 }
 
 impl<M: Memory> Transport<M> {
-    /// Sends what a socket has to send, until it is done, its neighbour is asked for, the link is full, or
-    /// its session has sent as much as it may in one flush. From the ring to the link, without a copy in
-    /// between. `false`: the socket is to go, because what it has written is no datagram.
+    /// Sends what a socket has to send, until it is done, its neighbour is being resolved, the link is full,
+    /// or its session has sent as much as it may in one flush. The text goes from the ring to the link
+    /// without a copy. Returns `false` if the socket is to be removed, because what it has written is no
+    /// datagram.
     #[must_use]
     pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) -> bool {
         let flush = self.applications.flush();
@@ -61,7 +62,7 @@ impl<M: Memory> Transport<M> {
             match plan(&mut self.ip, now, socket, &record) {
                 Plan::Leave(leaving) => {
                     if let Err(Full) = send_first(&mut self.ip, socket, &leaving, text, out) {
-                        // The record waits where it is, or what is left of it.
+                        // The record, or what is left of it, waits where it is.
                         self.datagrams.wait(index);
                         self.egress.retry_later(now);
                         return true;
@@ -85,7 +86,7 @@ impl<M: Memory> Transport<M> {
     }
 }
 
-/// Decides what becomes of a datagram.
+/// Decides what is done with a datagram.
 fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
     let peer = if record.peer.port == 0 { socket.remote().unwrap_or_default() } else { record.peer };
     let options = socket.options();
@@ -127,7 +128,7 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
         tuple: FourTuple { local: Endpoint::at(src, socket.local().port), remote: peer },
         cut,
         is_looped: multicast && !internal && wishes.is_looped,
-        // ip(7), RFC 4291 §2.7: what has no hops left, or goes to a group of this machine, stays here.
+        // ip(7), RFC 4291 §2.7: a datagram without hops, or to a group of this machine, stays here.
         stays: multicast && !internal && (ttl == 0 || peer.addr.is_interface_local()),
     })
 }
@@ -142,7 +143,7 @@ fn send_first<M: Memory>(
 ) -> Result<(), Full> {
     let Leaving { way, tuple, cut, .. } = leaving;
     if leaving.is_looped && !socket.has_looped() {
-        // A copy for the members on this machine, whoever they are: the owner of the flow gives it to all.
+        // This copy is for the members on this machine: the owner of the flow gives it to all.
         let inside = Way { internal: true, mac: ip.mac(), ..*way };
         let whole = Cut::Whole { dont_fragment: true };
         if ip.is_member(Link::Inside, tuple.remote.addr) {
@@ -159,9 +160,9 @@ fn send_first<M: Memory>(
     sent
 }
 
-/// Where a datagram to `peer` comes from. What is bound to any address, or to one that means many, sends from
-/// the one that suits; what is bound to one that is gone, from nowhere, as on Linux. `inside`: it goes to a
-/// group on the inside link.
+/// Returns the source address of a datagram to `peer`. A socket bound to the unspecified address, or to a
+/// group or broadcast address, uses a suitable one; a socket bound to an address that is gone has none, as on
+/// Linux. `inside` says that the datagram is for a group on the inside link.
 fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
     let is_definite = !local.addr.is_unspecified() && ip.is_own(local.addr);
     match is_definite {
@@ -178,7 +179,7 @@ fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
 struct Full;
 
 // structure: send_datagram: a datagram has as many facts
-/// Writes the headers of one datagram and gives it to the link. `progress`: how much of it the link has
+/// Writes the headers of one datagram and gives it to the link. `progress` is how much of it the link has
 /// taken.
 fn send_datagram<M: Memory>(
     ip: &mut Ip,
@@ -210,7 +211,7 @@ fn send_datagram<M: Memory>(
     let header = udp::Header {
         src_port: tuple.local.port,
         dst_port: tuple.remote.port,
-        // At most DATAGRAM_MAX, or DATAGRAM_MAX_V4.
+        // It is at most DATAGRAM_MAX, or DATAGRAM_MAX_V4.
         payload_len: text.len() as u16,
         checksum: checksum::pseudo_header_of(packet.src, packet.dst, Protocol::UDP.0, len).fold(),
     };

@@ -1,4 +1,4 @@
-//! Which groups is a datagram socket in, and how do datagrams get to all members? ip(7), ipv6(7), RFC 1112.
+//! The groups of datagram sockets, and the datagrams for all members: ip(7), ipv6(7), RFC 1112.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use atoll_ipc::{Cause, Memory, SocketOption};
 use super::Datagrams;
 use crate::session::Session;
 
-/// What a socket wants of groups.
+/// The settings of a socket about groups.
 #[derive(Debug)]
 pub(crate) struct Multicast {
     joined: Vec<(Link, Addr)>,
@@ -17,38 +17,38 @@ pub(crate) struct Multicast {
     v6: Wishes,
 }
 
-/// What it wants of those of one family: the options whose names begin with `IP_MULTICAST`, or
+/// The settings about groups of one family: the options whose names begin with `IP_MULTICAST`, or
 /// `IPV6_MULTICAST`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wishes {
-    /// `..._ALL`: datagrams to groups that others of this machine have joined are wanted as well.
+    /// `..._ALL`: whether datagrams to groups that others of this machine have joined are wanted as well.
     pub(crate) all: bool,
-    /// `..._LOOP`: members on this machine hear what the socket sends.
+    /// `..._LOOP`: whether members on this machine get what the socket sends.
     pub(crate) is_looped: bool,
-    /// `..._TTL`, `..._HOPS`.
+    /// `..._TTL` or `..._HOPS`.
     pub(crate) ttl: u8,
-    /// `..._IF`: datagrams leave over the inside link.
+    /// `..._IF`: whether datagrams are sent over the inside link.
     pub(crate) inside: bool,
 }
 
 impl Multicast {
-    /// As ip(7) and ipv6(7) say of a new socket.
+    /// Returns the settings of a new socket by ip(7) and ipv6(7).
     pub(super) const fn new() -> Multicast {
         let usual = Wishes { all: true, is_looped: true, ttl: 1, inside: false };
         Multicast { joined: Vec::new(), v4: usual, v6: usual }
     }
 
-    /// What is wanted of groups like `group`.
+    /// Returns the settings about groups of the family of `group`.
     pub(crate) const fn of(&self, group: Addr) -> &Wishes {
         if group.is_v4() { &self.v4 } else { &self.v6 }
     }
 
-    /// Whether a datagram to `group` is for this socket, if its address and port are.
+    /// Returns whether a datagram to `group` is for this socket, if its address and port are.
     fn wants(&self, group: Addr) -> bool {
         self.of(group).all || self.joined.iter().any(|(_, joined)| *joined == group)
     }
 
-    /// Takes an option that concerns groups; `false` if it does not.
+    /// Sets an option about groups. Returns `false` if it is another option.
     pub(super) const fn set_option(&mut self, option: SocketOption, value: u32) -> bool {
         match option {
             SocketOption::MulticastTtl => self.v4.ttl = value as u8,
@@ -64,7 +64,7 @@ impl Multicast {
         true
     }
 
-    /// The socket goes. Returns how many groups it was in.
+    /// Leaves all groups, because the socket is removed. Returns how many groups it was in.
     pub(super) fn leave_all(&mut self, now: Instant, ip: &mut Ip) -> u32 {
         // Cannot truncate: see MEMBERSHIPS_MAX.
         let count = self.joined.len() as u32;
@@ -76,8 +76,8 @@ impl Multicast {
 }
 
 impl Datagrams {
-    /// The sockets for a datagram that is not for one host only: all whose address, port and peer are right
-    /// (ip(7), RFC 1122 §4.1.3.6).
+    /// Returns the sockets for a datagram that is not for one host only: all whose address, port and peer
+    /// match (ip(7), RFC 1122 §4.1.3.6).
     pub(crate) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
@@ -90,8 +90,8 @@ impl Datagrams {
 }
 
 impl Datagrams {
-    /// The socket joins a group, or leaves it. `groups_max`: that its session may be in. [`Cause::NoBuffers`]
-    /// the application could not know before.
+    /// Lets the socket join a group, or leave it. `groups_max` is the limit of its session. Only
+    /// [`Cause::NoBuffers`] reports what the application could not know before.
     pub(crate) fn change_membership<M: Memory>(
         &mut self,
         now: Instant,
@@ -127,12 +127,12 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Whether the socket is in the group.
+    /// Returns whether the socket is in the group.
     pub(crate) fn is_joined(&self, index: u32, group: (Link, Addr)) -> bool {
         self.sockets.get(index).is_some_and(|socket| socket.options().multicast().joined.contains(&group))
     }
 }
 
-/// Memberships of one socket at most: Linux's `igmp_max_memberships`, and what the library allows of IPv6.
+/// The most memberships of one socket: Linux's `igmp_max_memberships`, and what the library allows with IPv6.
 const MEMBERSHIPS_MAX_V4: usize = 20;
 const MEMBERSHIPS_MAX_V6: usize = 64;

@@ -1,5 +1,4 @@
-//! What is kept of one datagram socket? Its records lie in the arena, so nothing is lost with a crash but
-//! this.
+//! The state of one datagram socket. Its records are in the arena, so a crash loses only this.
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
@@ -19,84 +18,84 @@ use crate::stats::Stats;
 #[derive(Debug)]
 pub(crate) struct Datagram {
     place: Place,
-    /// By what right it has its port.
+    /// The grant by which it has its port.
     grant: Grant,
     local: Endpoint,
     remote: Option<Endpoint>,
     inbox: Inbox,
     outbox: Outbox,
     options: Options,
-    /// What the application is to be told by the next event, and with which error.
+    /// What the next event reports to the application, and with which error.
     ready: Ready,
     cause: Cause,
-    /// It is on the list for the next flush.
+    /// Whether it is on the list for the next flush.
     is_dirty: bool,
-    /// It waits for its session's share of a later flush.
+    /// Whether it waits for its session's share of a later flush.
     is_later: bool,
-    /// Closed by the application, with something left to send.
+    /// Whether the application has closed it, with something left to send.
     is_closing: bool,
 }
 
-/// Datagrams that wait for the application.
+/// The datagrams that wait for the application.
 #[derive(Debug)]
 struct Inbox {
     rings: Extents,
     head: u64,
     tail: u64,
     published_tail: u64,
-    /// Octets that may wait.
+    /// The octets that may wait.
     capacity: u32,
 }
 
-/// Datagrams that wait for the link.
+/// The datagrams that wait for the link.
 #[derive(Debug)]
 struct Outbox {
     rings: Extents,
     head: u64,
     tail: u64,
     published_head: u64,
-    /// Octets that may wait.
+    /// The octets that may wait.
     limit: u32,
     wants_room: bool,
-    /// How far the first datagram has left, if the link took a part of it.
+    /// The progress of the first datagram, if the link took a part of it.
     progress: Option<Progress>,
-    /// The first datagram was looped back to members on this machine.
+    /// Whether the first datagram was looped back to members on this machine.
     has_looped: bool,
 }
 
-/// What the application has set.
+/// The options that the application has set.
 #[derive(Debug)]
 pub(crate) struct Options {
     ttl: u8,
     tos: u8,
-    /// `IPV6_UNICAST_HOPS`, if set.
+    /// The value of `IPV6_UNICAST_HOPS`, if set.
     hops: Option<u8>,
-    /// `IPV6_TCLASS`.
+    /// The value of `IPV6_TCLASS`.
     class: u8,
-    /// `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
+    /// The values of `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
     discovery: MtuDiscovery,
     discovery_v6: MtuDiscovery,
-    /// `IPV6_DONTFRAG`.
+    /// The value of `IPV6_DONTFRAG`.
     whole_v6: bool,
     multicast: Multicast,
 }
 
-/// What became of a look at the application's lines.
+/// The result of reading the application's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kicked {
-    /// They were taken.
+    /// The values were taken.
     Taken,
-    /// They are about a socket before this one.
+    /// The values are about a socket before this one.
     Stale,
-    /// They cannot be true.
+    /// The values cannot be true.
     Implausible,
 }
 
-/// More than this is never in a send buffer.
+/// The most octets that are ever in a send buffer.
 const SEND_MAX: u64 = 16 << 20;
-/// Nor this in a receive buffer.
+/// The most octets that are ever in a receive buffer.
 const AREA_MAX: u64 = 16 << 20;
-/// Smallest and largest buffers that can be set.
+/// The smallest and the largest buffer that can be set, in octets.
 const BUFFER: (u32, u32) = (4096, 4 << 20);
 
 impl Options {
@@ -113,22 +112,22 @@ impl Options {
         }
     }
 
-    /// Returns what is wanted of groups.
+    /// Returns the settings about groups.
     pub(crate) const fn multicast(&self) -> &Multicast {
         &self.multicast
     }
 
-    /// Returns whether, and by what, datagrams to `peer` are fragmented.
+    /// Returns whether and where datagrams to `peer` are fragmented.
     pub(crate) const fn discovery_to(&self, peer: Addr) -> MtuDiscovery {
         if peer.is_v4() { self.discovery } else { self.discovery_v6 }
     }
 
-    /// Whether a datagram to `peer` that would be fragmented is refused, whatever else was set.
+    /// Returns whether a datagram to `peer` that would be fragmented is refused, whatever else was set.
     pub(crate) const fn is_whole_to(&self, peer: Addr) -> bool {
         self.whole_v6 && !peer.is_v4()
     }
 
-    /// Returns type of service and TTL of packets to `peer`. `hop_limit`: of IPv6, if none was set.
+    /// Returns type of service and TTL of packets to `peer`. `hop_limit` is that of IPv6, if none was set.
     pub(crate) fn marks_to(&self, peer: Addr, hop_limit: u8) -> (u8, u8) {
         if peer.is_v4() { (self.tos, self.ttl) } else { (self.class, self.hops.unwrap_or(hop_limit)) }
     }
@@ -169,7 +168,7 @@ impl Datagram {
         }
     }
 
-    /// Goes on with what the slot says that a predecessor had received, and was to send: only its own
+    /// Continues with what a predecessor had received, and was to send, by the slot: only the socket's own
     /// application can falsify that.
     pub(crate) fn resume<M: Memory>(self, view: &Slot<'_, M>, session: &Session<M>) -> Datagram {
         let (head, tail, sent) = (view.receive_head(), view.receive_tail(), view.acknowledged());
@@ -190,14 +189,14 @@ impl Datagram {
         }
     }
 
-    // ---- who it is ----
+    // ---- its names ----
 
-    /// Returns where its slot is.
+    /// Returns the place of its slot.
     pub(crate) const fn place(&self) -> Place {
         self.place
     }
 
-    /// Returns by what right it has its port.
+    /// Returns the grant by which it has its port.
     pub(crate) const fn grant(&self) -> &Grant {
         &self.grant
     }
@@ -210,7 +209,7 @@ impl Datagram {
         self.remote
     }
 
-    /// It has other ends from now on. It must be in no table.
+    /// Gives it other ends. It must be in no table.
     pub(super) const fn rename(&mut self, local: Endpoint, remote: Option<Endpoint>) {
         (self.local, self.remote) = (local, remote);
     }
@@ -219,13 +218,13 @@ impl Datagram {
         self.grant.v6_only && self.local.addr == Addr::ANY
     }
 
-    /// Returns its tuple; `None`: its own address or its peer is not definite.
+    /// Returns its tuple; `None` if its own address or its peer is not definite.
     pub(super) fn tuple(&self) -> Option<FourTuple> {
         let remote = self.remote?;
         (!self.local.addr.is_unspecified()).then_some(FourTuple { local: self.local, remote })
     }
 
-    /// Returns how well the socket fits, 0: not at all (Linux's `compute_score`).
+    /// Returns how well the socket fits, 0 meaning not at all (Linux's `compute_score`).
     pub(super) fn score(&self, tuple: &FourTuple) -> u32 {
         let is_v4 = tuple.local.addr.is_v4();
         let by_addr = match self.local.addr {
@@ -243,17 +242,17 @@ impl Datagram {
 
     // ---- options ----
 
-    /// Returns what the application has set.
+    /// Returns the options that the application has set.
     pub(crate) const fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Returns the groups that it is in, to join one or leave it.
+    /// Returns the groups that it is in, mutably.
     pub(super) const fn multicast_mut(&mut self) -> &mut Multicast {
         &mut self.options.multicast
     }
 
-    /// See `Entry::set_option`.
+    /// Sets an option, as `Entry::set_option`.
     pub(super) fn set_option(&mut self, option: SocketOption, value: u32) -> bool {
         let options = &mut self.options;
         match option {
@@ -286,7 +285,7 @@ impl Datagram {
         self.inbox.tail - self.inbox.head
     }
 
-    /// Stores a datagram, whole or not at all. `false`: there is no room for it.
+    /// Stores a datagram, whole or not at all. Returns `false` if there is no room for it.
     pub(super) fn put<M: Memory>(&mut self, session: &Session<M>, peer: Endpoint, cast: Cast, payload: &[u8]) -> bool {
         let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
         let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else { return false };
@@ -311,7 +310,7 @@ impl Datagram {
         self.outbox.tail - self.outbox.head
     }
 
-    /// Returns the first datagram that waits for the link, and where its text is. `None`: it is not what a
+    /// Returns the first datagram that waits for the link, and where its text is; `None` if it is not what a
     /// library writes.
     pub(crate) fn first<M: Memory>(&self, session: &Session<M>) -> Option<(Record, Pieces)> {
         let Outbox { rings, head, tail, .. } = &self.outbox;
@@ -321,45 +320,45 @@ impl Datagram {
         Some((record, rings.pieces(head + RECORD_LEN as u64, record.len as usize)?))
     }
 
-    /// Returns how far the first datagram has left.
+    /// Returns the progress of the first datagram.
     pub(crate) const fn progress(&self) -> Option<Progress> {
         self.outbox.progress
     }
 
-    /// The link has taken so much of the first datagram.
+    /// Sets the progress of the first datagram.
     pub(crate) const fn set_progress(&mut self, progress: Option<Progress>) {
         self.outbox.progress = progress;
     }
 
-    /// Whether the first datagram was looped back to members on this machine.
+    /// Returns whether the first datagram was looped back to members on this machine.
     pub(crate) const fn has_looped(&self) -> bool {
         self.outbox.has_looped
     }
 
-    /// The first datagram was looped back to members on this machine.
+    /// Notes that the first datagram was looped back to members on this machine.
     pub(crate) const fn set_looped(&mut self) {
         self.outbox.has_looped = true;
     }
 
-    /// The first datagram, which has `len` octets, has left or was refused.
+    /// Removes the first datagram, of `len` octets, which was sent or refused.
     pub(crate) fn pop(&mut self, len: u32) {
         self.outbox.head += padded_len(len);
         self.outbox.has_looped = false;
     }
 
-    /// It waits for its session's share of a later flush. `false`: it does already.
+    /// Lets it wait for its session's share of a later flush. Returns `false` if it does already.
     pub(crate) const fn wait_for_share(&mut self) -> bool {
         !core::mem::replace(&mut self.is_later, true)
     }
 
-    /// It does not wait for its session's share any more. `false`: it did not.
+    /// Ends its wait for its session's share. Returns `false` if it did not wait.
     pub(super) const fn take_up(&mut self) -> bool {
         core::mem::replace(&mut self.is_later, false)
     }
 
     // ---- what the application sees, and says ----
 
-    /// The application's lines have changed: takes what is plausible.
+    /// Takes the plausible changes of the application's lines.
     pub(super) fn kick<M: Memory>(&mut self, session: &Session<M>, slot: &Slot<'_, M>) -> Kicked {
         if slot.app_generation() != self.place.generation {
             return Kicked::Stale;
@@ -381,33 +380,33 @@ impl Datagram {
         Kicked::Taken
     }
 
-    /// The next call on the socket fails. `ready`: what it is ready for besides.
+    /// Makes the next call on the socket fail. `ready` is what the socket is ready for besides.
     pub(crate) fn fail(&mut self, cause: Cause, ready: Ready) {
         self.cause = cause;
         self.ready |= ready | Ready::ERR;
     }
 
-    /// The application has closed it: it goes when what it wrote before has left.
+    /// Closes it for the application: it is removed when what was written before has been sent.
     pub(super) const fn close(&mut self) {
         self.is_closing = true;
     }
 
-    /// Whether the application has closed it.
+    /// Returns whether the application has closed it.
     pub(crate) const fn is_closing(&self) -> bool {
         self.is_closing
     }
 
-    /// Puts it on the list for the next flush. `false`: it is there already.
+    /// Puts it on the list for the next flush. Returns `false` if it is there already.
     pub(super) const fn mark_dirty(&mut self) -> bool {
         !core::mem::replace(&mut self.is_dirty, true)
     }
 
-    /// It is not on the list any more.
+    /// Notes that it is not on the list any more.
     pub(super) const fn clear_dirty(&mut self) {
         self.is_dirty = false;
     }
 
-    /// Brings the slot up to date. Returns what the application is to be told by an event.
+    /// Updates the slot. Returns what an event is to report to the application.
     pub(crate) fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) -> Ready {
         self.inbox.publish(slot);
         self.ready |= self.outbox.publish(slot);
@@ -417,8 +416,8 @@ impl Datagram {
         core::mem::take(&mut self.ready)
     }
 
-    /// Gives back what it held, when no datagram finds it any more, and tells its application. Returns whose
-    /// it was.
+    /// Gives back what it held, when no datagram finds it any more, and tells its application. Returns the
+    /// session.
     pub(crate) fn give_back<M: Memory>(
         mut self,
         (now, ip): (Instant, &mut Ip),
@@ -458,7 +457,7 @@ impl Inbox {
         Some(())
     }
 
-    /// Takes the application's reading position, if it is one.
+    /// Takes the application's reading position, if it is plausible.
     fn take_head<M: Memory>(&mut self, slot: &Slot<'_, M>) {
         let head = slot.receive_head();
         if (self.head..=self.published_tail).contains(&head) {
@@ -466,7 +465,7 @@ impl Inbox {
         }
     }
 
-    /// Makes room up to `end`. `None`: there is none.
+    /// Makes room up to `end`. Returns `None` if there is none.
     fn make_room<M: Memory>(&mut self, session: &Session<M>, slot: &Slot<'_, M>, end: u64) -> Option<()> {
         // As on Linux, one datagram always fits into an empty buffer.
         if end - self.head > u64::from(self.capacity) && self.tail > self.head {
@@ -475,7 +474,7 @@ impl Inbox {
         let before = self.rings;
         let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
         self.rings.release(session.memory(), self.head, self.tail);
-        // As for connections: the second ring takes the whole capacity, because there is no third.
+        // As for connections, the second ring takes the whole capacity, because there is no third.
         let end_wanted = match self.rings.current {
             None => end,
             Some(current) => {
@@ -499,7 +498,7 @@ impl Inbox {
 }
 
 impl Outbox {
-    /// Tells how much has left. Returns OUT if the application may be waiting for room that there is now.
+    /// Publishes how much was sent. Returns OUT if the application may be waiting for room that there is now.
     fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) -> Ready {
         if self.head != self.published_head {
             self.published_head = self.head;

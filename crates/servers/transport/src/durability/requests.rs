@@ -1,4 +1,4 @@
-//! What have applications asked for that is in force, for a successor to carry out again?
+//! The requests of applications that are in force, for a successor to carry out again.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -9,37 +9,37 @@ use atoll_ipc::ledger::RequestRecord;
 
 use crate::config::Quota;
 
-/// What applications have asked for that is in force.
+/// The requests of applications that are in force.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    /// Where each is written, and its turn: the first one's, when a later one has taken its place. What was
-    /// asked for on top of it stays behind it.
+    /// The place of each request in the ledger, and its turn. A later request that replaces one keeps that
+    /// one's turn: requests that were made on top of it stay behind it.
     places: BTreeMap<Key, (u32, u64)>,
     free: Vec<u32>,
     fresh: u32,
     /// The last turn.
     order: u64,
-    /// How many each session has, and for which user that counts, if he is limited.
+    /// The number of requests of each session, and the limited user for whom they count, if any.
     counts: BTreeMap<SessionId, (u32, Option<u32>)>,
-    /// What limited users have.
+    /// The totals of limited users.
     users: BTreeMap<u32, Counts>,
-    /// How many there may be, of all sessions, of one and of a user. `None`: nothing is written down, so
-    /// nothing grows.
+    /// The limits of requests: of all sessions, of one and of a user. `None` means that nothing is written,
+    /// so that nothing grows.
     limits: Option<Limits>,
-    /// To be written, or to be forgotten, at the next commit.
+    /// The changes to write at the next commit; `None` erases a request.
     changed: VecDeque<(u32, Option<RequestRecord>)>,
 }
 
-/// How many requests are in force at most.
+/// The most requests that may be in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
-    /// Places in the ledger: what has none would be forgotten with the server.
+    /// The places in the ledger: a request without one would be forgotten with the server.
     all: usize,
     session: u32,
     user: Quota,
 }
 
-/// What a user has, of each kind.
+/// The requests of a user, of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     requests: u32,
@@ -50,7 +50,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// The one that is about requests with this key, and how much it may be.
+    /// Returns the counter of requests with this key, and its limit.
     fn of_kind(&mut self, key: &Key, max: &Quota) -> Option<(&mut u32, u32)> {
         Some(match (key.subject, key.kind.0) {
             (Subject::Lease(_), BIND) => (&mut self.leases, max.leases),
@@ -61,26 +61,26 @@ impl Counts {
         })
     }
 
-    /// Whether there may be `slack` more after one like this.
+    /// Returns whether there may be `slack` more after one with this key.
     fn has_room_for(mut self, key: &Key, max: &Quota, slack: usize) -> bool {
         self.requests as usize + slack < max.requests as usize
             && self.of_kind(key, max).is_none_or(|(count, max)| *count < max)
     }
 }
 
-/// Kinds of requests, about leases and about slots.
+/// The kinds of requests, about leases and about slots.
 const BIND: u8 = 0;
 const LISTEN: u8 = 1;
 const UDP_OPEN: u8 = 4;
-/// And the next one, for groups of the inside.
+/// The kind of groups; the next number is that of groups of the inside link.
 const GROUP: u8 = 6;
 
-/// What a request is about. A later request about the same takes its place.
+/// The key of a request. A later request with the same key replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     session: SessionId,
     subject: Subject,
-    /// Which kind of request, and what distinguishes those of a kind.
+    /// The kind of the request, and what distinguishes requests of a kind.
     kind: (u8, u128),
 }
 
@@ -91,7 +91,7 @@ pub(crate) enum Subject {
 }
 
 impl Key {
-    /// The key of a command that stays in force; `None`: it is carried out once.
+    /// Returns the key of a command that stays in force; `None` if it is carried out once.
     pub(crate) fn of(session: SessionId, command: &Command) -> Option<Key> {
         let (subject, kind) = match *command {
             Command::Bind { lease, .. } => (Subject::Lease(lease), (BIND, 0)),
@@ -112,12 +112,12 @@ impl Key {
 }
 
 impl Requests {
-    /// None yet; at most `all`, and `session` of one session, and `user` of one user.
+    /// Creates it empty, for at most `all` requests, `session` of one session, and `user` of one user.
     pub(super) fn new(all: u32, session: u32, user: Quota) -> Requests {
         Requests { limits: Some(Limits { all: all as usize, session, user }), ..Requests::default() }
     }
 
-    /// Goes on with those of a predecessor. `user_of`: the user for whom a session counts.
+    /// Continues the requests of a predecessor. `user_of` returns the user for whom a session counts.
     pub(super) fn resume(
         &self,
         found: &[(u32, RequestRecord)],
@@ -139,7 +139,7 @@ impl Requests {
         requests
     }
 
-    /// Whether there is room for one more like `command`, or it takes the place of an earlier one.
+    /// Returns whether there is room for one more like `command`, or it replaces an earlier one.
     pub(super) fn has_room_for(&self, session: SessionId, user: Option<u32>, command: &Command, slack: usize) -> bool {
         let (Some(limits), Some(key)) = (self.limits, Key::of(session, command)) else { return true };
         let count = self.counts.get(&session).map_or(0, |(count, _)| *count);
@@ -150,7 +150,7 @@ impl Requests {
         has_room || self.places.contains_key(&key)
     }
 
-    /// One more of a session.
+    /// Counts one more request of a session.
     fn count(&mut self, key: &Key, user: Option<u32>) {
         let (count, user) = self.counts.entry(key.session).or_insert((0, user));
         *count += 1;
@@ -161,7 +161,7 @@ impl Requests {
         }
     }
 
-    /// One less.
+    /// Counts one request of a session less.
     fn discount(&mut self, key: &Key) {
         let Some((count, user)) = self.counts.get_mut(&key.session) else { return };
         *count -= 1;
@@ -178,7 +178,8 @@ impl Requests {
         }
     }
 
-    /// `command` is in force from now on. `false`: there is no room for it, so no successor will know of it.
+    /// Puts `command` in force. Returns `false` if there is no room for it, so that no successor will know of
+    /// it.
     pub(super) fn put(&mut self, session: SessionId, user: Option<u32>, command: Command) -> bool {
         let Some(key) = Key::of(session, &command) else { return true };
         if !self.has_room_for(session, user, &command, 0) {
@@ -209,19 +210,20 @@ impl Requests {
         }
     }
 
-    /// Everything about `subject` that the session has asked for is over.
+    /// Removes everything about `subject` that the session has asked for.
     pub(super) fn remove_all(&mut self, session: SessionId, subject: Subject) {
         let first = Key { session, subject, kind: (0, 0) };
         self.remove_from(first, usize::MAX, |key| key.session == session && key.subject == subject);
     }
 
-    /// Everything at all that the session has asked for is over.
+    /// Removes everything that the session has asked for.
     pub(super) fn remove_session(&mut self, session: SessionId) {
         let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
         self.remove_from(first, usize::MAX, |key| key.session == session);
     }
 
-    /// Removes up to `max` requests, from `first` on, as long as they are meant. Returns how many those were.
+    /// Removes up to `max` requests, from `first` on, while `is_meant` returns true. Returns how many were
+    /// removed.
     fn remove_from(&mut self, first: Key, max: usize, is_meant: impl Fn(&Key) -> bool) -> usize {
         let keys: Vec<Key> = self.places.range(first..).map(|(key, _)| *key).take_while(is_meant).take(max).collect();
         keys.iter().for_each(|key| self.remove(key));
@@ -236,13 +238,13 @@ impl Requests {
         self.remove_from(first, max, is_meant)
     }
 
-    /// What is to be written, or to be forgotten (`None`), since the last call: the place in the ledger and
-    /// the request.
+    /// Returns what is to be written, or to be erased (`None`), since the last call: the place in the ledger
+    /// and the request.
     pub(super) fn take_changed(&mut self) -> impl Iterator<Item = (u32, Option<RequestRecord>)> + '_ {
         self.changed.drain(..)
     }
 
-    /// How many there are, of all sessions.
+    /// Returns the number of requests of all sessions.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }

@@ -1,4 +1,4 @@
-//! How is a flood of SYNs survived? They are answered without being remembered; see `atoll_tcp::syn_cookie`.
+//! Answers a flood of SYNs without keeping state; see `atoll_tcp::syn_cookie`.
 
 use atoll_base::Instant;
 use atoll_connmgr::ListenerId;
@@ -10,7 +10,7 @@ use crate::config::Secrets;
 use crate::passive::{Arrival, Opening};
 
 impl Handshakes {
-    /// Returns the answer to a SYN that is forgotten.
+    /// Returns the answer to a SYN of which nothing is kept.
     pub(crate) fn answer_by_cookie(
         &mut self,
         now: Instant,
@@ -22,7 +22,7 @@ impl Handshakes {
         let syn = atoll_tcp::simplify_for_cookie(segment);
         let iss = atoll_tcp::syn_cookie(&opening.secrets.sequence, &tuple, &syn, now);
         let settings = self.inherited(opening.config, listener).settings;
-        // The SYN-ACK is that of a connection which nobody keeps.
+        // The SYN-ACK is that of a connection which is not kept.
         let mut connection = opening.open_passively(now, &tuple, &syn, iss, internal, &settings);
         let transmit = connection.poll_transmit(now, 0)?;
         let mut syn_ack = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..transmit.segment };

@@ -1,4 +1,4 @@
-//! How does a connection begin whose SYN carries text? RFC 7413. Cookies of servers: `fast_open.rs`.
+//! Opens connections whose SYN carries text: RFC 7413. Cookies of servers are in `fast_open.rs`.
 
 use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnMgr, ListenerId};
@@ -15,8 +15,9 @@ use crate::stats::Stats;
 impl Handshakes {
     // ---- server ----
 
-    /// A SYN for a listener that does Fast Open. Takes its text if the cookie is good; otherwise the SYN-ACK
-    /// brings one. Returns the connection, and how much text is in it; `None`: it is an ordinary one.
+    /// Handles a SYN for a listener with Fast Open. Takes its text if the cookie is good; otherwise the
+    /// SYN-ACK brings one. Returns the connection, and how much text is in it; `None` if it is an ordinary
+    /// one.
     pub(crate) fn accept_fast(
         &self,
         now: Instant,
@@ -56,7 +57,7 @@ impl Handshakes {
 
     // ---- client ----
 
-    /// A new connection whose application wants Fast Open. Returns how much text its SYN waits for.
+    /// Prepares a new connection whose application wants Fast Open. Returns how much text its SYN waits for.
     pub(crate) fn open_fast(
         &self,
         now: Instant,
@@ -73,7 +74,7 @@ impl Handshakes {
         connection.text_wanted()
     }
 
-    /// The server has answered.
+    /// Learns from the server's answer.
     #[cold]
     pub(crate) fn learn_fast_open(&mut self, now: Instant, entry: &Entry, stats: &mut Stats) {
         let connection = &entry.connection;

@@ -8,7 +8,7 @@ use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage};
 use super::*;
 use crate::names::Locals;
 
-/// Measurements whose clock goes by 10 nanoseconds at each reading.
+/// Creates measurements whose clock advances by 10 nanoseconds at each reading.
 fn bench() -> (Phases, Stats, Name) {
     let mut phases = Phases::default();
     let clock = Rc::new(Cell::new(0));
@@ -23,7 +23,7 @@ fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1000)
 }
 
-/// A SYN that waited for `waited` microseconds, for which the CM is asked once.
+/// Handles a SYN that waited for `waited` microseconds, for which the CM is asked once.
 fn syn(phases: &mut Phases, now: Instant, index: u32, name: Name, waited: u64) {
     phases.note_wait(Duration::from_micros(waited));
     phases.frame_begins();
@@ -42,13 +42,13 @@ fn sums(stats: &Stats) -> [u64; 6] {
 fn each_part_of_a_handshake_is_counted_once() {
     let (mut phases, mut stats, name) = bench();
     syn(&mut phases, at(1000), 3, name, 7);
-    // A frame of somebody else, which waited, too, and for which the CM worked.
+    // This is a frame of another connection, which waited, too, and for which the CM worked.
     phases.note_wait(Duration::from_micros(500));
     phases.frame_begins();
     let began = phases.cm_begins();
     phases.cm_ends(began);
     phases.frame_ends();
-    // The ACK. Its part of the CM is 10 ns, and between beginning and end lie three readings.
+    // This is the ACK. Its part of the CM is 10 ns, and three readings lie between beginning and end.
     phases.note_wait(Duration::from_micros(2));
     phases.frame_begins();
     phases.established(3, &name);
@@ -60,7 +60,7 @@ fn each_part_of_a_handshake_is_counted_once() {
     let mut told = 0;
     phases.claimed(at(1150), 3, &name, &mut stats, || told += 1);
     assert_eq!(sums(&stats), [1, 30, 40, 9_000, 50_000, 157_000]);
-    // Once claimed it is no longer measured; the CM is told all the same.
+    // A claimed connection is no longer measured; the CM is told nevertheless.
     phases.claimed(at(1200), 3, &name, &mut stats, || told += 1);
     assert_eq!((sums(&stats)[0], told), (1, 2));
 }

@@ -1,4 +1,4 @@
-//! Who holds memory, and who gets some? A good client beside each attack.
+//! Tests of which connections hold memory and which get some, with a good client beside each attack.
 
 use std::vec;
 use std::vec::Vec;
@@ -15,7 +15,7 @@ use crate::tests::kit::{ARENA, App, Net, Socket, Stack, addr};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 80);
 
-/// A server with so much memory, and a client.
+/// Creates a server with so much memory, and a client.
 fn pair(send_log2: u8, receive_log2: u8) -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let arena = ArenaConfig { send_log2, receive_log2, ..ARENA };
@@ -36,8 +36,7 @@ fn is_closed(app: &mut App, socket: Socket) -> bool {
     app.state(socket).2 & REPLICA_CLOSED != 0
 }
 
-/// Octets of send memory in use; the library would give drained buffers back, and those of connections that
-/// are over.
+/// Frees send memory as the library would: drained buffers, and those of connections that are over.
 fn give_back(server: &mut App, sockets: &mut Vec<(Socket, Socket)>) {
     let over: Vec<usize> = (0..sockets.len()).filter(|n| is_closed(server, sockets[*n].0)).collect();
     for n in over.into_iter().rev() {
@@ -67,7 +66,7 @@ fn readers_that_stand_still_are_shed_when_all_memory_is_theirs_and_slow_ones_sta
     assert!(full_for >= Duration::from_secs(10), "patience: {full_for:?}");
     assert!(written > 0 && !is_closed(&mut server, slow));
     net.settle();
-    // Those that were shed hear of it, and some are left: it was not their turn.
+    // Those that were reset are told, and some are left: it was not their turn.
     let shed = lazy.iter().filter(|(_, c)| client.state(*c).2 & REPLICA_RESET != 0).count();
     assert!((1..15).contains(&shed), "{shed}");
     assert_eq!(net.stack(0).stat(Stat::ConnectionsShed), shed as u64);
@@ -104,7 +103,7 @@ fn text_out_of_order_is_dropped_for_those_who_send_in_order() {
     let holders: Vec<(Socket, Socket)> = (0..4).map(|_| open(&mut net, &mut server, &mut client)).collect();
     let (good, good_client) = open(&mut net, &mut server, &mut client);
     net.wait(Duration::from_millis(300));
-    // Where their text begins: what the server expects.
+    // These are the starts of their text, which the server expects.
     let firsts: Vec<SeqNum> = holders
         .iter()
         .map(|(_, c)| {
@@ -127,7 +126,7 @@ fn text_out_of_order_is_dropped_for_those_who_send_in_order() {
         let now = net.now;
         net.stack(1).round(now);
         for frame in net.stack(1).out.outside.drain(..).collect::<Vec<_>>() {
-            // Not the questions for a neighbour.
+            // The requests for a neighbour's station are skipped.
             if frame[12..14] != [8, 0] {
                 continue;
             }
@@ -147,7 +146,7 @@ fn text_out_of_order_is_dropped_for_those_who_send_in_order() {
     assert!(most >= 240 << 10, "{most} octets were held");
     assert_eq!(server.read(good), [6; 5000]);
     assert!(net.stack(0).stat(Stat::TextPruned) > 0);
-    // What was dropped comes again.
+    // The text that was dropped comes again.
     let mut got = [0; 4];
     for _ in 0..300 {
         net.wait(Duration::from_millis(100));
@@ -167,7 +166,7 @@ fn connections_that_are_closed_beyond_the_limit_of_orphans_are_reset() {
     net.settle();
     let pairs: Vec<(Socket, Socket)> = (0..3).map(|_| open(&mut net, &mut server, &mut client)).collect();
     for (s, _) in &pairs {
-        // More than the peer's window takes.
+        // This is more than the peer's window takes.
         server.write(*s, &vec![1; 200 << 10]);
         net.settle();
         server.close(*s);
@@ -177,7 +176,7 @@ fn connections_that_are_closed_beyond_the_limit_of_orphans_are_reset() {
     assert_eq!((net.stack(0).stat(Stat::Orphans), net.stack(0).stat(Stat::OrphansReset)), (2, 1));
     let reset: Vec<bool> = pairs.iter().map(|(_, c)| client.state(*c).2 & REPLICA_RESET != 0).collect();
     assert_eq!(reset, [false, false, true]);
-    // And those whose peer holds its window closed do not last.
+    // Connections whose peer keeps its window closed do not last either.
     net.wait(Duration::from_secs(400));
     net.stack(0).transport.publish_stats();
     assert_eq!((net.stack(0).stat(Stat::Orphans), net.stack(0).stat(Stat::Connections)), (0, 0));
@@ -185,10 +184,10 @@ fn connections_that_are_closed_beyond_the_limit_of_orphans_are_reset() {
 
 #[test]
 fn who_has_room_no_longer_because_buffers_have_become_small_is_told_of_room() {
-    // Found by the simulation: ATOLL_SEED=412 of `others_are_served_beside_an_attacker`.
+    // The simulation has found this: ATOLL_SEED=412 of `others_are_served_beside_an_attacker`.
     let (mut net, mut server, mut client) = pair(20, 22);
     let (s, c) = open(&mut net, &mut server, &mut client);
-    // A quarter of its buffer; its peer does not read yet.
+    // This is a quarter of its buffer; its peer does not read yet.
     assert_eq!(server.write(s, &[7; 64 << 10]), 64 << 10);
     for _ in 0..4 {
         let (lazy, _) = open(&mut net, &mut server, &mut client);
@@ -229,12 +228,12 @@ fn a_session_that_holds_nothing_is_served_while_another_has_taken_all_memory() {
     }
 }
 
-/// What receive buffers of the first stack have touched.
+/// Returns how much the receive buffers of the first stack have touched.
 fn held(net: &mut Net) -> u64 {
     net.stack(0).transport.shortage.books.held.load(core::sync::atomic::Ordering::Relaxed)
 }
 
-/// Clients send as much as is taken, and the server reads what it is told to.
+/// Lets clients send as much as is taken, while the server reads as it is told.
 fn pour(net: &mut Net, client: &mut App, sockets: &[(Socket, Socket)]) {
     for (_, c) in sockets {
         client.write(*c, &vec![3; 1 << 20]);
@@ -258,7 +257,7 @@ fn unread_text_of_all_sessions_stays_within_what_the_stack_may_hold() {
     assert!(net.stack(0).stat(Stat::ConnectionsShed) > 0, "somebody had to go");
     let left = sockets.iter().filter(|(s, _)| !is_closed(&mut server, *s)).count();
     assert!(left > 5, "not all: {left} are left");
-    // With room again everything is as ever.
+    // With room again everything is as before.
     for (s, _) in &sockets {
         server.close(*s);
     }
@@ -281,7 +280,7 @@ fn nothing_new_begins_while_the_stack_has_no_memory_and_who_gets_on_stays() {
     let now = net.now;
     net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
     net.wait(Duration::from_millis(100));
-    // A SYN is dropped, and connect says why it does not work.
+    // A SYN is dropped, and connect reports why it does not work.
     let refused = client.connect(SERVER);
     let own = server.connect(Endpoint::new(addr(2), 80));
     net.wait(Duration::from_millis(500));
@@ -299,7 +298,7 @@ fn nothing_new_begins_while_the_stack_has_no_memory_and_who_gets_on_stays() {
     net.stack(0).transport.set_memory(now, MemoryLevel::Plenty, u64::MAX);
     let is_accepted = (0..200).any(|_| {
         net.wait(Duration::from_millis(50));
-        // One that was offered before, because its session holds little by now, was not claimed in time.
+        // An earlier offer, made because its session holds little by now, was not claimed in time.
         server.claim().is_some_and(|(_, holds)| holds)
     });
     assert!(is_accepted, "the SYN was sent again");
@@ -320,7 +319,7 @@ fn who_holds_little_begins_and_stays_while_another_has_taken_all_memory() {
     pour(&mut net, &mut client, &lazy);
     let now = net.now;
     net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
-    // It gets no processor: what it was sent stands still.
+    // The program gets no processor: what it was sent is not read.
     peer.write(c, b"unread");
     net.wait(Duration::from_millis(100));
     let many: Vec<Socket> = (0..BEGINNERS_MAX + 8).map(|_| peer.connect(at)).collect();
@@ -369,8 +368,8 @@ fn where_nobody_holds_much_the_largest_go_unless_that_would_be_no_help() {
     }
 }
 
-/// The memory of all is used up, and not by these. One has read everything and waits for more, the other one
-/// reads little by little, which its library tells nobody.
+/// The memory of all is used up, and not by these connections. One has read everything and waits for more;
+/// the other one reads little by little, which its library reports to nobody.
 #[test]
 fn who_waits_for_text_or_reads_slowly_stays_though_its_buffer_is_large() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -436,7 +435,7 @@ fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
     assert!((1..48).contains(&closed) && !is_closed(&mut one, large.0), "{closed} of 48");
 }
 
-/// The program does not close them.
+/// The program does not close the connections.
 #[test]
 fn what_was_shed_gives_its_memory_back_at_once() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -450,8 +449,8 @@ fn what_was_shed_gives_its_memory_back_at_once() {
     assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
-/// Whoever says that he has read everything, and tells nobody, is believed: he has no use for that memory any
-/// more.
+/// An application that claims to have read everything, and does not report it, is believed: it has no use for
+/// that memory any more.
 #[test]
 fn what_was_read_and_not_told_of_is_given_back() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -468,7 +467,8 @@ fn what_was_read_and_not_told_of_is_given_back() {
     assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
-/// Found by the fuzz target `stack_frames`: its program knew of the reset, and not that the text was void.
+/// The fuzz target `stack_frames` has found this: its program knew of the reset, and not that the text was
+/// void.
 #[test]
 fn what_a_peer_sent_before_it_reset_the_connection_can_be_read() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -490,8 +490,8 @@ fn what_a_peer_sent_before_it_reset_the_connection_can_be_read() {
     }
 }
 
-/// What one that has closed has sent is lost for so long. It is not its reader that stands still, if that is
-/// not for long.
+/// What a closed connection has sent is lost for so long. Its reader is not the cause of the standstill, if
+/// that is short.
 #[test]
 fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
     for (silence, stays) in [(Duration::from_millis(1300), true), (Duration::from_millis(3500), false)] {

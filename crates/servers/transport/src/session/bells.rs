@@ -1,5 +1,5 @@
-//! Whom does an application have to be woken by? Each of its threads sleeps on a bell of its own, and each
-//! bell is rung once per sleep.
+//! The bells of an application. Each of its threads sleeps on a bell of its own, and each bell is rung once
+//! per sleep.
 
 use atoll_ipc::Memory;
 use atoll_ipc::page::{AppPage, BELLS};
@@ -7,9 +7,9 @@ use atoll_ipc::page::{AppPage, BELLS};
 /// The bells of a session.
 #[derive(Debug)]
 pub(crate) struct Bells<M: Memory> {
-    /// Where the sleep words are.
+    /// The page with the sleep words.
     page: AppPage<M>,
-    /// Bells to be considered at the end of the flush.
+    /// The bells to be considered at the end of the flush, a bit each.
     due: u32,
     /// The sleep word for which each bell was rung last.
     rung: [u32; BELLS],
@@ -21,7 +21,7 @@ impl<M: Memory> Bells<M> {
         Bells { page, due: 0, rung: [0; BELLS] }
     }
 
-    /// Notes that this bell is to be rung if somebody sleeps on it; `None`: every one.
+    /// Notes that this bell is to be rung if a thread sleeps on it; `None` means every bell.
     #[inline]
     pub(crate) fn note(&mut self, bell: Option<u32>) {
         self.due |= bell.map_or(u32::MAX, |bell| 1 << (bell as usize % BELLS));

@@ -1,5 +1,5 @@
-//! Where do receive buffers lie, and what do they take? In the receive area of a session, whose memory the
-//! kernel gives when it is touched.
+//! The memory of receive buffers: in the receive area of a session, for which the kernel gives memory when it
+//! is touched.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,18 +13,18 @@ use atoll_ipc::pool::{Blocks, CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
 use crate::lazy::LazyMemory;
 use crate::users::Holdings;
 
-/// Free pieces of at least so many octets are given back when memory is short.
+/// The least size in octets of free pieces that are given back when memory is short.
 const DISCARD_BYTES: usize = 8 << 10;
-/// What the receive buffers of a session may take however short memory is. Linux lets each socket have the
-/// least of `tcp_rmem`.
+/// The octets that the receive buffers of a session may take however short memory is. Linux lets each socket
+/// have the least of `tcp_rmem`.
 const FLOOR: u64 = 128 << 10;
-/// Of a session so many at a time, because each is a system call.
+/// The most pieces of a session that are given back at a time, because each is a system call.
 const DISCARDS_MAX: usize = 512;
-/// What the kernel gives at a time.
+/// The octets that the kernel gives at a time.
 const PAGE: usize = 4096;
 
-/// The receive area of a session: its pool, and what of it was touched. Counts with those of others until it
-/// is dropped.
+/// The receive area of a session: its pool, and which pages of it were touched. They count with those of
+/// others until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReceiveMemory {
     /// The pool, and the memory of its state.
@@ -32,16 +32,16 @@ pub(crate) struct ReceiveMemory {
     links: LazyMemory,
     touched: Pages,
     books: Arc<Books>,
-    /// What the user's sessions have together.
+    /// The totals of the user's sessions.
     of_user: Arc<Holdings>,
 }
 
 /// What all sessions of a replica hold, and may hold.
 #[derive(Debug)]
 pub(crate) struct Books {
-    /// Octets that were touched in receive areas: the kernel has given memory for them.
+    /// The octets that were touched in receive areas: the kernel has given memory for them.
     pub(crate) held: AtomicU64,
-    /// No more than this is touched.
+    /// The most octets that may be touched.
     pub(crate) max: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl Default for Books {
 }
 
 impl ReceiveMemory {
-    /// Creates the pool of an area of so many units, of which none is in use.
+    /// Creates the pool of an area of `units` units, of which none is in use.
     pub(crate) fn new(units: u32, books: Arc<Books>, of_user: Arc<Holdings>) -> ReceiveMemory {
         let links = CONTROL_BYTES.next_multiple_of(8);
         ReceiveMemory {
@@ -64,14 +64,14 @@ impl ReceiveMemory {
         }
     }
 
-    /// The same without a bound: for what was acknowledged already.
+    /// Returns the pool without a bound, for text that was acknowledged already.
     pub(crate) const fn unbounded(&self) -> Unbounded<'_> {
         Unbounded(self)
     }
 
-    /// Makes these blocks (first unit, log2) those in use, and no others; sorts them. Returns the numbers, in
-    /// the sorted order, of those that are none. What lies before their end counts as touched: a predecessor
-    /// may have given some of it back, which is not known.
+    /// Makes these blocks (first unit, log2) those in use, and no others, and sorts them. Returns the
+    /// numbers, in the sorted order, of invalid ones. Everything before their end counts as touched: a
+    /// predecessor may have given some of it back, which is not known.
     pub(crate) fn resume(&self, blocks: &mut [(u32, u8)]) -> Vec<usize> {
         let refused = self.pool.resume(&self.links, blocks);
         self.touch(pages_of(0..self.pool.high_units(&self.links) as usize * UNIT_BYTES));
@@ -83,13 +83,13 @@ impl ReceiveMemory {
         self.pool.used_bytes(&self.links)
     }
 
-    /// Octets of its receive area that the kernel has memory for, as the books say.
+    /// Returns the octets of its receive area that the kernel has memory for, by the accounts.
     pub(crate) fn held(&self) -> u64 {
         octets(self.touched.count.get())
     }
 
-    /// Has `discard` give memory back that lies in free pieces of the area: the whole pages of so many octets
-    /// from a place on. The smallest pieces are used again soon, and stay.
+    /// Lets `discard` give memory back that is in free pieces of the area: the whole pages of so many octets
+    /// from a place on. The smallest pieces are kept, because they are used again soon.
     pub(crate) fn discard_free(&self, mut discard: impl FnMut(usize, usize)) {
         let held = |octets: &Range<usize>| self.touched.count_in(whole_pages_of(octets)) > 0;
         let free = self.free_pieces().into_iter().filter(|octets| octets.len() >= DISCARD_BYTES && held(octets));
@@ -100,7 +100,7 @@ impl ReceiveMemory {
         }
     }
 
-    /// What is in no block that is in use, in order. Blocks that lie side by side are one piece: most pages
+    /// Returns the pieces that are in no used block, in order. Adjacent blocks are one piece: most pages
     /// belong to two of them.
     fn free_pieces(&self) -> Vec<Range<usize>> {
         let unused = self.pool.high_units(&self.links)..self.pool.units;
@@ -119,7 +119,7 @@ impl ReceiveMemory {
         pieces
     }
 
-    /// Takes a block of which no more was not touched before than `may_grow` allows.
+    /// Takes a block, if `may_grow` allows the octets of it that were not touched before.
     fn take(&self, log2: u8, may_grow: impl Fn(u64) -> bool) -> Option<u32> {
         let pages =
             |unit: u32| pages_of(unit as usize * UNIT_BYTES..(unit as usize + (1 << (log2 - MIN_LOG2))) * UNIT_BYTES);
@@ -133,8 +133,8 @@ impl ReceiveMemory {
         Some(unit)
     }
 
-    /// Whether so many octets more may be touched: while the stack has memory for it, and its user a part of
-    /// that left.
+    /// Returns whether so many octets more may be touched: while the stack has memory for it, and its user a
+    /// part of that left.
     fn may_grow(&self, octets: u64) -> bool {
         let Books { held, max } = &*self.books;
         let (held, max) = (held.load(Ordering::Relaxed), max.load(Ordering::Relaxed));
@@ -147,10 +147,10 @@ impl ReceiveMemory {
         self.count(0, count);
     }
 
-    /// So many pages less, and so many more.
+    /// Counts `less` pages less, and `more` pages more.
     fn count(&self, less: u32, more: u32) {
         let (before, after) = (octets(less), octets(more));
-        // A replica is one thread: nobody else counts meanwhile.
+        // A replica is one thread, so no other thread counts meanwhile.
         let held = self.books.held.load(Ordering::Relaxed).wrapping_sub(before).wrapping_add(after);
         self.books.held.store(held, Ordering::Relaxed);
         self.of_user.count(before, after);
@@ -163,8 +163,8 @@ impl Drop for ReceiveMemory {
     }
 }
 
-/// As much as may be touched: however much is in use already, no more than [`Books::max`] is touched, but for
-/// the least that each session may have.
+/// Allocates within the bound: no more than [`Books::max`] is touched, except for the least that each session
+/// may have.
 impl Blocks for ReceiveMemory {
     #[inline]
     fn allocate(&self, log2: u8) -> Option<u32> {
@@ -177,7 +177,7 @@ impl Blocks for ReceiveMemory {
     }
 }
 
-/// See [`ReceiveMemory::unbounded`].
+/// The pool without a bound: see [`ReceiveMemory::unbounded`].
 #[derive(Debug)]
 pub(crate) struct Unbounded<'a>(&'a ReceiveMemory);
 
@@ -194,18 +194,18 @@ impl Blocks for Unbounded<'_> {
 /// A set of pages of an area.
 #[derive(Debug)]
 struct Pages {
-    /// A bit for each.
+    /// The set, a bit for each page.
     bits: LazyMemory,
     count: Cell<u32>,
 }
 
 impl Pages {
-    /// None of so many.
+    /// Creates an empty set for so many pages.
     fn new(pages: usize) -> Pages {
         Pages { bits: LazyMemory::new(pages.div_ceil(64) * 8), count: Cell::new(0) }
     }
 
-    /// The words of a range: where each lies, and which of its bits.
+    /// Returns the words of a range: the offset of each, and the bits in it.
     fn words(pages: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
         let Range { start, end } = pages;
         let all = if start < end { start / 64..end.div_ceil(64) } else { 0..0 };
@@ -215,19 +215,19 @@ impl Pages {
         })
     }
 
-    /// How many of these are in it.
+    /// Returns how many of these pages are in the set.
     fn count_in(&self, pages: Range<usize>) -> u32 {
         Pages::words(pages).map(|(at, mask)| (self.bits.load64(at) & mask).count_ones()).sum()
     }
 
-    /// Puts these into it. Returns how many were not.
+    /// Adds these pages. Returns how many were not in the set.
     fn insert(&self, pages: Range<usize>) -> u32 {
         let fresh = Pages::words(pages).map(|(at, mask)| (!self.bits.fetch_or64(at, mask) & mask).count_ones()).sum();
         self.count.set(self.count.get() + fresh);
         fresh
     }
 
-    /// Takes these out of it. Returns how many there were.
+    /// Removes these pages. Returns how many were in the set.
     fn remove(&self, pages: Range<usize>) -> u32 {
         let held = Pages::words(pages).map(|(at, mask)| (self.bits.fetch_and64(at, !mask) & mask).count_ones()).sum();
         self.count.set(self.count.get() - held);
@@ -235,12 +235,12 @@ impl Pages {
     }
 }
 
-/// The pages that hold some of these octets.
+/// Returns the pages that hold some of these octets.
 const fn pages_of(octets: Range<usize>) -> Range<usize> {
     octets.start / PAGE..octets.end.div_ceil(PAGE)
 }
 
-/// The pages that hold nothing but these octets.
+/// Returns the pages that hold nothing but these octets.
 const fn whole_pages_of(octets: &Range<usize>) -> Range<usize> {
     octets.start.div_ceil(PAGE)..octets.end / PAGE
 }

@@ -1,5 +1,5 @@
-//! Who occupies the slots of a session? The application's half it fills itself; the replica offers
-//! connections in the other.
+//! The occupants of a session's slots. The application fills its own half; the replica offers connections in
+//! the other.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -13,27 +13,27 @@ use atoll_ipc::slot::{Slot, SlotState};
 use super::Occupant;
 use crate::users::Holdings;
 
-/// The slots of a session, and who occupies them.
+/// The slots of a session, and their occupants.
 #[derive(Debug)]
 pub(crate) struct Slots {
     layout: ArenaLayout,
     application: Vec<Occupied>,
     replica: Vec<Occupied>,
-    /// Those of the replica's before this one have all been looked at.
+    /// All slots of the replica's half before this one have been examined.
     seen: u32,
-    /// Free slots among the replica's; taken from the back. Revoked ones go to the front, because their late
-    /// claim is still to come.
+    /// The free slots of the replica's half, taken from the back. Revoked ones go to the front, because their
+    /// late claim is still to come.
     free: VecDeque<u32>,
-    /// Sockets that use the arena.
+    /// The number of sockets that use the arena.
     sockets: u32,
-    /// The datagram sockets among them.
+    /// The number of datagram sockets among them.
     datagram_sockets: u32,
-    /// What the user's sessions have together.
+    /// The totals of the user's sessions.
     of_user: Arc<Holdings>,
 }
 
-/// A slot's user, and the generation it has; 0: nobody has looked at it yet, and a predecessor may have used
-/// it.
+/// The occupant of a slot, and the slot's generation; 0 if the slot was not examined yet, so that a
+/// predecessor may have used it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Occupied {
     occupant: Occupant,
@@ -69,7 +69,7 @@ impl Slots {
         Slot::new(arena, &self.layout, slot)
     }
 
-    /// The occupant of a slot, in whichever half, goes on with it. `false`: it has another one.
+    /// Lets an occupant keep its slot, in either half. Returns `false` if the slot has another occupant.
     pub(crate) fn occupy_again<M: Memory>(
         &mut self,
         arena: &M,
@@ -94,8 +94,8 @@ impl Slots {
         true
     }
 
-    /// The slot, which was kept for its occupant, is nobody's until that comes or [`Slots::settle`] is
-    /// called. `false`: it was nobody's.
+    /// Leaves a slot that was kept for its occupant without one, until that comes or [`Slots::settle`] is
+    /// called. Returns `false` if the slot had none.
     pub(crate) fn leave(&mut self, slot: SlotId) -> bool {
         let half = self.layout.replica_slots().start;
         let place = match slot.0.checked_sub(half) {
@@ -110,26 +110,25 @@ impl Slots {
         true
     }
 
-    /// One more socket uses the arena.
+    /// Counts one more socket that uses the arena.
     fn count(&mut self, occupant: Occupant) {
         self.sockets += 1;
         self.of_user.socket_opened();
         self.datagram_sockets += u32::from(matches!(occupant, Occupant::Datagram(_)));
     }
 
-    /// There is a place for this slot of the replica's half, and for those before it, which nobody has looked
-    /// at.
+    /// Makes places for this slot of the replica's half, and for those before it, which were not examined.
     fn extend(&mut self, index: u32) {
         if self.replica.len() <= index as usize {
             self.replica.resize(index as usize + 1, Occupied::default());
         }
     }
 
-    /// Looks at slots that predecessors may have offered, in order, until one of them is free. Returns it,
+    /// Examines slots that predecessors may have offered, in order, until one of them is free. Returns it,
     /// and its last generation.
     ///
     /// What an application has written there decides nothing: a slot that no record names is free, and its
-    /// next generation is another one than that of a late claim. So this costs a look for each slot that is
+    /// next generation is another one than that of a late claim. So this costs one look for each slot that is
     /// used, and not one for each that an application has marked.
     fn look_for_free<M: Memory>(&mut self, arena: &M) -> Option<(u32, u32)> {
         loop {
@@ -150,7 +149,7 @@ impl Slots {
         }
     }
 
-    /// If nobody has come, the slot is free.
+    /// Frees the slot if no occupant has come.
     pub(crate) fn settle<M: Memory>(&mut self, arena: &M, slot: SlotId) {
         let index = slot.0.checked_sub(self.layout.replica_slots().start);
         let place = index.and_then(|index| self.replica.get(index as usize));
@@ -164,13 +163,13 @@ impl Slots {
         }
     }
 
-    /// So many of the replica's slots have been looked at.
+    /// Returns how many of the replica's slots have been examined.
     #[cfg(test)]
     pub(crate) const fn seen(&self) -> u32 {
         self.seen
     }
 
-    /// Who occupies the slot in this generation.
+    /// Returns the occupant of the slot in this generation.
     #[inline]
     pub(crate) fn occupant(&self, slot: SlotId, generation: u32) -> Occupant {
         match self.occupied(slot) {
@@ -179,23 +178,23 @@ impl Slots {
         }
     }
 
-    /// Whether the slot exists and nobody occupies it, in any generation.
+    /// Returns whether the slot exists and has no occupant, in any generation.
     pub(crate) fn is_vacant(&self, slot: SlotId) -> bool {
         slot.0 < self.layout.slot_count && self.occupied(slot).is_none_or(|place| place.occupant == Occupant::Nobody)
     }
 
-    /// Whether an offer in this slot may have had this generation once.
+    /// Returns whether an offer in this slot may have had this generation once.
     pub(crate) fn was_offered<M: Memory>(&self, arena: &M, slot: SlotId, generation: u32) -> bool {
         let last = match self.occupied(slot) {
             Some(place) if place.generation != 0 => Some(place.generation),
-            // That of a predecessor, if there was one.
+            // The generation is that of a predecessor, if there was one.
             _ => self.view(arena, slot).map(|view| view.replica_generation()).filter(|last| *last != 0),
         };
         let is_past = |last: u32| generation.wrapping_sub(last) as i32 <= 0;
         self.layout.replica_slots().contains(&slot.0) && last.is_some_and(is_past)
     }
 
-    /// Every occupied slot, in order.
+    /// Returns every occupied slot, in order.
     pub(crate) fn occupants(&self) -> Vec<(SlotId, u32, Occupant)> {
         let half = self.layout.replica_slots().start;
         let all = (0..).zip(&self.application).chain((half..).zip(&self.replica));
@@ -204,8 +203,9 @@ impl Slots {
             .collect()
     }
 
-    /// The next occupied slot from the `cursor`th on, which counts the application's and then the replica's,
-    /// and where to go on; `None`: there is none among the next `max`. At the end the cursor stays.
+    /// Returns the next occupied slot from the `cursor`th on, which counts the application's and then the
+    /// replica's, or `None` if there is none among the next `max`; and the cursor to go on with. At the end
+    /// the cursor stays.
     pub(crate) fn occupied_from(&self, cursor: u32, max: u32) -> (u32, Option<(SlotId, u32, Occupant)>) {
         let (half, own) = (self.layout.replica_slots().start, self.application.len());
         let end = own + self.replica.len();
@@ -222,7 +222,8 @@ impl Slots {
         (cursor.saturating_add(max).min(end as u32).max(cursor), None)
     }
 
-    /// The application has opened a socket in one of its own slots. `false`: it may not.
+    /// Occupies one of the application's own slots, in which it has opened a socket. Returns `false` if it
+    /// may not.
     pub(crate) fn occupy(&mut self, slot: SlotId, generation: u32, occupant: Occupant) -> bool {
         if !self.layout.application_slots().contains(&slot.0) {
             return false;
@@ -240,13 +241,13 @@ impl Slots {
         true
     }
 
-    /// Whether its user may have one more socket.
+    /// Returns whether its user may have one more socket.
     pub(crate) fn has_room_for_socket(&self) -> bool {
         self.of_user.has_room()
     }
 
-    /// Takes a slot for a connection to offer, under a new generation. `None`: all are in use, or the user
-    /// has as many sockets as he may have.
+    /// Takes a slot for a connection to offer, under a new generation. Returns `None` if all are in use, or
+    /// the user has as many sockets as allowed.
     pub(crate) fn allocate<M: Memory>(&mut self, arena: &M, occupant: Occupant) -> Option<(SlotId, u32)> {
         if !self.has_room_for_socket() {
             return None;
@@ -254,7 +255,7 @@ impl Slots {
         let range = self.layout.replica_slots();
         let (slot, last) = match self.free.pop_back() {
             Some(slot) => (slot, None),
-            // What an earlier incarnation has used is not used again.
+            // A generation that an earlier incarnation has used is not used again.
             None => self.look_for_free(arena).map(|(slot, last)| (slot, Some(last)))?,
         };
         let place = self.replica.get_mut((slot - range.start) as usize)?;
@@ -264,8 +265,8 @@ impl Slots {
         Some((SlotId(slot), generation))
     }
 
-    /// The slot is free again. `revoked`: an offer was taken back, which a record names, and whose claim may
-    /// still come: it is used again only after [`Slots::reuse`].
+    /// Frees a slot. `revoked` says that an offer was taken back, which a record names, and whose claim may
+    /// still come: the slot is used again only after [`Slots::reuse`].
     pub(crate) fn vacate<M: Memory>(&mut self, arena: &M, slot: SlotId, revoked: bool) {
         if let Some(view) = self.view(arena, slot) {
             view.set_state(SlotState::Free);
@@ -275,8 +276,8 @@ impl Slots {
         }
     }
 
-    /// The slot of an offer that was taken back may be another's: no record names it any more. By its
-    /// generation a successor knows whether its text is there.
+    /// Lets the slot of a revoked offer be used again, because no record names it any more. Its generation
+    /// tells a successor whether its text is there.
     pub(crate) fn reuse(&mut self, slot: SlotId) {
         if self.layout.replica_slots().contains(&slot.0) {
             self.free.push_front(slot.0);

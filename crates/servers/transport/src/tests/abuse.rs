@@ -1,4 +1,4 @@
-//! What an application does to its shared memory hurts nobody else.
+//! Tests that what an application does to its shared memory harms no other.
 
 use std::vec;
 use std::vec::Vec;
@@ -61,7 +61,7 @@ fn random_command(rng: &mut Rng) -> Command {
         14 => {
             let protocol = if v6_only { Protocol::Tcp } else { Protocol::Udp };
             let pass = Pass { lease, uid: rng.below(3), protocol, port: local.port };
-            // Every second one is what a supervisor could have said.
+            // Every second seal is one that a supervisor could have made.
             let seal = if reuse_addr { seal_pass(&[9; 16], &pass) } else { rng.next_u64() };
             Command::Pass { pass, seal }
         }
@@ -74,7 +74,7 @@ fn random_command(rng: &mut Rng) -> Command {
     }
 }
 
-/// Small, so that random words hit something.
+/// A small arena, so that random words hit something.
 const SMALL: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 16, receive_log2: 16 };
 
 #[test]
@@ -89,7 +89,7 @@ fn others_are_served_while_one_scribbles_over_its_arena() {
     let mut served = 0;
     for round in 0..2000 {
         for _ in 0..50 {
-            // Mostly where it hurts: rings and the slots in use.
+            // Most of the words are where they do harm: in the rings and the slots in use.
             let start = match rng.below(4) {
                 0 => hostile.layout.commands + rng.below(ring_bytes(COMMANDS) as u32) as usize,
                 1 => hostile.layout.slots + rng.below(4 * 256) as usize,
@@ -100,7 +100,7 @@ fn others_are_served_while_one_scribbles_over_its_arena() {
             hostile.arena.store64((start & !7).min(hostile.arena.len() - 8), value);
         }
         for _ in 0..rng.below(4) {
-            // Behind its back the ring's state is garbage; push with a fresh producer.
+            // The ring's state is garbage now; the application pushes with a fresh producer.
             hostile.commands.reload(&hostile.arena);
             hostile.commands.push(&hostile.arena, 1, &random_command(&mut rng).encode());
         }
@@ -108,7 +108,7 @@ fn others_are_served_while_one_scribbles_over_its_arena() {
             let c = client.connect(Endpoint::new(addr(1), 80));
             net.settle();
             net.wait(Duration::from_millis(1));
-            // The hostile one may have connected, too.
+            // The hostile application may have connected, too.
             let is_ours = |server: &App, s: Socket| server.peers[&s.slot].addr == addr(2).into();
             while let Some(s) = server.accept() {
                 if !is_ours(&server, s) {
@@ -139,7 +139,7 @@ fn others_are_served_while_one_scribbles_over_its_arena() {
     assert_eq!(net.stack(0).stat(Stat::Sessions), 1, "all of it is gone");
 }
 
-/// Commands that make sense one by one, in any order, from an application with a consistent arena.
+/// Commands that make sense one by one come in any order, from an application with a consistent arena.
 #[test]
 fn random_commands_never_panic_and_everything_comes_back() {
     for seed in 0..30 {
@@ -203,7 +203,7 @@ fn a_lie_about_positions_costs_the_liar_its_connection_only() {
         match lie {
             0 => slot.set_send_tail(u64::MAX),
             1 => slot.set_receive_head(1),
-            // Within the limits, but nothing is there.
+            // The tail is within the limits, but nothing is there.
             2 => slot.set_send_tail(5000),
             _ => {
                 client.write(liar, b"some text");

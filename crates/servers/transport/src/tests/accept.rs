@@ -1,4 +1,4 @@
-//! P4: offers, claims, time-outs, and the queues before them.
+//! Tests of P4: offers, claims, time-outs, and the queues before them.
 
 use std::vec;
 use std::vec::Vec;
@@ -15,8 +15,8 @@ use super::kit::{App, Net, Socket, Stack, addr};
 const ANY_80: Endpoint = Endpoint::new(0, 80);
 const LEASE: u64 = 77;
 
-/// One stack with a listener that several applications share as forked children do, and a client on another
-/// stack.
+/// Creates one stack with a listener that several applications share as forked children do, and a client on
+/// another stack.
 fn shared_listener(acceptors: u32) -> (Net, Vec<App>, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut servers: Vec<App> = (0..acceptors).map(|n| App::attach(net.stack(0), n)).collect();
@@ -66,7 +66,7 @@ fn the_service_time_is_from_offer_to_close() {
     servers[at].close(socket);
     net.settle();
     let known = view(&mut net, at);
-    // It was offered a little before it was claimed.
+    // The connection was offered a little before it was claimed.
     let least = 30_000;
     let most = net.now.since(began).as_micros() as u64 + 1000;
     assert!(known.service_us.is_some_and(|micros| (least..most).contains(&micros)), "{known:?}");
@@ -87,17 +87,17 @@ fn an_offer_that_is_not_claimed_goes_to_another_with_its_text() {
 
     let s = servers[1].accept().expect("offered to the other");
     assert_eq!(servers[1].read(s), b"who takes me?");
-    // The first one comes too late.
+    // The first claim comes too late.
     let (_, holds) = servers[0].claim().expect("the stale offer");
     assert!(!holds);
     net.settle();
     servers[0].poll();
     assert_eq!(servers[0].verdicts, vec![false]);
-    // The connection is well.
+    // The connection works.
     client.write(c, b"!");
     net.settle();
     assert_eq!(servers[1].read(s), b"!");
-    // Removed is removed: the next ones go to the other until the first registers again.
+    // The acceptor stays removed: the next connections go to the other one until the first registers again.
     connect(&mut net, &mut client);
     connect(&mut net, &mut client);
     assert!(servers[0].accept().is_none());
@@ -113,7 +113,7 @@ fn a_claim_just_before_the_time_out_is_honoured() {
     let c = connect(&mut net, &mut client);
     servers[0].poll();
     let socket = servers[0].offers.pop_front().expect("offered");
-    // It has claimed in the slot, but its command is still to come.
+    // The application has claimed in the slot, but its command is still to come.
     let slot = servers[0].slot(socket);
     slot.app_reset(socket.generation);
     slot.set_holders(1);
@@ -206,16 +206,16 @@ fn without_another_acceptor_the_connection_waits_for_the_first_to_return() {
         got.push(servers[0].read(s));
         net.settle();
         servers[0].poll();
-        // The first one that it claims shows that it accepts again.
+        // Its first claim shows that it accepts again.
         assert_eq!(servers[0].offers.len() + got.len(), 5);
     }
     got.sort();
     assert_eq!(got, (0..5).map(|n| vec![n; 6000]).collect::<Vec<_>>());
-    // All of them once, and then one each time that it says that it would accept, and does not.
+    // It gets all of them once, and then one each time that it registers without claiming.
     assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 5 + 2);
 }
 
-/// What it was offered on trial is gone: the others do not wait for it.
+/// The connection that was offered on trial is gone: the others do not wait for it.
 #[test]
 fn a_trial_whose_connection_ends_is_followed_by_another() {
     let (mut net, mut servers, mut client) = shared_listener(1);
@@ -352,7 +352,7 @@ fn a_session_that_dies_loses_its_sockets_and_nothing_else() {
     servers[0].write(held, b"last words");
     client.write(sockets[0], b"unread");
     net.settle();
-    // Dead: one of its connections was claimed (and has unread text), one was only offered.
+    // The process is dead: one of its connections was claimed (and has unread text), one was only offered.
     let (now, id) = (net.now, servers[0].id);
     net.stack(0).transport.close_session(now, id);
     net.settle();
@@ -361,7 +361,7 @@ fn a_session_that_dies_loses_its_sockets_and_nothing_else() {
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::Sessions), 1);
     assert!(sockets[1..].iter().all(|c| client.state(*c).1 == Cause::None));
-    // The last one dies: the port is free again, the peers hear of it, the memory is gone.
+    // The last process dies: the port is free again, the peers are told, and the memory is given back.
     let (now, id) = (net.now, servers[1].id);
     net.stack(0).transport.close_session(now, id);
     net.settle();
@@ -383,7 +383,7 @@ fn the_buffers_of_a_session_that_dies_are_not_given_back_to_the_one_that_takes_i
     client.write(c, &[7; 3000]);
     net.settle();
     assert!(net.stack(0).buffer_bytes() > 0, "it waits for the application that it is offered to");
-    // All of this before the next commit.
+    // All of this happens before the next commit.
     let (now, id) = (net.now, servers[0].id);
     net.stack(0).transport.close_session(now, id);
     servers.push(App::attach(net.stack(0), 99));
@@ -429,7 +429,7 @@ fn sockets_of_a_lost_member_close_unless_another_holds_them() {
     assert!(!client.take_ready(b).contains(Ready::RDHUP));
 }
 
-/// A process that listens has died. A child of its, which listens no more, goes on with a connection of that
+/// A process that listens has died. A child of it, which does not listen, goes on with a connection of that
 /// session.
 #[test]
 fn the_listeners_of_a_dead_process_end_while_its_child_goes_on_with_its_connections() {
@@ -439,7 +439,7 @@ fn the_listeners_of_a_dead_process_end_while_its_child_goes_on_with_its_connecti
         let held = servers[0].accept().expect("offered");
         net.settle();
         servers[0].slot(held).set_holders(1 << 3 | 1);
-        // One more is on offer; it may be claimed so late that no command says so.
+        // One more connection is on offer; it may be claimed so late that no command reports it.
         let offered = connect(&mut net, &mut client);
         servers[0].poll();
         let offer = servers[0].offers.pop_front().expect("offered");
@@ -506,8 +506,8 @@ fn a_dead_process_resets_what_it_has_said_it_would() {
     }
 }
 
-/// Whoever dies between a store and the command that tells of it: those who share the socket get what was
-/// stored.
+/// A process dies between a store and the command that reports it: the others that share the socket get what
+/// was stored.
 #[test]
 fn what_a_dead_member_stored_and_did_not_tell_counts_for_the_living() {
     let (mut net, mut servers, mut client) = shared_listener(1);
@@ -568,7 +568,7 @@ fn orphans_that_get_no_answer_are_given_up_with_their_arena() {
 
 #[test]
 fn who_waits_for_text_for_a_listener_that_is_gone_waits_no_longer() {
-    // Found by the fuzz target `stack_frames`: TCP_DEFER_ACCEPT may ask for hours.
+    // The fuzz target `stack_frames` has found this: TCP_DEFER_ACCEPT may ask for hours.
     for by_release in [true, false] {
         let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
         let mut server = App::attach(net.stack(0), 1);
@@ -611,7 +611,7 @@ fn a_sample_of_incoming_connections_is_timed() {
         [Stat::HandshakesTimed, Stat::TimeCm, Stat::TimeTcp, Stat::TimeMsg, Stat::TimeAccept, Stat::TimeTotal]
             .map(|stat| stack.stat(stat));
     assert_eq!(timed, 2);
-    // One reading for each of the three calls of the CM, and the rest of two frames.
+    // There is one reading for each of the three calls of the CM, and the rest of two frames.
     assert_eq!((cm, msg), (timed * 300, 0));
     assert!(tcp >= timed * 200);
     assert!(accept >= timed * 1_000_000 && total >= accept, "{accept} {total}");
@@ -619,7 +619,7 @@ fn a_sample_of_incoming_connections_is_timed() {
 
 // ---- the naive accept: applications ask ----
 
-/// As [`shared_listener`], but nobody is offered anything.
+/// Creates what [`shared_listener`] does, but no process gets offers.
 fn asked_listener(processes: u32) -> (Net, Vec<App>, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut servers: Vec<App> = (0..processes).map(|n| App::attach(net.stack(0), n)).collect();

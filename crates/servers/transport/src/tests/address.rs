@@ -1,4 +1,4 @@
-//! What happens to sockets when the stack's IPv4 address comes and goes?
+//! Tests of sockets when the stack's IPv4 address comes and goes.
 
 use std::vec;
 
@@ -21,7 +21,7 @@ fn has(host: u8) -> Option<V4Address> {
     Some(V4Address::new(addr(host), 24))
 }
 
-/// The first stack is the one whose address changes.
+/// Creates the stacks; the first one is that whose address changes.
 fn stacks() -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::told(1), Stack::new(2)]);
     let own = App::attach(net.stack(0), 1);
@@ -38,7 +38,7 @@ fn connections_of_an_address_that_is_gone_wait_for_it() {
     net.settle();
     let s = server.accept().expect("offered");
     net.settle();
-    // Gone: nothing leaves from it, nor does it get anything. Nobody is reset.
+    // The address is gone: nothing is sent from it, and nothing arrives. No connection is reset.
     set(&mut net, None);
     server.write(s, b"from the server");
     client.write(c, b"from the client");
@@ -46,7 +46,7 @@ fn connections_of_an_address_that_is_gone_wait_for_it() {
     assert_eq!([server.state(s).0, client.state(c).0], [SlotState::Open; 2]);
     assert_eq!((server.state(s).1, client.state(c).1), (Cause::None, Cause::None));
     assert!(server.read(s).is_empty() && client.read(c).is_empty());
-    // Another one is not the same.
+    // Another address is not the same.
     set(&mut net, has(3));
     net.wait(Duration::from_secs(10));
     assert!(server.read(s).is_empty() && client.read(c).is_empty());
@@ -68,13 +68,13 @@ fn without_an_address_there_is_no_way() {
     own.push(Command::Connect { slot, generation, lease: 0, local: Endpoint::new(addr(1), 0), remote });
     net.settle();
     assert_eq!(own.state(bound).1, Cause::AddressNotAvailable);
-    // The stack reaches itself all the same.
+    // The stack reaches itself nevertheless.
     own.listen(78, Endpoint::new(0x7f00_0001, 80), 16);
     let c = own.connect(Endpoint::new(0x7f00_0001, 80));
     net.settle();
     assert_eq!(own.state(c).1, Cause::None);
     assert!(own.accept().is_some());
-    // With an address, there is a way; it is told at once.
+    // With an address there is a route, which is reported at once.
     other.listen(79, Endpoint::new(0, 80), 16);
     set(&mut net, has(1));
     assert_eq!(net.stack(0).page.v4().map(|own| (own.addr, own.prefix_len)), Some((addr(1), 24)));

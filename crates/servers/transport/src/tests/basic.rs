@@ -1,4 +1,4 @@
-//! Open, talk, close.
+//! Tests that open connections, exchange text, and close them.
 
 use std::vec;
 use std::vec::Vec;
@@ -17,7 +17,7 @@ const fn addr_of(host: u8) -> u32 {
     0x0a00_0000 | host as u32
 }
 
-/// A server on the first stack, a client on the second, one connection between them.
+/// Creates a server on the first stack, a client on the second, and one connection between them.
 fn connected() -> (Net, App, App, Socket, Socket) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
@@ -50,7 +50,7 @@ fn a_request_is_answered_and_both_sides_close() {
     assert_eq!((server.done.clone(), client.done.clone()), (vec![s], vec![c]));
     assert_eq!(server.state(s).0, SlotState::Free);
 
-    // The one that closed first remembers the connection, for a minute.
+    // The end that closed first remembers the connection, for a minute.
     assert_eq!((net.stack(0).buffer_bytes(), net.stack(1).buffer_bytes()), (0, 0));
     assert_eq!((net.stack(0).stat(Stat::Connections), net.stack(0).stat(Stat::TimeWaits)), (0, 1));
     assert_eq!((net.stack(1).stat(Stat::Connections), net.stack(1).stat(Stat::TimeWaits)), (0, 0));
@@ -272,7 +272,7 @@ fn sockets_are_listed_in_slices_of_any_size() {
     }
 }
 
-/// An ARP question of the first stack's neighbour `claims`, which names a station that is not its own.
+/// Returns an ARP request of the first stack's neighbour `claims`, with a station that is not its own.
 fn forged_question(claims: u32) -> Vec<u8> {
     let station = [2, 9, 9, 9, 9, 9];
     let mut frame = vec![0xff; 6];
@@ -304,12 +304,12 @@ fn forged_questions_about_a_peer_do_not_stop_a_connection() {
 #[test]
 fn an_idle_connection_that_was_lied_to_goes_on_within_seconds() {
     let (mut net, mut server, mut client, s, c) = connected();
-    // The neighbour is forgotten meanwhile, and the lie is all that is known.
+    // The neighbour is forgotten meanwhile, and only the forged station is known.
     net.wait(Duration::from_secs(300));
     let now = net.now;
     net.stack(0).hear(now, &forged_question(addr_of(2)), ChecksumOffload::Unknown);
     server.write(s, b"hello");
-    // Found out in three seconds, and then the text is sent again.
+    // This is detected in three seconds, and then the text is sent again.
     let mut got = Vec::new();
     for _ in 0..8 {
         net.wait(Duration::from_secs(1));
@@ -327,8 +327,8 @@ fn a_peer_that_is_heard_is_not_asked_for_its_station() {
         net.wait(Duration::from_secs(1));
         assert_eq!((client.read(c).len(), server.read(s).len()), (1000, 1000));
     }
-    // One asks before the other has said who it is; the one that was asked may ask back once, before the
-    // connection shows it.
+    // One side asks before the other has named its station; the side that was asked may ask back once, before
+    // the connection shows it.
     let asked: u64 = (0..2).map(|n| net.stack(n).whole_ip().counters().arp_requests).sum();
     assert!(asked <= 5, "{asked} questions in two minutes");
 }

@@ -1,4 +1,4 @@
-//! What does a batch of frames take that are all for one session? How long it takes is measured, not judged:
+//! Measures the cost of a batch of frames that are all for one session. The time is measured, not judged:
 //! `cargo test --release -p atoll-transport batches_of_one -- --ignored --nocapture`.
 
 use std::println;
@@ -15,11 +15,11 @@ use super::flood::spoofed_syns;
 use super::kit::{ARENA, App, Net, Socket, Stack, addr};
 use super::limits::{record, udp_open};
 
-/// What a replica takes from its device in a round (`bin/atoll/src/replica.rs`).
+/// The number of frames that a replica takes from its device in a round (`bin/atoll/src/replica.rs`).
 const BATCH: usize = 64;
 const ROUNDS: usize = 100;
 
-/// A datagram of the second stack to the first one's port 53, and the socket there.
+/// Returns a datagram of the second stack to the first one's port 53, and the socket there.
 fn datagram(len: usize) -> (Net, App, Socket, Vec<u8>) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut app = App::attach_with(net.stack(0), 1, ArenaConfig { slots: 1 << 14, receive_log2: 26, ..ARENA });
@@ -27,7 +27,7 @@ fn datagram(len: usize) -> (Net, App, Socket, Vec<u8>) {
     let s = udp_open(&mut app, Endpoint::new(0, 53), Endpoint::default());
     let c = udp_open(&mut client, Endpoint::new(0, 54), Endpoint::default());
     net.settle();
-    // The neighbour is known after the first one.
+    // The neighbour is known after the first datagram.
     for _ in 0..2 {
         client.write(c, &record(Endpoint::new(addr(1), 53), &vec![7; len]));
         let now = net.now;
@@ -42,7 +42,7 @@ fn datagram(len: usize) -> (Net, App, Socket, Vec<u8>) {
     (net, app, s, frame)
 }
 
-/// So many more sockets at the port.
+/// Opens `count` more sockets at the port.
 fn open_many(net: &mut Net, app: &mut App, count: usize) -> Vec<Socket> {
     let open = |n| {
         let socket = udp_open(app, Endpoint::new(0, 53), Endpoint::default());
@@ -57,7 +57,7 @@ fn open_many(net: &mut Net, app: &mut App, count: usize) -> Vec<Socket> {
     sockets
 }
 
-/// The datagram is for everybody on the link.
+/// Addresses the datagram to all stations on the link.
 fn send_to_all(frame: &mut [u8]) {
     const IP: usize = 14;
     let (header, _) = atoll_wire::ipv4::parse(&frame[IP..]).expect("a packet");
@@ -79,7 +79,7 @@ fn a_batch_ends_early_when_its_datagrams_are_for_many_sockets() {
     };
     assert_eq!(taken_of(&mut net, &frame), None, "those for one socket are as cheap as others");
     let sockets = open_many(&mut net, &mut app, 199);
-    // One of 200 gets it, or all of them do.
+    // One of 200 sockets gets it, or all of them do.
     for (is_for_all, few) in [(false, 4..20), (true, 2..4)] {
         if is_for_all {
             send_to_all(&mut frame);
@@ -104,7 +104,7 @@ fn a_session_has_no_more_sockets_at_a_port_than_a_datagram_is_copied_to_in_one_g
     let causes: Vec<Cause> = sockets.iter().map(|socket| app.state(*socket).1).collect();
     assert!(causes[..255].iter().all(|cause| *cause == Cause::None));
     assert_eq!(causes[255], Cause::NoBuffers);
-    // Another program has its own, and this one others.
+    // Another program has its own sockets, and this one others.
     let mut other = App::attach(net.stack(0), 9);
     let others = udp_open(&mut other, Endpoint::new(0, 53), Endpoint::default());
     let elsewhere = udp_open(&mut app, Endpoint::new(0, 55), Endpoint::default());
@@ -116,7 +116,7 @@ fn a_session_has_no_more_sockets_at_a_port_than_a_datagram_is_copied_to_in_one_g
     assert_eq!(app.state(again).1, Cause::None);
 }
 
-/// The mean of a frame in the best of some rounds, and that of those that were in `Stat`, as a share of all.
+/// Prints the mean time of a frame in the best of some rounds, and the share of frames that `counted` counts.
 fn measure(name: &str, net: &mut Net, mut frames: impl FnMut() -> Vec<u8>, mut after: impl FnMut(), counted: Stat) {
     let before = net.stack(0).stat(counted);
     let mut times: Vec<std::time::Duration> = (0..ROUNDS)
@@ -156,7 +156,7 @@ fn batches_of_one_session() {
         let name = std::format!("datagrams of {len} octets that are read");
         measure(&name, &mut net, || frame.clone(), || drop(app.read(socket)), Stat::DatagramsDropped);
         let (mut net, _app, _, frame) = datagram(len);
-        // Until it is full.
+        // This goes on until it is full.
         let now = net.now;
         (0..20_000).for_each(|_| net.stack(0).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false));
         let name = std::format!("datagrams of {len} octets to a full buffer");

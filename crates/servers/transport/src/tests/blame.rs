@@ -1,4 +1,4 @@
-//! Who pays when servers die? Whoever the work was for that they died at, and nobody else.
+//! Tests of what the deaths of servers are charged to: the session or connection of the work, and no other.
 
 use std::vec;
 
@@ -21,7 +21,7 @@ struct Scene {
     honest: App,
     rogue: App,
     client: App,
-    /// Both ends of the honest one's connection, and of the rogue's.
+    /// Both ends of the honest program's connection, and of the rogue's.
     honest_ends: (Socket, Socket),
     rogue_ends: (Socket, Socket),
 }
@@ -46,7 +46,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// The server dies at this work. Returns how many connections were lost and quarantined.
+    /// Lets the server die at this work. Returns how many connections were lost and quarantined.
     fn die_of(&mut self, work: Work) -> (u32, u32) {
         let now = self.net.now;
         let adoption = self.net.stack(0).die_of(now, &[&self.honest, &self.rogue], work);
@@ -54,7 +54,7 @@ impl Scene {
         (adoption.lost, adoption.quarantined)
     }
 
-    /// Whether text passes both ways.
+    /// Returns whether text passes both ways.
     fn talks(&mut self, ends: (Socket, Socket), is_rogue: bool) -> bool {
         let (s, c) = ends;
         let server = if is_rogue { &mut self.rogue } else { &mut self.honest };
@@ -75,7 +75,7 @@ impl Scene {
     }
 }
 
-/// Each kind of work that a session has caused: the second death cuts it off, and nobody else.
+/// The second death by any kind of work that a session has caused cuts that session off, and no other.
 #[test]
 fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
     let id = SessionId(9);
@@ -90,11 +90,11 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
         assert_eq!(scene.net.stack(0).transport.take_cut_off(), [id]);
         let said = |app: &App| app.arena.load32(CUT_OFF);
         assert_eq!((said(&scene.rogue), said(&scene.honest)), (1, 0), "it can see that nobody listens");
-        // Both ends hear of it, and at once.
+        // Both ends are told, and at once.
         let (s, c) = scene.rogue_ends;
         assert_eq!(scene.rogue.state(s).2 & ENDED, ENDED);
         assert_eq!(scene.client.state(c).2 & ENDED, ENDED);
-        // It is not listened to.
+        // Its commands are not read.
         scene.rogue.poll();
         scene.rogue.replies.clear();
         scene.rogue.listen(79, Endpoint::new(0, 82), 16);
@@ -113,7 +113,7 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
             assert_eq!((adoption.kept, adoption.lost), (1, 0), "{adoption:?}");
             assert_eq!(scene.net.stack(0).transport.take_cut_off(), [id], "the supervisor may not have heard of it");
         }
-        // When the session is over nothing is left of it.
+        // Nothing of the session is left when it is over.
         let now = scene.net.now;
         scene.net.stack(0).transport.close_session(now, id);
         scene.net.settle();
@@ -124,8 +124,8 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
     }
 }
 
-/// A segment, a timer, the output or the record of a connection: that connection, and neither its session nor
-/// another one. Its peer hears of it.
+/// A segment, a timer, the output or the record of a connection is charged to that connection, and neither to
+/// its session nor to another connection. Its peer is told.
 #[test]
 fn a_connection_is_given_up_for_deaths_at_work_of_its_own_and_its_peer_hears_so() {
     for kind in [Work::Segment, Work::Timer, Work::Output, Work::Adoption, Work::Offer] {
@@ -156,7 +156,7 @@ fn a_connection_is_given_up_for_deaths_at_work_of_its_own_and_its_peer_hears_so(
     }
 }
 
-/// Whatever was under way: text that has arrived, or has not, and ends of the stream.
+/// This holds whatever was under way: text that has arrived, or has not, and ends of the stream.
 #[test]
 fn the_peer_of_a_lost_connection_is_reset_wherever_it_stands() {
     for (lost_frames, with_end) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -170,7 +170,7 @@ fn the_peer_of_a_lost_connection_is_reset_wherever_it_stands() {
         let now = scene.net.now;
         scene.net.stack(0).round(now);
         if !lost_frames {
-            // It arrives, and what acknowledges it is lost.
+            // The text arrives, and its acknowledgement is lost.
             let frames = core::mem::take(&mut scene.net.stack(0).out.outside);
             for frame in frames {
                 scene.net.stack(1).hear(now, &frame, atoll_ip::ChecksumOffload::Partial);
@@ -179,7 +179,7 @@ fn the_peer_of_a_lost_connection_is_reset_wherever_it_stands() {
             scene.net.stack(1).out.outside.clear();
         }
         scene.die_of(Work::Segment(place));
-        // It dies again before anything is out.
+        // The server dies again before anything is sent.
         let apps = [&scene.honest, &scene.rogue];
         let adoption = scene.net.stack(0).die_of(now, &apps, Work::Segment(place));
         assert_eq!(adoption.quarantined, 1);
@@ -189,7 +189,7 @@ fn the_peer_of_a_lost_connection_is_reset_wherever_it_stands() {
     }
 }
 
-/// kill(1), or nobody in particular.
+/// The server died by kill(1), or without a known cause.
 #[test]
 fn deaths_by_others_and_deaths_at_nothing_are_put_down_to_nobody() {
     let mut scene = scene();
@@ -228,7 +228,7 @@ fn deaths_long_ago_are_forgotten() {
     assert_eq!(scene.net.stack(0).transport.take_cut_off(), [SessionId(9)], "who is cut off stays so");
 }
 
-/// Another replica's servers have died of it.
+/// Another replica's servers have died of the session.
 #[test]
 fn a_session_may_be_cut_off_where_nobody_has_died() {
     let mut scene = scene();
@@ -249,8 +249,8 @@ fn a_session_may_be_cut_off_where_nobody_has_died() {
     assert_eq!(scene.net.stack(0).transport.take_ended(), [SessionId(9)]);
 }
 
-/// Nothing can be believed of the record: the application hears it from its slot, and the peer as soon as it
-/// says something.
+/// Nothing in the record can be trusted: the application is told by its slot, and the peer as soon as it
+/// sends something.
 #[test]
 fn both_ends_of_a_connection_whose_record_is_damaged_hear_of_it() {
     let mut scene = scene();

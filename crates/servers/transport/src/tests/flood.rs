@@ -1,4 +1,4 @@
-//! SYN cookies: RFC 4987 §3.6.
+//! Tests of SYN cookies: RFC 4987 §3.6.
 
 use std::vec;
 use std::vec::Vec;
@@ -18,14 +18,14 @@ const BACKLOG: u32 = 8;
 /// More SYNs than any small listener remembers.
 const FLOOD: u16 = 300;
 
-/// A SYN to the server as a stack sends it, but from an address where nobody is.
+/// Returns SYNs to the server as a stack sends them, but from addresses that no host has.
 pub(super) fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
     const IP: usize = 14;
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut app = App::attach(net.stack(1), 1);
     app.connect(SERVER);
     net.settle();
-    // The neighbour is known now: another one leaves at once.
+    // The neighbour is known now: another SYN is sent at once.
     app.connect(SERVER);
     let now = net.now;
     net.stack(1).round(now);
@@ -39,7 +39,7 @@ pub(super) fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Frames reach the server.
+/// Delivers frames to the server.
 fn arrive(net: &mut Net, frames: impl Iterator<Item = Vec<u8>>) {
     let now = net.now;
     for frame in frames {
@@ -47,7 +47,7 @@ fn arrive(net: &mut Net, frames: impl Iterator<Item = Vec<u8>>) {
     }
 }
 
-/// A server under a flood, and a client.
+/// Creates a server under a flood, and a client.
 fn flooded() -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
@@ -86,7 +86,7 @@ fn a_connection_through_a_flood_keeps_its_options_and_its_text() {
     }
     assert!(got == text);
     let (at_server, at_client) = (info(&mut net, &mut server, s), info(&mut net, &mut client, c));
-    // Timestamps, SACK, window scaling.
+    // The bits are timestamps, SACK, and window scaling.
     assert_eq!((at_server.options & 7, at_client.options & 7), (7, 7));
     assert_eq!((at_server.snd_wscale, at_server.rcv_wscale), (at_client.rcv_wscale, at_client.snd_wscale));
     assert!(at_server.snd_mss >= 1400, "{at_server:?}");
@@ -124,8 +124,8 @@ fn a_crowd_at_a_small_backlog_is_answered_at_once() {
 
 #[test]
 fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answered() {
-    // Cookies answer the SYNs of a crowd, whose last ACKs then find the accept queue full. Nobody in it says
-    // anything more: only a SYN-ACK that is repeated tells the server again that they are there.
+    // Cookies answer the SYNs of a burst, whose last ACKs then find the accept queue full. The clients send
+    // nothing more: only a repeated SYN-ACK makes them show the server again that they are there.
     let (mut net, mut server, mut client) = flooded();
     client.connect(SERVER);
     net.settle();
@@ -141,7 +141,7 @@ fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answer
     net.stack(0).round(now);
     assert_eq!(net.stack(0).stat(Stat::SynCookiesSent) - before, u64::from(4 * BACKLOG));
     let cookies = core::mem::take(&mut net.stack(0).out.outside);
-    // The flood ends: whoever was remembered resets.
+    // The flood ends: every remembered client resets.
     let resets = spoofed_syns(FLOOD).map(|mut syn| {
         let seq = u32::from_be_bytes(syn[38..42].try_into().expect("four"));
         syn[38..42].copy_from_slice(&(seq + 1).to_be_bytes());
@@ -167,7 +167,7 @@ fn without_a_flood_an_acknowledgement_of_nothing_is_reset() {
     let mut server = App::attach(net.stack(0), 1);
     server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
     net.settle();
-    // ACK in place of SYN.
+    // These have ACK in place of SYN.
     let acks = spoofed_syns(20).map(|mut syn| {
         syn[14 + 20 + 13] = 0x10;
         syn
@@ -181,13 +181,13 @@ fn without_a_flood_an_acknowledgement_of_nothing_is_reset() {
 #[test]
 fn a_full_accept_queue_lets_no_cookie_in_until_there_is_room() {
     let (mut net, mut server, mut client) = flooded();
-    // Whoever accepts nothing more.
+    // The server accepts nothing more.
     server.push(Command::StopAccepting { lease: LEASE });
     net.settle();
     let sockets: Vec<Socket> = (0..BACKLOG + 1).map(|_| client.connect(SERVER)).collect();
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), u64::from(BACKLOG) + 1, "as on Linux: backlog + 1");
-    // The queue is full: its SYN is not answered, not even by a cookie.
+    // The queue is full: the SYN is not answered, not even by a cookie.
     let before = net.stack(0).stat(Stat::SynCookiesSent);
     let late = client.connect(SERVER);
     net.settle();

@@ -1,4 +1,4 @@
-//! Datagrams larger than what carries them.
+//! Tests of datagrams that are larger than one packet.
 
 use std::vec;
 use std::vec::Vec;
@@ -16,7 +16,7 @@ use super::limits::{first_record, record, udp_open};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 53);
 
-/// A server at port 53, a client with this `IP_MTU_DISCOVER`.
+/// Creates a server at port 53, and a client with this `IP_MTU_DISCOVER`.
 fn pair(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
@@ -37,7 +37,7 @@ fn text(len: usize) -> Vec<u8> {
     (0..len).map(|n| ((n * 7) >> 2) as u8).collect()
 }
 
-/// What a router says that takes only 1000 octets, about a datagram of the client.
+/// Returns the error of a router that takes only 1000 octets, about a datagram of the client.
 fn too_big(quoted: &[u8]) -> Vec<u8> {
     let mut message = vec![0; icmp::HEADER_LEN];
     message.extend_from_slice(&quoted[ethernet::HEADER_LEN..][..28]);
@@ -152,7 +152,7 @@ fn connections_learn_from_each_other_what_a_path_takes() {
     let frame = out.outside.pop_front().expect("it was sent");
     transport.handle_frame(now, &too_big(&frame), atoll_ip::ChecksumOffload::Unknown, false);
     assert_eq!(net.stack(1).stat(Stat::PathMtuLowered), 1);
-    // The next connection begins with what fits.
+    // The next connection begins with a size that fits.
     client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     let now = net.now;
@@ -161,9 +161,9 @@ fn connections_learn_from_each_other_what_a_path_takes() {
     assert!(rows.iter().all(|info| info.pmtu == 1000 && info.advmss == 1460), "{rows:?}");
 }
 
-// IPv6.
+// The tests from here on are of IPv6.
 
-/// The same as [`pair`], with `IPV6_MTU_DISCOVER`.
+/// Creates a server at port 53, and a client with this `IPV6_MTU_DISCOVER`.
 fn pair_v6(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
     let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
     let mut server = App::attach(net.stack(0), 1);
@@ -183,7 +183,7 @@ fn server_v6() -> Endpoint {
     Endpoint::at(addr_v6(1), 53)
 }
 
-/// What a router says that takes only 1300 octets, about a packet of the client.
+/// Returns the error of a router that takes only 1300 octets, about a packet of the client.
 fn too_big_v6(quoted: &[u8]) -> Vec<u8> {
     let router = addr_v6(0xfe);
     let mut message = vec![0; icmpv6::HEADER_LEN];
@@ -217,7 +217,7 @@ fn a_datagram_of_every_size_arrives_over_ipv6() {
     net.stack(1).transport.publish_stats();
     net.stack(0).transport.publish_stats();
     let fragments = net.stack(1).stat(Stat::FragmentsOut);
-    // 1448 octets in each, header of UDP included.
+    // Each has 1448 octets, header of UDP included.
     assert_eq!(fragments, 2 + 2 + 3 + 21 + 46);
     assert_eq!(net.stack(0).whole_ip().counters().fragments_in, fragments);
     assert_eq!(net.stack(0).whole_ip().counters().reassembled, 5);
@@ -266,7 +266,7 @@ fn a_narrow_path_of_ipv6_is_kept_to_by_datagrams_and_connections_that_come_later
     assert!(first_record(&server.read(s)).1 == text(1400));
     net.stack(1).transport.publish_stats();
     assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
-    // A connection begins with what fits.
+    // A connection begins with a size that fits.
     server.listen(77, Endpoint::at(Addr::ANY, 80), 16);
     net.settle();
     client.connect(Endpoint::at(addr_v6(1), 80));
@@ -274,7 +274,7 @@ fn a_narrow_path_of_ipv6_is_kept_to_by_datagrams_and_connections_that_come_later
     let now = net.now;
     let rows: Vec<_> = net.stack(1).transport.sockets(now).filter_map(|row| row.info).collect();
     assert!(rows.len() == 1 && rows[0].pmtu == 1300, "{rows:?}");
-    // After ten minutes larger ones are tried again.
+    // After ten minutes larger sizes are tried again.
     net.wait(atoll_base::Duration::from_secs(601));
     client.write(c, &record(server_v6(), &text(1400)));
     net.settle();

@@ -1,8 +1,8 @@
-//! All tests of this crate once more, with an IP server before every stack.
+//! Runs all tests of this crate once more, with an IP server before every stack.
 
 use std::string::String;
 
-/// Whether stacks have IP servers: in the process that the test below starts.
+/// Returns whether stacks have IP servers, which is so in the process that the test below starts.
 pub(crate) fn is_ip_apart() -> bool {
     std::env::var_os(APART).is_some()
 }

@@ -1,4 +1,4 @@
-//! Datagrams to groups.
+//! Tests of datagrams to groups.
 
 use std::vec;
 use std::vec::Vec;
@@ -22,7 +22,8 @@ fn join_to(app: &mut App, socket: Socket, group: Addr, joins: bool) {
     app.push(Command::Group { slot, generation, group, inside: false, joins, token: 0 });
 }
 
-/// Two machines, each with two sockets at the group's port, of which the first two of each are members.
+/// Creates two machines, each with two sockets at the group's port, of which the first two of each are
+/// members.
 fn members() -> (Net, [App; 2], [[Socket; 2]; 2]) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
@@ -52,14 +53,14 @@ fn every_member_on_every_machine_hears_it_once() {
     apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
     net.settle();
     assert_eq!(texts(&mut apps, &sockets), vec![Some(b"hello".to_vec()); 4], "the sender is a member, too");
-    // Without IP_MULTICAST_LOOP only others hear it.
+    // Without IP_MULTICAST_LOOP only other machines get it.
     let Socket { slot, generation } = sockets[0][0];
     apps[0].push(Command::SetOption { slot, generation, option: SocketOption::MulticastLoop, value: 0 });
     apps[0].write(sockets[0][0], &record(GROUP, b"again"));
     net.settle();
     let there = Some(b"again".to_vec());
     assert_eq!(texts(&mut apps, &sockets), [None, None, there.clone(), there]);
-    // No hops: only this machine.
+    // Without hops only this machine gets it.
     for (option, value) in [(SocketOption::MulticastLoop, 1), (SocketOption::MulticastTtl, 0)] {
         apps[0].push(Command::SetOption { slot, generation, option, value });
     }
@@ -79,7 +80,7 @@ fn who_has_left_hears_nothing_and_the_last_one_closes_the_door() {
     apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
     net.settle();
     assert_eq!(texts(&mut apps, &sockets)[2..], [None, Some(b"hello".to_vec())]);
-    // Closing leaves as well.
+    // Closing leaves the group as well.
     apps[1].close(sockets[1][1]);
     net.settle();
     assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, ADDR));
@@ -133,7 +134,7 @@ fn memberships_that_make_no_sense_are_counted() {
     assert!(!net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Inside, ADDR + 1));
 }
 
-/// `ff15::1:2`, a group of the site.
+/// The address `ff15::1:2`, a group of the site.
 const ADDR_V6: Addr = Addr::from_octets([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2]);
 const GROUP_V6: Endpoint = Endpoint::at(ADDR_V6, 5353);
 
@@ -158,14 +159,14 @@ fn members_of_a_group_of_ipv6_hear_it_wherever_they_are() {
     };
     let heard = |word: &[u8], where_: [bool; 4]| where_.map(|there| there.then(|| word.to_vec())).to_vec();
     assert_eq!(say(&mut net, &mut apps, &[], GROUP_V6, b"hello"), heard(b"hello", [true; 4]));
-    // The options of IPv4 are none of IPv6's.
+    // The options of IPv4 are not those of IPv6.
     let mute = [(SocketOption::MulticastLoop, 0), (SocketOption::MulticastTtl, 0)];
     assert_eq!(say(&mut net, &mut apps, &mute, GROUP_V6, b"still"), heard(b"still", [true; 4]));
     let there = heard(b"there", [false, false, true, true]);
     assert_eq!(say(&mut net, &mut apps, &[(SocketOption::MulticastLoopV6, 0)], GROUP_V6, b"there"), there);
     let here = [(SocketOption::MulticastLoopV6, 1), (SocketOption::MulticastHops, 0)];
     assert_eq!(say(&mut net, &mut apps, &here, GROUP_V6, b"here"), heard(b"here", [true, true, false, false]));
-    // A group that never leaves its machine.
+    // This group never leaves its machine.
     let mut octets = ADDR_V6.octets();
     octets[1] = 0x11;
     let local = Addr::from_octets(octets);
@@ -177,7 +178,7 @@ fn members_of_a_group_of_ipv6_hear_it_wherever_they_are() {
     let hops = [(SocketOption::MulticastHops, 9)];
     let to = Endpoint::at(local, GROUP_V6.port);
     assert_eq!(say(&mut net, &mut apps, &hops, to, b"mine"), heard(b"mine", [false, true, false, false]));
-    // Closing leaves.
+    // Closing leaves the group.
     sockets[1].iter().for_each(|socket| apps[1].close(*socket));
     net.settle();
     assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, ADDR_V6));

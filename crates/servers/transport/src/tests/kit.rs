@@ -1,4 +1,4 @@
-//! What do the tests play with? Stacks, a wire between them, and applications that do what they are told.
+//! The kit of the tests: stacks, a wire between them, and applications that do what they are told.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
@@ -38,14 +38,14 @@ pub(crate) struct Stack {
     pub(crate) bells: Vec<(SessionId, u32)>,
     /// The IP server, if that is apart.
     front: Option<Front>,
-    /// What a successor needs.
+    /// This field and those below are what a successor needs.
     host: u8,
     config: Config,
     network: atoll_ip::Config,
     ledger: Option<HeapMemory>,
 }
 
-/// Of stacks whose servers die.
+/// The ledger of stacks whose servers die.
 const LEDGER: LedgerConfig = LedgerConfig { connections: 256, requests: 256, text_units: 256 };
 
 #[derive(Default)]
@@ -53,9 +53,9 @@ pub(crate) struct Out {
     pub(crate) outside: VecDeque<Vec<u8>>,
     pub(crate) inside: VecDeque<Vec<u8>>,
     pub(crate) segment_max: u32,
-    /// Frames that may still be sent before the link is full; `None`: no limit.
+    /// The frames that may still be sent before the link is full; `None` means no limit.
     pub(crate) room: Option<usize>,
-    /// The internal link takes no frames whose flow, by this key, belongs to an odd group.
+    /// The key of flows that the internal link refuses if they belong to an odd group.
     pub(crate) internal_full_for: Option<FlowKey>,
 }
 
@@ -115,13 +115,13 @@ impl Stack {
         Stack::with(host, |_| {})
     }
 
-    /// A stack that speaks IPv6 on its link, too.
+    /// Creates a stack that uses IPv6 on its link, too.
     pub(crate) fn v6(host: u8) -> Stack {
         let v6 = V6Config { address: Some((addr_v6(host), 64)), gateway: Some(addr_v6(0xfe)), autoconf: false };
         Stack::with_network(host, |_| {}, |ip| ip.v6 = Some(v6))
     }
 
-    /// A stack whose IPv4 address comes and goes, as another replica says.
+    /// Creates a stack whose IPv4 address comes and goes, as another replica reports.
     pub(crate) fn told(host: u8) -> Stack {
         Stack::with_network(host, |_| {}, |ip| (ip.dhcp, ip.sibling) = (true, (1, 2)))
     }
@@ -147,7 +147,7 @@ impl Stack {
         Stack { transport, page, out, bells, front, host, config, network: ip_config, ledger: None }
     }
 
-    /// Its server can die: see [`Stack::restart`].
+    /// Lets the stack's server die: see [`Stack::restart`].
     pub(crate) fn mortal(mut self) -> Stack {
         let ledger = HeapMemory::new(LEDGER.bytes());
         self.transport.set_ledger(Ledger::open(ledger.clone(), LEDGER, Epoch(3)).expect("a ledger"));
@@ -155,7 +155,7 @@ impl Stack {
         self
     }
 
-    /// Somebody has written to a record of its ledger.
+    /// Changes a record of the ledger, as if it had been overwritten.
     pub(crate) fn damage(&mut self, place: u32, change: impl FnOnce(&mut ConnectionRecord)) {
         let memory = self.ledger.clone().expect("it is mortal");
         let mut ledger = Ledger::open(memory, LEDGER, Epoch(3)).expect("a ledger");
@@ -165,25 +165,25 @@ impl Stack {
         ledger.commit();
     }
 
-    /// Its servers are configured so from the next one on.
+    /// Changes the configuration of the stack's servers from the next one on.
     pub(crate) fn changed(mut self, change: impl FnOnce(&mut Config)) -> Stack {
         change(&mut self.config);
         self
     }
 
-    /// The server dies between two rounds, and another one takes its place. What it had sent and nobody has
-    /// taken yet is lost.
+    /// Lets the server die between two rounds, and another one take its place. Frames that it had sent and
+    /// that were not delivered are lost.
     pub(crate) fn restart(&mut self, now: Instant, apps: &[&App], recovery: Recovery) -> Adoption {
         self.succeed(now, apps, recovery, false)
     }
 
-    /// The same of a server that dies by its own fault while it is at work on this.
+    /// Lets the server die by its own fault while it is working on this, and another one take its place.
     pub(crate) fn die_of(&mut self, now: Instant, apps: &[&App], work: Work) -> Adoption {
         self.transport.durability.mark(work);
         self.succeed(now, apps, Recovery::Stateful, true)
     }
 
-    /// Writes down what has changed, as a flush begins with, and stops there.
+    /// Writes what has changed to the ledger, as a flush begins with, and stops there.
     pub(crate) fn commit(&mut self) {
         let Transport { durability, connections, applications, .. } = &mut self.transport;
         let dirty = connections.take_dirty();
@@ -191,7 +191,7 @@ impl Stack {
         connections.put_back_dirty(dirty);
     }
 
-    /// A record of its ledger is not as it was written.
+    /// Makes a record of the ledger unreadable.
     pub(crate) fn spoil(&mut self, place: u32) {
         let memory = self.ledger.as_ref().expect("it is mortal");
         // docs/ledger.md: the journal is before the connections.
@@ -207,7 +207,7 @@ impl Stack {
         let secrets =
             Secrets { sequence: [self.host; 16], fast_open: [self.host; 16], leases: [9; 16], table: 6, ports: 77 };
         let mut next = Transport::new(self.config, secrets, ip, self.page.clone(), now);
-        // The same epoch: applications of the kit know no other.
+        // The epoch is the same: applications of the kit know no other.
         next.set_ledger(Ledger::open(ledger, LEDGER, Epoch(3)).expect("a ledger"));
         for app in apps {
             next.open_session(now, (app.id, app.user), app.layout, app.arena.clone(), app.page.clone());
@@ -226,7 +226,7 @@ impl Stack {
         self.transport.take_bells(|session, bell| bells.push((session, bell)));
     }
 
-    /// What the transport has to send.
+    /// Sends what the transport has to send.
     pub(crate) fn flush(&mut self, now: Instant) {
         let before = core::mem::take(&mut self.out.outside);
         self.transport.flush(now, &mut self.out);
@@ -239,7 +239,7 @@ impl Stack {
         self.out.outside.append(&mut frames);
     }
 
-    /// A frame has come over the outside link.
+    /// Handles a frame of the outside link.
     pub(crate) fn hear(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload) {
         if let Some(front) = &mut self.front {
             let (mut sent, delivered) = front.hear(now, offload, frame);
@@ -255,7 +255,7 @@ impl Stack {
         }
     }
 
-    /// Where all of IP is.
+    /// Returns the whole of IP, wherever it is.
     pub(crate) fn whole_ip(&mut self) -> &mut Ip {
         match &mut self.front {
             Some(front) => front.ip_mut(),
@@ -283,7 +283,7 @@ pub(crate) struct Net {
     pub(crate) now: Instant,
     pub(crate) stacks: Vec<Stack>,
     pub(crate) rng: Rng,
-    /// Chance of losing a frame on the outside link, per million.
+    /// The probability of losing a frame on the outside link, per million.
     pub(crate) loss: u32,
 }
 
@@ -296,7 +296,8 @@ impl Net {
         &mut self.stacks[n]
     }
 
-    /// One round of every stack, and delivery of what was sent before. Returns whether a frame was delivered.
+    /// Runs one round of every stack, and delivers what was sent before. Returns whether a frame was
+    /// delivered.
     pub(crate) fn step(&mut self) -> bool {
         let mut any = false;
         for i in 0..self.stacks.len() {
@@ -318,7 +319,7 @@ impl Net {
         any
     }
 
-    /// Until nothing is sent any more, without waiting for timers.
+    /// Runs until nothing is sent any more, without waiting for timers.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.now += Duration::from_micros(10);
@@ -331,7 +332,7 @@ impl Net {
         panic!("the stacks do not come to rest");
     }
 
-    /// To the next timer, but not beyond `limit`.
+    /// Advances the time to the next timer, but not beyond `limit`.
     pub(crate) fn advance(&mut self, limit: Instant) {
         let next = self.stacks.iter().filter_map(Stack::next_timeout).min();
         self.now = next.unwrap_or(limit).min(limit).max(self.now + Duration::from_micros(10));
@@ -353,7 +354,7 @@ pub(crate) struct Socket {
     pub(crate) generation: u32,
 }
 
-/// An application: its half of an arena.
+/// An application, with its half of an arena.
 pub(crate) struct App {
     pub(crate) id: SessionId,
     pub(crate) user: User,
@@ -365,7 +366,7 @@ pub(crate) struct App {
     next_slot: u32,
     send: BTreeMap<SlotId, Extents>,
     pub(crate) offers: VecDeque<Socket>,
-    /// Who is at the other end of what was offered.
+    /// The peer of each connection that was offered.
     pub(crate) peers: BTreeMap<SlotId, Endpoint>,
     pub(crate) ready: BTreeMap<SlotId, Ready>,
     pub(crate) done: Vec<Socket>,
@@ -444,7 +445,7 @@ impl App {
         });
     }
 
-    /// A slot of the application's half, under a new generation.
+    /// Returns a slot of the application's half, under a new generation.
     pub(crate) fn open_slot(&mut self) -> Socket {
         let socket = Socket { slot: SlotId(self.next_slot), generation: 1 };
         self.next_slot += 1;
@@ -454,7 +455,7 @@ impl App {
         socket
     }
 
-    /// A slot of one's choice, whatever is in it.
+    /// Opens a given slot, whatever is in it.
     pub(crate) fn open_slot_at(&mut self, slot: u32, generation: u32) -> Socket {
         let socket = Socket { slot: SlotId(slot), generation };
         let slot = self.slot(socket);
@@ -503,7 +504,7 @@ impl App {
         self.events.publish(&self.arena);
     }
 
-    /// Claims the oldest offer. The bool: whether the claim certainly holds.
+    /// Claims the oldest offer. The bool says whether the claim certainly holds.
     pub(crate) fn claim(&mut self) -> Option<(Socket, bool)> {
         self.poll();
         let socket = self.offers.pop_front()?;
@@ -526,7 +527,7 @@ impl App {
         self.push(Command::Kick { slot: socket.slot, generation: socket.generation });
     }
 
-    /// Accepts whatever comes within so many tenths of a second. Returns how many that were.
+    /// Accepts whatever comes within so many tenths of a second. Returns how many connections that were.
     pub(crate) fn accept_for(&mut self, net: &mut Net, tenths: u32) -> usize {
         let mut accepted = 0;
         for _ in 0..tenths {
@@ -547,7 +548,7 @@ impl App {
         n
     }
 
-    /// Writes without telling.
+    /// Writes without a command.
     pub(crate) fn store(&mut self, socket: Socket, bytes: &[u8]) -> usize {
         let (tail, acked, limit) = {
             let slot = self.slot(socket);
@@ -608,15 +609,15 @@ impl App {
         (slot.state(), slot.error(), slot.replica_flags())
     }
 
-    /// What was signalled for the socket since the last call.
+    /// Returns the events for the socket since the last call.
     pub(crate) fn take_ready(&mut self, socket: Socket) -> Ready {
         self.poll();
         self.ready.remove(&socket.slot).unwrap_or_default()
     }
 }
 
-/// A server on the first stack, at port 80 of any of its addresses, and a client on another one get a
-/// connection. Returns the server's socket and the client's.
+/// Connects a client to a server on the first stack, at port 80 of any of its addresses. Returns the server's
+/// socket and the client's.
 pub(crate) fn meet(net: &mut Net, server: &mut App, client: &mut App) -> (Socket, Socket) {
     server.listen(77, Endpoint::new(0, 80), 16);
     net.settle();

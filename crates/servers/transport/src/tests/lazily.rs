@@ -1,5 +1,5 @@
-//! What applications hold says nothing about how soon a successor serves: it looks at what it needs, and at
-//! the rest when it is needed.
+//! Tests that a successor serves soon, whatever applications hold: it examines what it needs, and the rest
+//! when that is needed.
 
 use std::vec;
 use std::vec::Vec;
@@ -20,7 +20,7 @@ fn net() -> Net {
 }
 
 /// The application has marked every slot as if it had been offered once; only that of its connection is
-/// looked at. New ones go on behind the generations that there are.
+/// examined. New connections get generations beyond those that there are.
 #[test]
 fn slots_are_looked_at_when_they_are_needed() {
     let mut net = net();
@@ -47,7 +47,7 @@ fn slots_are_looked_at_when_they_are_needed() {
         net.settle();
         assert_eq!(next, Socket { slot: SlotId(s.slot.0 + 1 + turn), generation: 8 });
     }
-    // A claim that comes late is for another generation, or for an offer that there never was.
+    // A late claim is for another generation, or for an offer that was never made.
     for (slot, generation) in [(s.slot.0 + 1, 7), (s.slot.0 + 100, 7), (s.slot.0 + 100, 6)] {
         server.push(Command::Claim { slot: SlotId(slot), generation });
     }
@@ -56,8 +56,7 @@ fn slots_are_looked_at_when_they_are_needed() {
     assert_eq!(server.verdicts, [false; 3]);
 }
 
-/// Records that name slots far behind, and slots that come free before anybody has looked at them: none is
-/// given out twice.
+/// Records name slots far behind, and slots become free before they were examined: none is given out twice.
 #[test]
 fn no_slot_is_given_out_twice() {
     let mut net = net();
@@ -76,7 +75,7 @@ fn no_slot_is_given_out_twice() {
     for _ in 0..12 {
         open.push(connect(&mut net, &mut server, &mut client));
     }
-    // Every other one ends, half of them before the death.
+    // Every other connection ends, half of them before the death.
     for turn in 0..4 {
         for at in [turn * 3, turn * 3 + 1] {
             let (s, c) = open[at];
@@ -101,8 +100,8 @@ fn no_slot_is_given_out_twice() {
     assert!(held.iter().all(|slot| slot.0 < server.layout.replica_slots().start + 17), "{held:?}");
 }
 
-/// Of a session without sockets the ledger says nothing: it may be opened when the server serves already, and
-/// is heard then.
+/// The ledger says nothing of a session without sockets: it may be opened when the server serves already, and
+/// its commands are read then.
 #[test]
 fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     let mut net = net();
@@ -113,10 +112,10 @@ fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     let (s, c) = meet(&mut net, &mut server, &mut client);
     bound.listen_only(79, Endpoint::new(0, 81), 4);
     net.settle();
-    // It has asked for something, and nobody has read that.
+    // The session has asked for something, and its command was not read.
     idle.listen(78, Endpoint::new(0, 82), 4);
     let now = net.now;
-    // That of the connection is named by its record alone.
+    // The session of the connection is named by its record alone.
     let needed = net.stack(0).transport.sessions_in_ledger();
     assert!(needed.iter().eq(&[SessionId(1), SessionId(6)]), "{needed:?}");
     let adoption = net.stack(0).restart(now, &[&server, &bound], Recovery::Stateful);
@@ -137,8 +136,8 @@ fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     assert_eq!(idle.read(s), b"hello");
 }
 
-/// Where slots have to be looked at one by one, because connections are lost with their records, that is done
-/// in parts.
+/// If slots have to be examined one by one, because connections are lost with their records, that is done in
+/// parts.
 #[test]
 fn sockets_of_lost_connections_are_looked_for_in_parts() {
     let mut net = net();

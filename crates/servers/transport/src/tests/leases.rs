@@ -1,4 +1,4 @@
-//! Nobody uses a port that he has not been granted, whatever he says and to whichever replica.
+//! Tests that no process uses a port without a grant, whatever it sends and to whichever replica.
 
 use std::vec;
 use std::vec::Vec;
@@ -18,17 +18,17 @@ use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{first_record, record, udp_open_with};
 
 const ARENA: ArenaConfig = ArenaConfig { slots: 64, send_log2: 16, receive_log2: 16 };
-/// Replica 1 of two is its authority.
+/// Replica 1 of two is the authority of this port.
 const DNS: Endpoint = Endpoint::new(0, 53);
 const ANYBODY: Endpoint = Endpoint::new(0, 0);
 
-/// Two replicas of one stack, between which nothing is said.
+/// Creates two replicas of one stack, which exchange nothing.
 fn replicas() -> Net {
     let replica = |n: u8| Stack::with(1, move |config| (config.replica, config.replicas) = (ReplicaId(n), 2));
     Net::new(vec![replica(0), replica(1)])
 }
 
-/// A process attached to both.
+/// Attaches a process to both.
 fn process(net: &mut Net, id: u32, uid: u32) -> [App; 2] {
     [0, 1].map(|n| App::attach_as(net.stack(n), id, User::privileged(uid), ARENA))
 }
@@ -48,7 +48,7 @@ fn listen(lease: u64, local: Endpoint) -> Command {
     Command::Listen { token: 2, lease, local, backlog: 5, reuse_port: false, defer_accept: 0, v6_only: false }
 }
 
-/// What the last command has led to.
+/// Returns the answer to a command.
 fn answer(net: &mut Net, app: &mut App, command: Command) -> (Cause, Voucher) {
     app.push(command);
     carry_out(net);
@@ -83,12 +83,12 @@ fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
     let mut thief = process(&mut net, 2, 34);
     let (cause, voucher) = answer(&mut net, &mut owner[1], bind(7, Protocol::Udp, DNS, false));
     assert_eq!(cause, Cause::None);
-    // Nothing to show, another lease, the owner's lease; at the authority as well.
+    // The process shows nothing, and names another lease or the owner's; at the authority as well.
     for lease in [0, 5, 7] {
         assert!(!open(&mut net, &mut thief[0], lease, DNS).1 && !open(&mut net, &mut thief[1], lease, DNS).1);
     }
     assert_eq!(bad(&mut net), [3, 3]);
-    // Forged: what the owner has, with any change.
+    // These are forged: what the owner has, with any change.
     for forged in [
         Voucher { seal: voucher.seal ^ 1, ..voucher },
         Voucher { uid: 34, ..voucher },
@@ -109,16 +109,16 @@ fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
         assert!(!open(&mut net, &mut thief[0], lease, local).1);
     }
     assert_eq!(bad(&mut net), [3 + 2 * 9, 3]);
-    // What one really has is good for itself only.
+    // A process's own grant is good for itself only.
     let (_, own) = answer(&mut net, &mut thief[1], bind(9, Protocol::Udp, Endpoint::new(0, 55), false));
     thief[0].push(Command::Show { lease: 9, protocol: Protocol::Udp, local: Endpoint::new(0, 55), voucher: own });
     assert!(!open(&mut net, &mut thief[0], 9, DNS).1);
     assert!(open(&mut net, &mut thief[0], 9, Endpoint::new(0, 55)).1);
-    // The owner shows it, and nobody was in his place.
+    // The owner shows its grant, and no other process took its place.
     owner[0].push(show(7, Protocol::Udp, voucher));
     let (socket, is_open) = open(&mut net, &mut owner[0], 7, DNS);
     assert!(is_open && open(&mut net, &mut owner[1], 7, DNS).1);
-    // A socket that is open gets no other port by being opened once more.
+    // An open socket gets no other port by being opened once more.
     let before = bad(&mut net);
     udp_open_with(&mut owner[0], socket, 7, Endpoint::new(0, 57), ANYBODY);
     carry_out(&mut net);
@@ -135,7 +135,7 @@ fn who_keeps_a_port_that_he_has_released_is_expelled_by_its_next_holder() {
     let (kept, is_open) = open(&mut net, &mut first[0], 7, DNS);
     assert!(is_open && open(&mut net, &mut first[1], 7, DNS).1);
     assert_eq!(answer(&mut net, &mut second[1], bind(8, Protocol::Udp, DNS, false)).0, Cause::AddressInUse);
-    // It says so where it is asked for, and stays everywhere.
+    // The owner releases the port at its authority, and stays everywhere.
     first[1].push(Command::Release { lease: 7 });
     let (cause, new) = answer(&mut net, &mut second[1], bind(8, Protocol::Udp, DNS, false));
     assert_eq!(cause, Cause::None);
@@ -143,12 +143,12 @@ fn who_keeps_a_port_that_he_has_released_is_expelled_by_its_next_holder() {
     let opened = [0, 1].map(|n| open(&mut net, &mut second[n], 8, DNS));
     assert!(opened[0].1 && opened[1].1);
     assert_eq!(first[0].state(kept).0, SlotState::Free);
-    // What is old stays old.
+    // An old grant stays old.
     let before = bad(&mut net);
     first[0].push(show(7, Protocol::Udp, old));
     assert!(!open(&mut net, &mut first[0], 7, DNS).1 && !open(&mut net, &mut first[1], 7, DNS).1);
     assert_eq!(bad(&mut net), [before[0] + 1, before[1] + 1]);
-    // And what comes is for the one who has it.
+    // A datagram goes to the process that has the port.
     let mut net = Net { stacks: vec![net.stacks.remove(0), Stack::new(2)], ..replicas() };
     let mut client = App::attach(net.stack(1), 3);
     let c = super::limits::udp_open(&mut client, Endpoint::new(0, 5000), Endpoint::new(addr(1), 53));
@@ -169,7 +169,7 @@ fn who_listens_at_the_authority_listens_everywhere_and_nobody_else() {
     answer(&mut net, &mut owner[1], bind(7, Protocol::Tcp, local, true));
     let (cause, listens) = answer(&mut net, &mut owner[1], listen(7, local));
     assert_eq!(cause, Cause::None);
-    // The other one asks where the owner has not been yet.
+    // The other process asks where the owner has not been yet.
     other[0].push(show(8, Protocol::Tcp, bound));
     assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::Invalid);
     other[0].push(show(8, Protocol::Tcp, Voucher { flags: bound.flags | 8, ..bound }));
@@ -179,7 +179,7 @@ fn who_listens_at_the_authority_listens_everywhere_and_nobody_else() {
     owner[0].push(show(7, Protocol::Tcp, listens));
     assert_eq!(answer(&mut net, &mut owner[0], listen(7, local)).0, Cause::None);
     assert_eq!(bad(&mut net), [4, 0]);
-    // It releases it at the authority, and goes on elsewhere, until the next one comes.
+    // The owner releases the port at the authority, and goes on elsewhere, until the next one comes.
     owner[1].push(Command::Release { lease: 7 });
     let (cause, listens) = answer(&mut net, &mut other[1], listen(8, local));
     assert_eq!(cause, Cause::None);
@@ -210,13 +210,13 @@ fn a_connection_leaves_from_a_port_of_ones_own_only() {
     }
     assert_eq!(bad(&mut net), [1, 1]);
     owner[0].push(show(7, Protocol::Tcp, voucher));
-    // All flow groups are its own here.
+    // All flow groups are the replica's own here.
     let (state, cause, _) = connect(&mut net, &mut owner[0], 7);
     assert_eq!((state, cause), (SlotState::Connecting, Cause::None));
     let (state, cause, _) = connect(&mut net, &mut owner[1], 7);
     assert_eq!((state, cause), (SlotState::Connecting, Cause::None));
     assert_eq!(bad(&mut net), [1, 1]);
-    // Nor from another port by that grant.
+    // The grant does not allow another port either.
     for n in [0, 1] {
         let (_, cause, _) = connect_from(&mut net, &mut owner[n], 7, Endpoint::new(addr(1), 55));
         assert_eq!(cause, Cause::Invalid);
@@ -237,7 +237,7 @@ fn what_was_shown_outlives_the_replica_until_something_else_is() {
     carry_out(&mut net);
     die(&mut net, &app[0]);
     assert!(open(&mut net, &mut app[0], 7, DNS).1, "it needs not be shown again");
-    // Used, it stays behind what is shown next; unused, it goes.
+    // A grant in use stays behind the one that is shown next; an unused one goes.
     for (lease, port) in [(8, 55), (9, 57)] {
         let local = Endpoint::new(0, port);
         let (_, voucher) = answer(&mut net, &mut app[1], bind(lease, Protocol::Udp, local, false));
@@ -266,7 +266,7 @@ fn low_ports_are_refused_to_who_may_not_have_them() {
         assert_eq!(answer(&mut net, &mut app, at(1024)).0, Cause::None);
         assert_eq!(answer(&mut net, &mut app, at(0)).0, Cause::None);
         assert_eq!(answer(&mut net, &mut root, at(80)).0, Cause::None);
-        // Who has inherited it, has it.
+        // A process that has inherited the socket has it.
         assert_eq!(answer(&mut net, &mut app, at(80)).0, Cause::None);
     }
     assert_eq!(net.stack(0).stat(Stat::BadCommands), 0, "it may ask");
@@ -294,10 +294,10 @@ fn datagram_sockets_of_two_users_share_nothing_that_comes() {
     assert_eq!(causes, [Cause::None, Cause::None, Cause::AddressInUse]);
 }
 
-/// What the supervisor says of whoever asks for a socket.
+/// Returns the command that shows a pass of the supervisor.
 fn pass(lease: u64, uid: u32, protocol: Protocol, port: u16) -> Command {
     let pass = Pass { lease, uid, protocol, port };
-    // The key that all servers of the kit have.
+    // All servers of the kit have this key.
     Command::Pass { pass, seal: seal_pass(&[9; 16], &pass) }
 }
 
@@ -305,7 +305,7 @@ fn bind_shared(lease: u64, protocol: Protocol, local: Endpoint) -> Command {
     Command::Bind { token: 1, lease, protocol, local, reuse_addr: false, reuse_port: true, v6_only: false }
 }
 
-/// Sessions of which nothing is known, as the supervisor opens them.
+/// Attaches sessions of which nothing is known, as the supervisor opens them.
 fn sessions(net: &mut Net) -> [App; 2] {
     [1, 2].map(|id| App::attach_as(net.stack(0), id, User::anybody(1024), ARENA))
 }
@@ -317,13 +317,14 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let n = u64::from(protocol as u8) * 100;
         let http = Endpoint::new(0, 80);
-        // Nothing said: no low port, and nothing is shared, not even between sessions that are as unknown.
+        // Without a pass there is no low port, and nothing is shared, not even between sessions that are as
+        // unknown.
         assert_eq!(answer(&mut net, &mut first, bind_shared(n + 1, protocol, http)).0, Cause::PermissionDenied);
         let high = Endpoint::new(0, 8080);
         assert_eq!(answer(&mut net, &mut first, bind_shared(n + 2, protocol, high)).0, Cause::None);
         assert_eq!(answer(&mut net, &mut second, bind_shared(n + 3, protocol, high)).0, Cause::AddressInUse);
         assert_eq!(answer(&mut net, &mut first, bind_shared(n + 4, protocol, high)).0, Cause::AddressInUse);
-        // Said of another socket, of another port, of the other protocol, or of no port.
+        // The passes are for another socket, another port, the other protocol, or no port.
         for (lease, other, port) in [(n + 9, protocol, 80), (n + 5, protocol, 81), (n + 5, protocol, 0)] {
             first.push(pass(lease, 33, other, port));
             assert_eq!(answer(&mut net, &mut first, bind_shared(n + 5, protocol, http)).0, Cause::PermissionDenied);
@@ -334,15 +335,14 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
         first.push(pass(n + 7, 33, protocol, 80));
         let (cause, voucher) = answer(&mut net, &mut first, bind_shared(n + 7, protocol, http));
         assert_eq!((cause, voucher.uid), (Cause::None, 33));
-        // Another user, and then the same one.
+        // The first user is another, and the second is the same one.
         for (lease, uid, cause) in
             [(n + 10, 34, Cause::AddressInUse), (n + 11, NO_USER, Cause::AddressInUse), (n + 12, 33, Cause::None)]
         {
             second.push(pass(lease, uid, protocol, 80));
             assert_eq!(answer(&mut net, &mut second, bind_shared(lease, protocol, http)).0, cause, "{uid}");
         }
-        // Of two that were said of one socket the first says whose it is, and the last which port it may
-        // have.
+        // Of two passes for one socket the first decides whose it is, and the last which port it may have.
         second.push(pass(n + 13, 34, protocol, 0));
         second.push(pass(n + 13, 33, protocol, 80));
         assert_eq!(answer(&mut net, &mut second, bind_shared(n + 13, protocol, http)).0, Cause::AddressInUse);
@@ -375,7 +375,7 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
         assert_eq!(answer(&mut net, &mut thief, bind_shared(8, Protocol::Tcp, http)).0, Cause::PermissionDenied);
     }
     assert_eq!(net.stack(0).stat(Stat::BadCommands), forged.len() as u64);
-    // The owner's grant, shown for a socket of the thief's own, and for the other protocol.
+    // The owner's grant is shown for a socket of the thief's own, and for the other protocol.
     for (lease, protocol) in [(8, Protocol::Tcp), (7, Protocol::Udp)] {
         thief.push(Command::Show { lease, protocol, local: http, voucher });
         assert_eq!(answer(&mut net, &mut thief, bind_shared(9, protocol, http)).0, Cause::PermissionDenied);
@@ -384,8 +384,8 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
     assert_eq!(answer(&mut net, &mut thief, bind_shared(9, Protocol::Tcp, http)).0, Cause::PermissionDenied);
 }
 
-/// Of a bound socket, of a listener that was shared only when it listened, and between what was said and the
-/// command that it was for.
+/// This holds for a bound socket, for a listener that was shared only when it listened, and for a death
+/// between a pass and the command that it was for.
 #[test]
 fn a_successor_knows_whose_each_socket_is() {
     let mut net = Net::new(vec![Stack::new(1).mortal()]);
@@ -426,15 +426,15 @@ fn a_successor_knows_whose_each_socket_is() {
     }
     second.push(pass(13, 33, Protocol::Tcp, 0));
     assert_eq!(answer(&mut net, &mut second, shared(13)).0, Cause::None);
-    // The library shows all that it has when there is a new incarnation: what comes later does not make the
-    // first forgotten.
+    // The library shows all that it has when there is a new incarnation: later grants do not make the first
+    // forgotten.
     first.push(Command::Show { lease: 1, protocol: Protocol::Tcp, local: http, voucher });
     assert_eq!(answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http)).0, Cause::None);
     let (cause, voucher) = answer(&mut net, &mut first, bind(4, Protocol::Tcp, Endpoint::new(0, 8081), false));
     assert_eq!(cause, Cause::None);
     first.push(Command::Show { lease: 4, protocol: Protocol::Tcp, local: Endpoint::new(0, 8081), voucher });
     carry_out(&mut net);
-    // And so does the one after that.
+    // So does the incarnation after that.
     die(&mut net, &[&first, &second]);
     first.push(pass(21, 34, Protocol::Tcp, 80));
     assert_eq!(answer(&mut net, &mut first, bind_shared(21, Protocol::Tcp, http)).0, Cause::AddressInUse);

@@ -1,4 +1,4 @@
-//! Bounds, and what happens at them; datagrams.
+//! Tests of limits, and of datagrams.
 
 use std::vec;
 use std::vec::Vec;
@@ -138,7 +138,7 @@ fn out_is_said_once_when_a_third_of_the_buffer_is_free() {
         net.wait(Duration::from_millis(10));
     }
     assert!(client.take_ready(c).contains(Ready::OUT));
-    // It was the peer's window that held it back: the buffer stays as it is.
+    // The peer's window was the limit: the buffer keeps its size.
     assert_eq!(client.slot(c).send_limit(), 256 << 10);
 }
 
@@ -180,12 +180,12 @@ pub(super) fn udp_open(app: &mut App, local: Endpoint, remote: Endpoint) -> Sock
     socket
 }
 
-/// Of a socket that [`udp_open`] opens.
+/// Returns the lease of a socket that [`udp_open`] opens.
 pub(super) fn udp_lease(app: &App, socket: Socket) -> u64 {
     u64::from(app.id.0) << 32 | u64::from(socket.slot.0)
 }
 
-/// Without asking for a port.
+/// Opens a socket without asking for a port.
 pub(super) fn udp_open_with(app: &mut App, socket: Socket, lease: u64, local: Endpoint, remote: Endpoint) {
     let Socket { slot, generation } = socket;
     app.push(Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: false, v6_only: false });
@@ -242,7 +242,7 @@ fn datagrams_go_both_ways() {
     assert_eq!(first_record(&client.read(c)).1, b"answer");
     assert_eq!(client.slot(c).acknowledged(), 32 + 24);
 
-    // Nobody is there.
+    // No socket has the port.
     server.close(s);
     net.settle();
     assert!(!net.stack(0).page.has_port(true, 53));

@@ -1,4 +1,4 @@
-//! Streams over a wire that loses frames.
+//! Tests of streams over a wire that loses frames.
 
 use std::vec;
 use std::vec::Vec;
@@ -13,7 +13,7 @@ fn byte_of(offset: usize) -> u8 {
     ((offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// `total` octets each way, written and read in pieces of random size; then both close.
+/// Transfers `total` octets each way, written and read in pieces of random size; then both ends close.
 fn transfer(seed: u64, loss: u32, segment_max: u32, total: usize) -> Net {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     net.rng = Rng::new(seed);
@@ -160,7 +160,7 @@ fn a_repetition_that_waits_for_the_link_is_forgotten_when_its_text_is_acknowledg
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.wait(Duration::from_millis(20));
     let s = server.accept().expect("a connection");
-    // The text arrives, its acknowledgement does not leave, and so the text is repeated; that does not leave
+    // The text arrives, its acknowledgement is not sent, and so the text is repeated; that is not answered
     // either.
     net.stack(0).out.room = Some(0);
     assert_eq!(client.write(c, &[1; 1000]), 1000);

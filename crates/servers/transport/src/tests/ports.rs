@@ -1,4 +1,4 @@
-//! Which port does a connection get where few are free, and how long may that take?
+//! Tests of the port that a connection gets if few are free, and of the time that the choice takes.
 
 use std::collections::BTreeSet;
 use std::vec;
@@ -16,14 +16,14 @@ use crate::Recovery;
 const PORTS: u32 = 3000;
 const SHARE: u32 = 512;
 
-/// Nobody is there, so a connection towards it stays under way.
+/// Returns an address that no host has, so that a connection to it stays under way.
 fn nowhere() -> Endpoint {
     Endpoint::new(addr(77), 80)
 }
 
-/// A stack with so many ephemeral ports.
+/// Creates a stack with so many ephemeral ports.
 fn with_ports(count: u32) -> Stack {
-    // Cannot truncate.
+    // Cannot truncate: the callers use small numbers.
     Stack::with(1, |config| config.ephemeral = (40_000, 39_999 + count as u16))
 }
 
@@ -31,7 +31,7 @@ fn attach(net: &mut Net) -> App {
     App::attach_with(net.stack(0), 1, ArenaConfig { slots: 1 << 13, ..ARENA })
 }
 
-/// Rounds with the share of a session that serves, until nothing is left to do at once. Returns how many
+/// Runs rounds with the share of a session that serves, until nothing is left to do at once. Returns how many
 /// rounds found commands.
 fn rounds(net: &mut Net) -> usize {
     for n in 0..1000 {
@@ -49,7 +49,7 @@ fn rounds(net: &mut Net) -> usize {
     panic!("it does not come to an end");
 }
 
-/// So many connections to nowhere.
+/// Opens so many connections to nowhere.
 fn connect_many(net: &mut Net, app: &mut App, count: u32) -> Vec<Socket> {
     let connect = |n| {
         let socket = app.connect(nowhere());
@@ -84,11 +84,11 @@ fn a_search_where_all_ports_are_in_use_is_cut_into_slices() {
     let needed = rounds(&mut net);
     assert!((10..100).contains(&needed), "{needed} rounds");
     assert_eq!(app.state(none).1, Cause::AddressNotAvailable);
-    // It is known then.
+    // The result is known then.
     let none = app.connect(nowhere());
     assert_eq!(rounds(&mut net), 1);
     assert_eq!(app.state(none).1, Cause::AddressNotAvailable);
-    // Towards other destinations all are free.
+    // Towards other destinations all ports are free.
     let elsewhere = app.connect(Endpoint::new(addr(77), 81));
     assert_eq!(rounds(&mut net), 1);
     assert_eq!(app.state(elsewhere).1, Cause::None);
@@ -119,7 +119,7 @@ fn the_only_free_port_is_found_whenever_it_has_become_free() {
     let mut net = Net::new(vec![with_ports(PORTS)]);
     let mut app = attach(&mut net);
     let all = connect_many(&mut net, &mut app, PORTS);
-    // Before anybody has searched, after all were found in use, and again.
+    // These are given up before there was a search, after all were found in use, and again.
     for given_up in [all[17], all[999], all[1], all[2999]] {
         let port = port_of(&app, given_up);
         close(&mut net, &mut app, given_up);
@@ -130,7 +130,7 @@ fn the_only_free_port_is_found_whenever_it_has_become_free() {
         rounds(&mut net);
         assert_eq!(app.state(none).1, Cause::AddressNotAvailable);
     }
-    // While it is searched for: whichever was looked at, and whichever was not.
+    // These are given up during the search, both ports that were examined and ports that were not.
     for given_up in [all[18], all[1500], all[700]] {
         let port = port_of(&app, given_up);
         net.stack(0).transport.connections.forget_searches();

@@ -1,4 +1,4 @@
-//! Connections that go on later than their server: whatever is for them, or needs them, finds them as if they
+//! Tests of connections that are continued later than their server: whatever needs them finds them as if they
 //! had never stopped.
 
 use std::vec;
@@ -16,7 +16,7 @@ use crate::{Config, Loss, Recovery};
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 const COUNT: usize = 5;
 
-/// None goes on by itself for a second.
+/// Configures that no connection is continued by itself for a second.
 fn patient(config: &mut Config) {
     (config.adopt_batch, config.adopt_every) = (1, Duration::from_secs(1));
 }
@@ -29,8 +29,8 @@ struct Scene {
     ends: Vec<(Socket, Socket)>,
 }
 
-/// The first stack's server has died, and its successor has adopted: all connections wait, and one of them
-/// goes on in the first round.
+/// Creates a scene in which the first stack's server has died, and its successor has adopted: all connections
+/// wait, and one of them is continued in the first round.
 fn scene(stack: Stack, remote: Endpoint) -> Scene {
     let other = if remote.addr.is_v4() { Stack::new(2) } else { Stack::v6(2) };
     let mut net = Net::new(vec![stack.mortal(), other]);
@@ -66,7 +66,7 @@ impl Scene {
         assert_eq!((adoption.kept, adoption.lost), (COUNT as u32, 0), "{adoption:?}");
     }
 
-    /// How many go on.
+    /// Returns how many connections are continued.
     fn there(&mut self) -> usize {
         self.net.stack(0).transport.connections.len()
     }
@@ -75,7 +75,7 @@ impl Scene {
         self.net.stack(0).transport.connections.count() - self.there()
     }
 
-    /// Question and answer on a connection.
+    /// Exchanges question and answer on a connection.
     fn talk(&mut self, at: usize) {
         let (s, c) = self.ends[at];
         let (question, answer) = (vec![at as u8; 5000], vec![at as u8 + 100; 9000]);
@@ -138,18 +138,18 @@ fn what_its_application_does_finds_it() {
     let mut scene = stacks();
     scene.net.settle();
     assert_eq!(scene.waiting(), COUNT - 1);
-    // It says something.
+    // The application sends something.
     let (s, c) = scene.ends[1];
     scene.server.write(s, b"a word");
     scene.net.settle();
     assert_eq!((scene.client.read(c), scene.waiting()), (b"a word".to_vec(), COUNT - 2));
-    // It asks how the connection is.
+    // The application asks for the facts of the connection.
     let (s, _) = scene.ends[2];
     scene.server.push(Command::Info { token: 5, slot: s.slot, generation: s.generation });
     scene.net.settle();
     scene.server.poll();
     assert!(scene.server.replies.contains(&Event::InfoReply { token: 5, cause: Cause::None }));
-    // It sets an option, and it ends.
+    // The application sets an option, and closes.
     let (s, c) = scene.ends[3];
     let Socket { slot, generation } = s;
     scene.server.push(Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 });
@@ -174,7 +174,7 @@ fn names_and_places_of_those_that_wait_are_taken() {
     let mut scene = stacks();
     let (_, c) = scene.ends[0];
     let peer = scene.client.slot(c).local();
-    // From the very port of the listener to the peer of a connection that waits.
+    // This connects from the very port of the listener to the peer of a connection that waits.
     let own = scene.server.open_slot_at(90, 1);
     let (slot, generation) = (own.slot, own.generation);
     scene.server.push(Command::Connect { slot, generation, lease: 77, local: HTTP, remote: peer });
@@ -182,7 +182,7 @@ fn names_and_places_of_those_that_wait_are_taken() {
     assert_eq!(scene.server.state(own).1, Cause::AddressNotAvailable);
     assert_eq!(scene.waiting(), COUNT - 1, "its name is known though it waits");
     scene.die(Recovery::Stateful);
-    // Connections that come meanwhile take other places.
+    // New connections take other places meanwhile.
     let more: Vec<Socket> = (0..3).map(|_| scene.client.connect(HTTP)).collect();
     scene.net.settle();
     let accepted: Vec<Socket> = more.iter().map(|_| scene.server.accept().expect("offered")).collect();
@@ -227,8 +227,8 @@ fn they_end_with_the_stack() {
     assert!(scene.ends.iter().all(|(_, c)| scene.client.state(*c).2 & REPLICA_RESET != 0));
 }
 
-/// Its record contradicts itself, which is seen only when it goes on: it costs that one connection, and its
-/// place and slot are free.
+/// A record contradicts itself, which is seen only when the connection is continued: it costs that one
+/// connection, whose place and slot are free then.
 #[test]
 fn one_that_cannot_go_on_is_told_as_lost() {
     let mut scene = stacks();
@@ -253,8 +253,8 @@ fn one_that_cannot_go_on_is_told_as_lost() {
     (0..COUNT).for_each(|at| scene.talk(at));
 }
 
-/// The predecessor has given a slot back, and dies before it has written that down: the blocks of its buffer
-/// are nobody's, as the slot is.
+/// The predecessor has given a slot back, and dies before it has written that: the blocks of its buffer are
+/// free, as the slot is.
 #[test]
 fn blocks_of_a_slot_that_was_given_back_are_free() {
     let mut scene = stacks();
@@ -279,7 +279,8 @@ fn who_has_died_is_cleaned_up_after_when_what_it_had_goes_on_and_nobody_else_hur
     for _ in 0..=COUNT {
         scene.net.wait(Duration::from_secs(1));
     }
-    // They end as those of any that is gone: none was lost, and each peer sees the end of its connection.
+    // They end as those of any session that is gone: none was lost, and each peer sees the end of its
+    // connection.
     let adoption = scene.net.stack(0).transport.take_adoption().expect("all are there");
     assert_eq!((adoption.kept, adoption.lost), (COUNT as u32, 0));
     let flags: Vec<u32> = scene.ends.iter().map(|(_, c)| scene.client.state(*c).2).collect();

@@ -1,4 +1,4 @@
-//! What may one application make grow, and how long may it keep others waiting?
+//! Tests of what one application can make grow, and how long it can delay others.
 
 use std::vec;
 use std::vec::Vec;
@@ -22,7 +22,7 @@ fn group(app: &mut App, socket: Socket, group: u32, joins: bool) {
     app.push(Command::Group { slot, generation, group: group.into(), inside: false, joins, token: 0 });
 }
 
-/// Requests in force.
+/// Returns the number of requests in force.
 fn kept(stack: &Stack) -> usize {
     stack.transport.requests_in_force()
 }
@@ -46,12 +46,12 @@ fn groups_that_were_left_or_never_joined_are_not_kept() {
     net.settle();
     let before = kept(net.stack(0));
     for n in 1..3000 {
-        // One is joined and left again, one is only left, one is no group.
+        // One group is joined and left again, one is only left, one is no group.
         group(&mut app, socket, GROUP + n, true);
         group(&mut app, socket, GROUP + n, false);
         group(&mut app, socket, GROUP + 5000 + n, false);
         group(&mut app, socket, addr(9) + n, true);
-        // As fast as it may.
+        // The commands come as fast as they may.
         net.now += Duration::from_micros(200);
         net.step();
     }
@@ -66,7 +66,7 @@ fn groups_that_were_left_or_never_joined_are_not_kept() {
     restart(&mut net, &[&app]);
     assert_eq!(kept(net.stack(0)), before + 19);
     assert!(is_member(&mut net, GROUP) && is_member(&mut net, GROUP + 19) && !is_member(&mut net, GROUP + 20));
-    // What was left does not come back.
+    // A group that was left does not come back.
     group(&mut app, socket, GROUP + 19, false);
     net.settle();
     restart(&mut net, &[&app]);
@@ -87,7 +87,7 @@ fn one_that_joins_and_leaves_all_the_time_keeps_nobody_from_joining() {
     for n in 1..3000 {
         group(&mut greedy, its, GROUP + n, true);
         group(&mut greedy, its, GROUP + n, false);
-        // As fast as it may.
+        // The commands come as fast as they may.
         net.now += Duration::from_micros(100);
         net.step();
     }
@@ -105,7 +105,7 @@ fn what_is_refused_and_memberships_are_paced_and_others_are_not_held_up() {
     let own = udp_open(&mut other, Endpoint::new(0, 5354), Endpoint::default());
     net.settle();
     let joins = |greedy: &mut App, n: u32| group(greedy, its, GROUP + n / 2, n.is_multiple_of(2));
-    // Of a group that it is not in, and of a socket that is not there.
+    // These are for a group that the socket is not in, and for a socket that does not exist.
     let leaves = |greedy: &mut App, n: u32| group(greedy, its, GROUP + n, false);
     let nothing = |greedy: &mut App, n: u32| greedy.push(Command::Kick { slot: its.slot, generation: 2 + n });
     type Say<'a> = &'a dyn Fn(&mut App, u32);
@@ -117,7 +117,7 @@ fn what_is_refused_and_memberships_are_paced_and_others_are_not_held_up() {
         net.stack(0).round(now);
         net.stack(0).round(now);
         assert_eq!(taken(&mut net), 256);
-        // What it has not said yet is no reason to stay awake, and wakes the replica later.
+        // Commands that have not come yet are no reason to stay awake, and wake the replica later.
         let transport = &net.stack(0).transport;
         assert!(!transport.has_commands() && !transport.is_behind());
         let due = transport.next_timeout().expect("they are taken later");
@@ -130,7 +130,7 @@ fn what_is_refused_and_memberships_are_paced_and_others_are_not_held_up() {
         assert_eq!(taken(&mut net), 602);
         net.wait(Duration::from_millis(25));
     }
-    // One that ends is cleaned up after at once.
+    // A session that ends is cleaned up after at once.
     (0..600).for_each(|n| joins(&mut greedy, n));
     let now = net.now;
     net.stack(0).round(now);
@@ -148,7 +148,7 @@ fn a_bind_to_a_port_with_many_leases_costs_a_look_at_each() {
         let (reuse_addr, reuse_port, v6_only) = (true, false, false);
         app.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
     };
-    // How many are carried out in a round.
+    // This is how many are carried out in a round.
     let taken = |net: &mut Net, app: &mut App, first: u64| {
         (first..first + 100).for_each(|lease| ask(app, lease));
         let before = net.stack(0).stat(Stat::Commands);
@@ -178,7 +178,7 @@ fn options_that_a_socket_does_not_have_are_not_kept() {
     let bad = net.stack(0).stat(Stat::BadCommands);
     for n in 0..=255 {
         let Some(option) = SocketOption::from_u8(n) else { continue };
-        // No connection's, and for no listener.
+        // The first options are for connections only; the second are not for listeners.
         if matches!(option, SocketOption::NoDelay | SocketOption::KeepAlive | SocketOption::Linger2) {
             app.push(Command::SetOption { slot, generation, option, value: 1 });
         }
@@ -189,7 +189,7 @@ fn options_that_a_socket_does_not_have_are_not_kept() {
     net.settle();
     assert_eq!(kept(net.stack(0)), before);
     assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 6);
-    // The same option again takes the place of the first.
+    // The same option again replaces the first.
     for value in [8, 9, 10] {
         app.push(Command::SetOption { slot, generation, option: SocketOption::TypeOfService, value });
         app.push(Command::SetListenerOption { lease: 77, option: SocketOption::TypeOfService, value });
@@ -198,7 +198,7 @@ fn options_that_a_socket_does_not_have_are_not_kept() {
     assert_eq!(kept(net.stack(0)), before + 2);
 }
 
-/// A stack whose sessions may have little.
+/// Creates a stack whose sessions may have little.
 fn frugal(quota: Quota) -> Net {
     Net::new(vec![Stack::with(1, |config| config.quota = quota).mortal(), Stack::new(2)])
 }
@@ -237,7 +237,7 @@ fn ports_and_listeners_of_a_session_are_bounded_and_it_hears_so() {
     let (good, full) = (Cause::None, Cause::NoBuffers);
     assert_eq!(causes(&mut greedy), [good, good, good, full, full]);
     (1..=3).for_each(|n| listen(&mut greedy, n, 80 + n as u16));
-    // Again is not more.
+    // A repeated request is not one more.
     (1..=2).for_each(|n| listen(&mut greedy, n, 80 + n as u16));
     net.settle();
     assert_eq!(causes(&mut greedy), [good, good, full, good, good]);
@@ -258,7 +258,7 @@ fn ports_and_listeners_of_a_session_are_bounded_and_it_hears_so() {
     assert_eq!(causes(&mut greedy), [full, full], "also after a death");
 }
 
-/// A stack whose users may have little together, and sessions as usual.
+/// Creates a stack whose users may have little together, and sessions as usual.
 fn frugal_to_users(user_quota: Quota) -> Net {
     Net::new(vec![Stack::with(1, |config| config.user_quota = user_quota).mortal(), Stack::new(2)])
 }
@@ -293,7 +293,7 @@ fn what_all_sessions_of_a_user_have_is_bounded_and_others_have_their_own() {
     bind(&mut second, 4, 84);
     net.settle();
     assert_eq!(causes(&mut second), [full], "also after a death");
-    // What one of them gives back the other one can have; what one leaves that ends, too.
+    // What one session gives back the other one can have, and so it is with one that ends.
     first.push(Command::Release { lease: 1 });
     net.settle();
     bind(&mut second, 4, 84);
@@ -334,7 +334,7 @@ fn sockets_and_groups_of_a_user_are_bounded_and_he_hears_so() {
     (2..4).for_each(|n| group(&mut second, more[0], GROUP + n, true));
     net.settle();
     assert_eq!((0..4).filter(|n| is_member(&mut net, GROUP + n)).count(), 3);
-    // What is closed makes room.
+    // A closed socket makes room.
     first.close(datagrams[0]);
     net.settle();
     let again = second.connect(Endpoint::new(addr(2), 80));
@@ -403,7 +403,7 @@ fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
     let told: Vec<_> = sockets.iter().map(|socket| greedy.state(*socket)).collect();
     assert_eq!(told[..4], [(SlotState::Open, Cause::None, 0); 4]);
     assert_eq!(told[4..], [(SlotState::Closing, Cause::NoBuffers, REPLICA_CLOSED); 2]);
-    // The slot of one that was refused can be used again.
+    // The slot of a refused socket can be used again.
     greedy.close(sockets[5]);
     greedy.close(sockets[0]);
     net.settle();
@@ -422,7 +422,7 @@ fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
     let joined = |net: &mut Net| (0..6).filter(|n| is_member(net, GROUP + n)).count();
     assert_eq!(joined(&mut net), 3);
     causes(&mut greedy);
-    // Who asks is answered, also for what is done already.
+    // A command with a token is answered, also if it is done already.
     for (n, joins) in [(0, true), (4, true), (0, false), (7, false)] {
         let Socket { slot, generation } = sockets[1];
         let group = (GROUP + n).into();
@@ -442,10 +442,10 @@ fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
     assert_eq!(joined(&mut net), 2);
 }
 
-/// Sockets of one session that are open at once: half of what its arena has.
+/// The sockets of one session that are open at once: half of what its arena has.
 const MANY: usize = 500;
 
-/// The first stack has a session with many connections to the second, and one with another.
+/// Creates a stack that has a session with many connections to the second one, and a session with another.
 fn crowd() -> (Net, App, App, App, (Socket, Socket)) {
     let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::new(2)]);
     let mut server = App::attach_with(net.stack(1), 9, ArenaConfig { receive_log2: 26, ..ARENA });
@@ -456,7 +456,7 @@ fn crowd() -> (Net, App, App, App, (Socket, Socket)) {
     let c = small.connect(Endpoint::new(addr(2), 80));
     net.settle();
     let s = server.accept().expect("offered");
-    // As many as the ledger of the kit has room for, besides.
+    // There are as many as the ledger of the kit has room for, besides.
     for _ in 0..MANY / 2 - 8 {
         big.connect(Endpoint::new(addr(2), 80));
         net.settle();
@@ -488,7 +488,7 @@ fn a_session_with_many_sockets_ends_in_slices() {
             assert_eq!(server.read(s), b"ping", "others are served in each round");
             if dies && rounds == 1 {
                 net.stack(0).restart(now, &[&big, &small], Recovery::Stateful);
-                // The supervisor says it again.
+                // The supervisor repeats it.
                 net.stack(0).transport.close_session(now, big.id);
             }
         }
@@ -509,7 +509,7 @@ fn a_session_is_cut_off_in_slices_and_its_programs_hear_so() {
     big.poll();
     big.ready.clear();
     small.push(Command::SetOption { slot: c.slot, generation: c.generation, option: SocketOption::NoDelay, value: 1 });
-    // As the supervisor says it: it ends at once.
+    // The supervisor cuts it off: it ends at once.
     net.stack(0).transport.cut_off(now, big.id);
     net.stack(0).transport.close_session(now, big.id);
     let (mut rounds, mut most) = (0, 0);
@@ -552,7 +552,7 @@ fn connections_that_waited_for_an_acceptor_are_offered_in_slices() {
     client.connect(Endpoint::new(addr(1), 81));
     net.settle();
     server.push(Command::AcceptConnection { lease: 77 });
-    // And again and again, which is not more.
+    // Repetitions are not more.
     (0..16).for_each(|_| server.push(Command::AcceptConnection { lease: 77 }));
     other.push(Command::AcceptConnection { lease: 78 });
     let now = net.now;
@@ -575,7 +575,7 @@ fn connections_that_waited_for_an_acceptor_are_offered_in_slices() {
 #[test]
 fn a_dead_member_is_taken_off_its_sockets_in_slices() {
     let mut net = Net::new(vec![Stack::new(1)]);
-    // More than one slice looks at.
+    // This is more than one slice examines.
     let count = 3000;
     let mut big = App::attach_with(net.stack(0), 1, ArenaConfig { slots: 8192, ..ARENA });
     let sockets: Vec<Socket> = (0..count)
@@ -586,7 +586,7 @@ fn a_dead_member_is_taken_off_its_sockets_in_slices() {
         })
         .collect();
     net.settle();
-    // It has opened them, and all are shared with children.
+    // The session has opened them, and all are shared with children.
     for socket in &sockets {
         big.slot(*socket).add_holder(5);
         big.slot(*socket).add_holder(6);
@@ -610,7 +610,7 @@ fn a_dead_member_is_taken_off_its_sockets_in_slices() {
 
 #[test]
 fn options_that_no_successor_would_know_are_refused_and_the_socket_says_so() {
-    // Lease, socket, and one option.
+    // The requests are lease, socket, and one option.
     let mut net = frugal(Quota { requests: 4, ..LITTLE });
     let mut app = App::attach(net.stack(0), 1);
     let Socket { slot, generation } = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
@@ -626,12 +626,12 @@ fn options_that_no_successor_would_know_are_refused_and_the_socket_says_so() {
     let bad = net.stack(0).stat(Stat::BadCommands);
     app.poll();
     set(&mut app, SocketOption::ReceiveBuffer, 4096);
-    // The same again is not more.
+    // The same option again is not more.
     set(&mut app, SocketOption::TypeOfService, 8);
     net.settle();
     assert_eq!((kept(net.stack(0)), net.stack(0).stat(Stat::BadCommands) - bad), (4, 1));
     assert_eq!(app.state(Socket { slot, generation }).1, Cause::NoBuffers);
-    // A listener's.
+    // These are the requests of a listener.
     let mut net = frugal(Quota { requests: 3, ..LITTLE });
     let mut app = App::attach(net.stack(0), 1);
     app.listen_only(77, Endpoint::new(0, 80), 16);
@@ -734,7 +734,7 @@ fn who_waits_for_text_for_a_listener_that_is_gone_is_reset_in_slices_and_who_com
     let deferred = |net: &mut Net| net.stack(0).transport.handshakes.deferred();
     assert_eq!(deferred(&mut net), MANY);
     server.push(Command::Release { lease: 77 });
-    // Before all are looked at, others come to whoever listens now: more than have gone.
+    // Before all are examined, others come to the new listener: more than have gone.
     listen(&mut server, 78);
     let mut others = App::attach(net.stack(1), 3);
     let later: Vec<Socket> = (0..MANY / 2).map(|_| others.connect(Endpoint::new(addr(1), 80))).collect();
@@ -747,7 +747,7 @@ fn who_waits_for_text_for_a_listener_that_is_gone_is_reset_in_slices_and_who_com
     assert!(sockets.iter().all(|socket| client.state(*socket).1 == Cause::ConnectionReset));
     assert!(later.iter().all(|socket| others.state(*socket).1 == Cause::None));
     assert_eq!(deferred(&mut net), MANY / 2);
-    // Whatever places they were given.
+    // This holds whatever places they were given.
     net.stack(0).transport.handshakes.reset_deferred_later(80);
     net.settle();
     assert_eq!(deferred(&mut net), MANY / 2);

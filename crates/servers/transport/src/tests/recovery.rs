@@ -1,5 +1,5 @@
-//! What does a successor have of what its predecessor had? The simulator kills at any store; here it dies
-//! where it hurts.
+//! Tests of what a successor keeps of its predecessor. The simulator kills at any store; here the server dies
+//! at the worst moments.
 
 use std::vec;
 use std::vec::Vec;
@@ -15,12 +15,12 @@ use super::kit::{App, Net, Socket, Stack, addr, meet};
 use super::limits::{first_record, record, udp_lease, udp_open, udp_open_with};
 use crate::{Loss, Recovery};
 
-/// As in linux/tcp_states.h.
+/// The number is that of linux/tcp_states.h.
 const TIME_WAIT: u8 = 6;
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 const ECHO: Endpoint = Endpoint::new(0x0a00_0001, 7);
 
-/// The server of the first stack is mortal.
+/// Creates stacks, of which the first one's server is mortal.
 fn stacks() -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::new(2)]);
     let own = App::attach(net.stack(0), 1);
@@ -61,7 +61,7 @@ fn a_connection_goes_on() {
     assert_eq!(net.stack(0).page.stat(Stat::Connections), 0);
 }
 
-/// The peer has said everything, and waits: nothing tells the next server of that but the record.
+/// The peer has sent everything, and waits: only the record tells the next server of that.
 #[test]
 fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     let (mut net, mut server, mut client) = stacks();
@@ -73,7 +73,7 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     client.shutdown(c);
     net.settle();
     for _ in 0..3 {
-        // The second and the third touch nothing of it.
+        // The second and the third server touch nothing of it.
         die(&mut net, &[&server]);
     }
     server.push(Command::AcceptConnection { lease: 77 });
@@ -89,8 +89,8 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
 }
 
-/// Who adopts may die before anything is out. By then it has taken offers back, and has made others, but the
-/// ledger names those of its predecessor.
+/// A server that adopts may die before anything is sent. By then it has taken offers back, and has made
+/// others, but the ledger names those of its predecessor.
 #[test]
 fn offers_outlive_successors_that_die_at_once() {
     let (mut net, mut server, mut client) = stacks();
@@ -119,8 +119,8 @@ fn offers_outlive_successors_that_die_at_once() {
     assert!(texts == (0..8).map(|n| vec![n; 500]).collect::<Vec<_>>());
 }
 
-/// The first has written down that text was received, and dies before it has said so; the second dies while
-/// it begins to write down what it is about to say. The third has to say it.
+/// The first server has written that text was received, and dies before it has acknowledged it; the second
+/// dies while it begins to write what it is about to send. The third has to acknowledge it.
 #[test]
 fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
     let (mut net, mut server, mut client) = stacks();
@@ -151,7 +151,7 @@ fn ports_that_nobody_has_any_more_are_the_kernels_again() {
     assert_eq!((page.ports(false).collect::<Vec<_>>(), page.ports(true).count()), (vec![80], 0));
 }
 
-/// Text arrives behind a hole, which is filled later: what is kept for a successor is what is in order.
+/// Text arrives behind a hole, which is filled later: only text in order is kept for a successor.
 #[test]
 fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
     let (mut net, mut server, mut client) = stacks();
@@ -182,7 +182,8 @@ fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
     assert!(server.read(s) == text);
 }
 
-/// A ledger holds only so much of it. Connections whose text is not there end; they do not go on with a hole.
+/// A ledger has room for so much text only. Connections whose text is missing end; they do not go on with a
+/// hole.
 #[test]
 fn what_the_ledger_has_no_room_for_costs_its_connection() {
     let (mut net, mut server, mut client) = stacks();
@@ -207,7 +208,7 @@ fn what_the_ledger_has_no_room_for_costs_its_connection() {
         net.settle();
     }
     assert!(server.accept().is_none());
-    // The others hear of it when they say something.
+    // The others are told when they send something.
     let others: Vec<&Socket> = clients.iter().filter(|c| client.state(**c).2 & REPLICA_FIN == 0).collect();
     assert_eq!(others.len() as u32, adoption.lost);
     others.iter().for_each(|c| assert_eq!(client.write(**c, b"more"), 4));
@@ -232,13 +233,13 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     let c = udp_open(&mut client, Endpoint::new(0, 3000), Endpoint::default());
     net.settle();
     let text = vec![7; 60_000];
-    // More than is ever in a buffer, in all.
+    // This is more in all than is ever in a buffer.
     for turn in 0..300 {
         assert!(ask(&mut net, (&mut client, c), (&mut server, s), &text) == text, "{turn}");
     }
     die(&mut net, &[&server]);
     assert!(ask(&mut net, (&mut client, c), (&mut server, s), &text) == text);
-    // What has arrived and was not read is there, and what was written and has not left leaves.
+    // Unread text that has arrived is there, and text that was written and not sent is sent.
     client.write(c, &record(ECHO, b"early"));
     net.settle();
     server.store(s, &record(Endpoint::new(addr(2), 3000), b"late"));
@@ -250,7 +251,7 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     assert_eq!(net.stack(0).buffer_bytes(), 0);
 }
 
-/// The pool of the successor has given out nothing when their blocks come back to it: they must not be there
+/// The pool of the successor has given out nothing when their blocks come back to it: they must not be in it
 /// twice.
 #[test]
 fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
@@ -261,7 +262,7 @@ fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
     net.settle();
     let octet = |turn: u8, port: u16| 100 + turn * 16 + port as u8;
     for turn in 0..6 {
-        // More than what has come back.
+        // This is more than what has come back.
         let copies = 1 + usize::from(turn % 2) * 3;
         for port in ports.repeat(copies) {
             client.write(c, &record(Endpoint::new(addr(1), port), &[octet(turn, port); 40_000]));
@@ -275,14 +276,14 @@ fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
             assert!((40_000 * copies..).contains(&count), "{turn} {port}: {count} of {} {runs:?}", got.len());
         }
         if turn % 2 == 0 {
-            // Before it has seen that all was read.
+            // This is before the server has seen that all was read.
             die(&mut net, &[&server]);
         }
     }
 }
 
-/// Our last ACK was lost, and then the server dies: the peer's FIN is answered all the same, and a new
-/// connection under the same name is one.
+/// Our last ACK was lost, and then the server dies: the peer's FIN is answered nevertheless, and a new
+/// connection under the same name is possible.
 #[test]
 fn time_wait_goes_on_until_its_time_is_over() {
     // The client has one port.
@@ -296,7 +297,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
     net.stack(1).round(now);
     let fin = net.stack(1).out.outside.pop_front().expect("it leaves");
     net.stack(0).hear(now, &fin, ChecksumOffload::Partial);
-    // Who dies at once has its record, and who dies later has not.
+    // A server that dies at once has its record, and one that dies later has not.
     for rounds in 0..3 {
         for _ in 0..rounds {
             net.stack(0).round(now);
@@ -368,7 +369,7 @@ fn a_datagram_socket_keeps_its_options() {
     die(&mut net, &[&server]);
     server.write(s, &record(remote, b"hello"));
     let now = net.now;
-    // The neighbour is asked for first.
+    // The neighbour is resolved first.
     net.settle();
     server.write(s, &record(remote, b"hello"));
     net.stack(0).round(now);
@@ -376,7 +377,7 @@ fn a_datagram_socket_keeps_its_options() {
     assert_eq!((frame[22], &frame[42..]), (7, &b"hello"[..]));
 }
 
-/// Connections end with their server where they are not to survive it, and nothing else does.
+/// Connections end with their server if they are not to survive it, and nothing else does.
 #[test]
 fn without_state_connections_are_reset_and_listeners_stay() {
     let (mut net, mut server, mut client) = stacks();
@@ -402,11 +403,11 @@ fn without_state_connections_are_reset_and_listeners_stay() {
         let ended = REPLICA_CLOSED | REPLICA_RESET;
         assert_eq!((cause, flags & ended), (Cause::ConnectionReset, ended));
     }
-    // The peer finds out when it says something.
+    // The peer finds out when it sends something.
     client.write(c, b"another");
     net.wait(Duration::from_secs(2));
     assert_eq!(client.state(c).1, Cause::ConnectionReset);
-    // Others are served, and nobody gets a slot that its application still holds.
+    // Other connections are served, and none gets a slot that its application still holds.
     let c = client.connect(HTTP);
     net.settle();
     let next = server.accept().expect("offered");
@@ -431,8 +432,8 @@ fn without_state_connections_are_reset_and_listeners_stay() {
     assert_eq!(net.stack(0).buffer_bytes(), 0);
 }
 
-/// The peer's mark, and what was passed over, stay; the own one is told though its segment was lost with the
-/// predecessor.
+/// The peer's mark, and what was passed over, stay; the own mark is sent although its segment was lost with
+/// the predecessor.
 #[test]
 fn urgent_octets_stay_urgent() {
     let (mut net, mut server, mut client) = stacks();
@@ -456,7 +457,7 @@ fn urgent_octets_stay_urgent() {
     server.kick(s);
     net.settle();
     assert_eq!(server.slot(s).passed_marks(2), 0);
-    // What leaves is lost.
+    // What is sent is lost.
     write_urgent(&mut server, s, b"deZ");
     let now = net.now;
     net.stack(0).round(now);
@@ -466,8 +467,8 @@ fn urgent_octets_stay_urgent() {
     assert_eq!((client.slot(c).mark(), client.read(c)), (Some(2), b"deZ".to_vec()));
 }
 
-/// An application ends, and then the server does, with text of it that has not left: the memory of the
-/// session is needed until it has.
+/// An application ends, and then the server dies, with text of the application that was not sent: the memory
+/// of the session is needed until it was.
 #[test]
 fn a_session_that_has_ended_is_over_when_its_text_has_arrived() {
     let (mut net, mut server, mut client) = stacks();
@@ -482,7 +483,7 @@ fn a_session_that_has_ended_is_over_when_its_text_has_arrived() {
     for _ in 0..2 {
         net.stack(0).restart(now, &[&server], Recovery::Stateful);
         net.stack(0).transport.close_session(now, server.id);
-        // Told twice, as a supervisor may.
+        // The supervisor may report it twice.
         net.stack(0).transport.close_session(now, server.id);
         net.stack(0).round(now);
         assert_eq!(net.stack(0).transport.take_ended(), []);
@@ -501,7 +502,7 @@ fn a_session_that_has_ended_is_over_when_its_text_has_arrived() {
 /// As on Linux, a listener stays where it is when its address goes.
 #[test]
 fn a_listener_stays_where_its_address_is_gone() {
-    // An IP server apart outlives the replica, and tells it again.
+    // An IP server apart survives the replica, and reports the address again.
     if is_ip_apart() {
         return;
     }
@@ -525,7 +526,7 @@ fn a_listener_stays_where_its_address_is_gone() {
 
 #[test]
 fn an_address_that_was_told_is_there_again_at_once() {
-    // An IP server apart outlives the replica, and tells it again.
+    // An IP server apart survives the replica, and reports the address again.
     if is_ip_apart() {
         return;
     }

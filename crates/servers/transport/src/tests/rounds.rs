@@ -1,6 +1,6 @@
-//! How long does one session make a round at most? Measured, not judged:
+//! Measures how long one session can make a round. The time is measured, not judged:
 //! `cargo test --release -p atoll-transport rounds_of_one -- --ignored --nocapture`. Each case runs five
-//! times, and of each round the shortest time counts, because other programs have the processor, too.
+//! times, and the shortest time of each round counts, because other programs use the processor, too.
 
 use std::boxed::Box;
 use std::println;
@@ -15,12 +15,12 @@ use atoll_ipc::{Command, HeapMemory};
 use super::kit::{ARENA, App, Net, Socket, Stack, addr};
 use super::limits::udp_open;
 
-/// What a replica gives each session (`bin/atoll/src/replica.rs`).
+/// The share that a replica gives each session (`bin/atoll/src/replica.rs`).
 const SHARE: u32 = 512;
 const LARGE: LedgerConfig = LedgerConfig { connections: 1 << 16, requests: 1 << 16, text_units: 1 << 10 };
 const MANY: u32 = 4000;
 
-/// Two stacks, the first with a ledger that has room.
+/// Creates two stacks, the first with a ledger that has room.
 fn net() -> Net {
     let mut net = Net::new(std::vec![Stack::new(1), Stack::new(2)]);
     let ledger = Ledger::open(HeapMemory::new(LARGE.bytes()), LARGE, Epoch(3)).expect("a ledger");
@@ -32,10 +32,10 @@ fn attach(net: &mut Net, stack: usize, id: u32) -> App {
     App::attach_with(net.stack(stack), id, ArenaConfig { slots: 1 << 17, receive_log2: 26, ..ARENA })
 }
 
-/// How long each round took.
+/// The time of each round.
 type Rounds = Vec<std::time::Duration>;
 
-/// The first stack goes on until it has nothing left to do at once.
+/// Runs the first stack until it has nothing left to do at once.
 fn rounds(net: &mut Net, mut each: impl FnMut(&mut Net)) -> Rounds {
     let mut rounds = Rounds::new();
     for _ in 0..500 {
@@ -56,7 +56,7 @@ fn rounds(net: &mut Net, mut each: impl FnMut(&mut Net)) -> Rounds {
     rounds
 }
 
-/// Many open connections of a session of the first stack to the second.
+/// Opens many connections of a session of the first stack to the second.
 fn connected(net: &mut Net) -> App {
     let mut server = attach(net, 1, 9);
     let mut big = attach(net, 0, 1);
@@ -74,7 +74,7 @@ fn connected(net: &mut Net) -> App {
     big
 }
 
-/// Many connections that nobody has accepted yet, at a listener of a session of the first stack.
+/// Opens many connections, which are not accepted yet, at a listener of a session of the first stack.
 fn waiting(net: &mut Net) -> App {
     let mut client = attach(net, 1, 9);
     let mut big = attach(net, 0, 1);
@@ -178,7 +178,7 @@ fn cases() -> Vec<Case> {
                 let mut big = attach(&mut net, 0, 1);
                 let mut lease = 0;
                 rounds(&mut net, |net| {
-                    // Two rounds that nobody measures.
+                    // Two rounds are not measured.
                     while lease < 28_232 + 2000 {
                         lease += 1;
                         let (token, protocol, local) = (lease as u32, Protocol::Tcp, Endpoint::new(0, 0));
@@ -233,7 +233,7 @@ fn cases() -> Vec<Case> {
 #[ignore = "a measurement"]
 fn rounds_of_one_session() {
     for (name, case) in cases() {
-        // The same happens in each run, so what is more than the least of a round is somebody else's.
+        // Each run does the same, so what exceeds the least time of a round is another program's.
         let runs: Vec<Rounds> = (0..5).map(|_| case()).collect();
         let least = (0..runs[0].len()).filter_map(|round| runs.iter().filter_map(|run| run.get(round)).min());
         println!("{name}: {} rounds, the longest {} us", runs[0].len(), least.max().map_or(0, |time| time.as_micros()));

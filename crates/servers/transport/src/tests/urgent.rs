@@ -1,4 +1,4 @@
-//! Urgent octets, from one application to the other.
+//! Tests of urgent octets, from one application to the other.
 
 use std::vec;
 

@@ -1,4 +1,4 @@
-//! Does all of it work between IPv6 addresses, and between both families where a socket speaks both?
+//! Tests between IPv6 addresses, and between both families if a socket has both.
 
 use std::vec::Vec;
 
@@ -68,7 +68,7 @@ fn a_listener_for_ipv6_alone_refuses_ipv4() {
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     assert_eq!(client.state(c).1, Cause::ConnectionRefused);
-    // What that leaves free another one may have.
+    // Another socket may have the part that this one leaves free.
     let local = Endpoint::new(0, 80);
     server.push(Command::Bind { token: 3, lease: 2, protocol, local, reuse_addr: false, reuse_port, v6_only: false });
     net.settle();
@@ -139,7 +139,7 @@ fn a_smaller_path_shrinks_segments_by_the_longer_headers() {
     let packet = &sent[0][14..];
     let (header, at) = ipv6::parse(packet).expect("IPv6");
     assert_eq!((header.src, header.dst, packet.len()), (addr_v6(2), addr_v6(1), 1500));
-    // A router says that 1300 octets pass.
+    // A router reports that 1300 octets pass.
     let router = addr_v6(0xfe);
     let mut error = [&[0; 8][..], &packet[..at + 20]].concat();
     icmpv6::emit(router, addr_v6(2), &Message::PacketTooBig { mtu: 1300 }, &mut error);
@@ -204,7 +204,7 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     net.settle();
     let bytes = server.read(s);
     assert_eq!(first(&bytes), (Endpoint::new(addr(2), 4001), b"four".to_vec()));
-    // Nobody there: the connected socket hears of it.
+    // No socket has the port: the connected socket is told.
     let lonely = open(&mut client, Endpoint::at(Addr::ANY, 4002), Endpoint::at(addr_v6(1), 99), false);
     net.settle();
     client.write(lonely, &record(Endpoint::default(), b"?"));

@@ -11,7 +11,7 @@ use crate::users::Users;
 const UNITS: u32 = 1 << 15;
 const MAX: u64 = 4 << 20;
 
-/// A session's memory, and for which pages of it the kernel would have given some.
+/// A session's memory, and the pages of it for which the kernel would have given memory.
 struct Kept {
     memory: ReceiveMemory,
     pages: BTreeSet<usize>,
@@ -72,7 +72,7 @@ fn what_the_kernel_has_given_memory_for_is_known_to_the_page_and_never_more_than
             match rng.below(8) {
                 0..=4 => refused += u32::from(!one.take(MIN_LOG2 + rng.below(9) as u8)),
                 5 if rng.below(20) == 0 => one.discard(),
-                // Everybody closes, so that the area is one piece again.
+                // All blocks are freed, so that the area is one piece again.
                 6 if rng.below(200) == 0 => (0..one.blocks.len()).rev().for_each(|number| one.give_back(number)),
                 _ if !one.blocks.is_empty() => one.give_back(rng.below(one.blocks.len() as u32) as usize),
                 _ => {}
@@ -90,8 +90,8 @@ fn what_the_kernel_has_given_memory_for_is_known_to_the_page_and_never_more_than
     }
 }
 
-/// Text pours in, those that hold it are reset and their memory goes back, and again; buffers are of other
-/// sizes each time.
+/// Text pours in, connections that hold it are reset and their memory is given back, and again; buffers have
+/// other sizes each time.
 #[test]
 fn memory_that_was_given_back_counts_from_the_moment_when_it_is_used_again() {
     let (books, mut users) = (books(), Users::default());
@@ -117,13 +117,14 @@ fn who_holds_little_gets_some_though_nothing_is_left_and_what_he_has_touched() {
     modest.discard();
     while greedy.take(16) {}
     assert!(greedy.octets() + modest.octets() > MAX - (64 << 10));
-    // Neither what was given back nor what was never used, beyond the least that he may have.
+    // The session gets neither what was given back nor what was never used, beyond the least that it may
+    // have.
     while modest.take(14) {}
     assert!((FLOOR - (16 << 10)..=FLOOR).contains(&modest.octets()), "{}", modest.octets());
-    // What is his already he may use as often as he likes.
+    // The session may use again what it has already, as often as it likes.
     modest.give_back(modest.blocks.len() - 1);
     assert!(modest.take(14) && !modest.take(14));
-    // Text that was acknowledged has to lie somewhere.
+    // Acknowledged text has to be stored somewhere.
     let unit = greedy.memory.unbounded().allocate(16).expect("there is room in the area");
     greedy.write(unit, 16);
     assert_eq!(greedy.memory.held(), greedy.octets());
