@@ -127,6 +127,8 @@ impl Connection {
     /// write; here a write and a close may come in one round.
     pub fn abort_after_text(&mut self) {
         if self.state().may_send() && self.snd.nxt < self.snd.tail {
+            // There is no buffer for text that still arrives.
+            self.reader = Reader::Gone;
             self.pending.set(Pending::RESET);
         } else {
             self.abort();

@@ -842,6 +842,12 @@ fn a_reset_that_may_wait_follows_the_text_that_may_leave() {
     let mut t = Tcb::in_state(State::Established);
     t.conn.abort_after_text();
     assert_eq!(t.conn.state(), State::Closed, "there is nothing to wait for");
+    // Text that arrives in between has no place to go to.
+    let mut t = Tcb::established();
+    t.write(20);
+    t.conn.abort_after_text();
+    t.takes(data(1..6));
+    assert_eq!((t.conn.receive_nxt(), t.conn.state()), (0, State::Closed));
 }
 
 #[test]
