@@ -1,5 +1,5 @@
-//! What may the application ask for? RFC 9293 §3.9.1: SEND, RECEIVE, CLOSE, ABORT, as positions instead of
-//! bytes.
+//! What the application may ask for: SEND, RECEIVE, CLOSE and ABORT (RFC 9293 §3.9.1), as positions instead
+//! of bytes.
 
 use atoll_base::Instant;
 
@@ -9,9 +9,9 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// The application's send buffer holds the text `[..tail)`. Repeating it or going backwards is harmless;
-    /// after [`Connection::shutdown_send`] it has no effect. Nobody can have more than 1 GiB waiting: beyond
-    /// that `tail` is clipped.
+    /// Notes that the application's send buffer holds the text `[..tail)`. Repeating a call or going
+    /// backwards is harmless; after [`Connection::shutdown_send`] it has no effect. At most 1 GiB can wait:
+    /// beyond that `tail` is clipped.
     pub fn handle_send_tail(&mut self, _now: Instant, tail: u64) {
         if self.snd.fin {
             return;
@@ -24,8 +24,8 @@ impl Connection {
         }
     }
 
-    /// The application has read the text `[..head)`; a window update may become due. Repeating it or going
-    /// backwards is harmless; what was not received is clipped.
+    /// Notes that the application has read the text `[..head)`; a window update may become due. Repeating a
+    /// call or going backwards is harmless; `head` is clipped to the text received.
     pub fn handle_read_head(&mut self, _now: Instant, head: u64) {
         let head = i64::try_from(head).unwrap_or(i64::MAX).min(self.rcv.text_end());
         self.rcv.head = self.rcv.head.max(head);
@@ -34,9 +34,9 @@ impl Connection {
         }
     }
 
-    /// Offset up to which the application has to read before the peer must be told that the window is open
-    /// again; `None` while the window is open enough. The caller asks the application to report as soon as it
-    /// has got there.
+    /// Returns the offset up to which the application has to read before the peer must be told that the
+    /// window is open again; `None` while the window is open enough. The caller asks the application to
+    /// report as soon as it has read so far.
     pub fn receive_read_mark(&self) -> Option<u64> {
         if !self.may_update_window() {
             return None;
@@ -44,7 +44,7 @@ impl Connection {
         self.rcv.read_mark(self.options.rcv_scale).map(text_offset)
     }
 
-    /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts
+    /// Sets the size of the receive buffer. The advertised right edge never shrinks: a smaller buffer counts
     /// once the window has been used up. Less than four units of the window scale count as four.
     pub fn set_receive_capacity(&mut self, bytes: u32) {
         self.rcv.capacity = bytes.max(4 << self.options.rcv_scale);
@@ -53,8 +53,8 @@ impl Connection {
         }
     }
 
-    /// No more text will be written: a FIN follows what there is (RFC 9293 §3.10.4). Repeating it is
-    /// harmless.
+    /// Notes that no more text will be written: a FIN follows what there is (RFC 9293 §3.10.4). Repeating a
+    /// call is harmless.
     pub fn shutdown_send(&mut self, _now: Instant) {
         if self.snd.fin {
             return;
@@ -79,28 +79,29 @@ impl Connection {
         }
     }
 
-    /// The application reads no more. As on Linux, text still is taken until it sends no more, either: then
-    /// it is answered by a RST, because the peer has to know that it is lost.
+    /// Notes that the application reads no more. As on Linux, text is still taken until the application has
+    /// also shut down sending. From then on text is answered by a RST, because the peer has to know that the
+    /// text is lost.
     pub fn shutdown_receive(&mut self) {
         if self.reader == Reader::There {
             self.reader = Reader::Deaf;
         }
     }
 
-    /// Whether text that arrives would be lost.
+    /// Returns whether text that arrives would be lost.
     pub(crate) fn wants_no_text(&self) -> bool {
         let sends_no_more = matches!(self.state(), State::FinWait1 | State::FinWait2);
         self.is_orphan() || (self.reader == Reader::Deaf && sends_no_more)
     }
 
-    /// Whether the application has closed the connection.
+    /// Returns whether the application has closed the connection.
     pub(crate) fn is_orphan(&self) -> bool {
         self.reader == Reader::Gone
     }
 
-    /// The application is gone: no more text is written or read. Text that still arrives is answered by a RST
-    /// (RFC 9293 §3.6.1, SHLD-3), and FIN-WAIT-2 ends by `linger2`. A caller that knows of unread text calls
-    /// [`Connection::abort`] instead. In SYN-SENT the connection is just forgotten.
+    /// Notes that the application is gone: no more text is written or read. Text that still arrives is
+    /// answered by a RST (RFC 9293 §3.6.1, SHLD-3), and FIN-WAIT-2 ends after `linger2`. If there is unread
+    /// text, call [`Connection::abort`] instead. In SYN-SENT the connection is just forgotten.
     pub fn close(&mut self, now: Instant) {
         self.reader = Reader::Gone;
         match self.state() {
@@ -122,9 +123,9 @@ impl Connection {
         self.become_closed();
     }
 
-    /// As [`Connection::abort`], once the text has left that may leave by now: a program that closes with
-    /// unread text, or without lingering, has written its last words before. On Linux they left with the
-    /// write; here a write and a close may come in one round.
+    /// Ends the connection like [`Connection::abort`], but only after the text has left that may leave by
+    /// now. A program that closes with unread text, or without lingering, may have written before. On Linux
+    /// that text left with the write; here a write and a close may come in one round.
     pub fn abort_after_text(&mut self) {
         if self.state().may_send() && self.snd.nxt < self.snd.tail {
             // There is no buffer for text that still arrives.
@@ -135,12 +136,12 @@ impl Connection {
         }
     }
 
-    /// Whether the peer may still send text, so that it wants to know about the window.
+    /// Returns whether the peer may still send text, and so needs window updates.
     fn may_update_window(&self) -> bool {
         self.state().may_receive() && !self.rcv.fin_received()
     }
 }
 
-/// Most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at the
-/// largest window.
+/// The most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at
+/// the largest window.
 const WAITING_MAX: i64 = 1 << 30;

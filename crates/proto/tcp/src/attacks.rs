@@ -1,5 +1,5 @@
-//! What do strangers who guess, and peers who lie, achieve? One test per row of `docs/attacks.md` that this
-//! crate keeps.
+//! What strangers who guess and peers who lie achieve. There is one test per row of `docs/attacks.md` that
+//! this crate keeps.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -17,7 +17,7 @@ fn with_timestamps() -> Tcb {
     Tcb::established_by(syn_ack(1).timestamps(1000, 0), &settings())
 }
 
-/// Whether the segment asks for a challenge ACK.
+/// Returns whether the segment asks for a challenge ACK.
 fn is_challenged(t: &mut Tcb, seg: Seg) -> bool {
     t.recv(seg).events.contains(Events::CHALLENGE)
 }
@@ -117,7 +117,7 @@ fn an_injected_timestamp_does_not_make_the_peer_look_old() {
     let mut t = with_timestamps();
     t.write(100);
     t.poll();
-    // At the left edge, from the future, but with an acknowledgement that was guessed.
+    // This segment is at the left edge and from the future, but its acknowledgement was guessed.
     t.drops(data(1..11).ack(1 << 30).timestamps(1 << 30, 0), Reason::AckUnsent);
     t.drops(data(1..11).ack(0u32.wrapping_sub(1 << 29)).timestamps(1 << 30, 0), Reason::AckOld);
     assert!(t.takes(data(1..11).timestamps(1001, 0)).contains(Events::READABLE));
@@ -147,7 +147,7 @@ fn a_strangers_fin_does_not_prolong_time_wait() {
     };
     let _ = record.handle_segment(t.now, &stranger);
     assert_eq!(record.deadline(), deadline);
-    // The peer's own, which comes again because our ACK was lost, does.
+    // The peer's own FIN, which comes again because our ACK was lost, does extend the wait.
     t.recv(fin(1));
     assert!(t.conn.time_wait().expect("still").deadline() > deadline);
 }
@@ -250,7 +250,7 @@ fn what_was_reported_and_thrown_away_is_sent_again() {
     let mut t = Tcb::established().sent(3 * MSS);
     t.takes(ack(1).sack(1001..3001));
     t.poll();
-    // Its answer to the first segment shows that it has nothing beyond.
+    // The peer's answer to the first segment shows that it has nothing beyond.
     t.takes(ack(1001));
     let mut events = Events::NONE;
     let mut again = BTreeSet::new();
@@ -315,7 +315,7 @@ fn a_closed_window_holds_nobody_whose_application_is_gone() {
         assert!(lived < Duration::from_secs(600), "{lived:?}");
         assert!(events.contains(Events::TIMED_OUT | Events::CLOSED));
     }
-    // Somebody who waits decides for himself, by TCP_USER_TIMEOUT (RFC 6429 §4).
+    // An application that waits decides for itself, by TCP_USER_TIMEOUT (RFC 6429 §4).
     let mut t = Tcb::established();
     t.takes(bare().window(0));
     t.write(5000);
@@ -381,7 +381,7 @@ fn holes_are_counted_and_bounded() {
     assert_eq!(refused, 10_000 - RangeSet::MAX);
     let kept = t.conn.rcv.reassembly.as_ref().map_or(0, |reassembly| reassembly.ranges.len());
     assert_eq!(kept, RangeSet::MAX);
-    // In order everything is taken.
+    // Text in order is all taken.
     t.takes(data(1..1001));
     t.takes(data(1001..2001));
     assert_eq!(t.conn.receive_nxt(), 2000);

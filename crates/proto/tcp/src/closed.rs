@@ -1,9 +1,9 @@
-//! What is answered to a segment that belongs to no connection? RFC 9293 §3.10.7.1.
+//! How a segment that belongs to no connection is answered (RFC 9293 §3.10.7.1).
 
 use atoll_base::SeqNum;
 use atoll_wire::tcp::{Flags, Segment};
 
-/// The RST that answers `segment`, ports swapped; `None` for a RST, which is never answered.
+/// Returns the RST that answers `segment`, with the ports swapped; `None` for a RST, which is never answered.
 pub fn answer_for_closed(segment: &Segment) -> Option<Segment> {
     if segment.has(Flags::RST) {
         return None;

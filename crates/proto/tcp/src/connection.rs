@@ -1,4 +1,4 @@
-//! What makes up one connection?
+//! What makes up one connection.
 
 use alloc::boxed::Box;
 
@@ -22,8 +22,9 @@ use crate::timers::{Retransmit, Timer, Timers};
 // structure: Connection: the parts of a connection, nearly each a struct of its own
 /// One TCP connection: a transmission control block without ports and without text.
 ///
-/// Survives a crash: what is in its [`Record`](crate::Record), that is the positions in `snd` and `rcv`, what
-/// the SYNs agreed upon, and the settings. Round-trip times, congestion window and scoreboard are lost.
+/// If a transport server crashes, what is in the connection's [`Record`](crate::Record) survives: the
+/// positions in `snd` and `rcv`, what the SYNs agreed upon, and the settings. Round-trip times, congestion
+/// window and scoreboard are lost.
 ///
 /// Positions in the public interface are stream offsets: the first octet of text has offset 0 in either
 /// direction.
@@ -38,7 +39,7 @@ pub struct Connection {
     pub(crate) config: Config,
     /// The search for the largest segment that passes, once there is a reason for it.
     pub(crate) mtu: Option<Box<MtuSearch>>,
-    /// When something was acknowledged last, or sent with nothing in flight: where user time-outs count from.
+    /// When something was acknowledged last, or sent with nothing in flight: user time-outs count from there.
     pub(crate) progress_at: Instant,
     /// When the peer was heard last.
     pub(crate) heard_at: Instant,
@@ -46,32 +47,33 @@ pub struct Connection {
     pub(crate) sent_at: Instant,
     /// When the text sent so far would have left at the pace of congestion control.
     pub(crate) paced_until: Instant,
-    /// Challenge ACKs are due again from this moment on.
+    /// The moment from which challenge ACKs may be sent again.
     pub(crate) challenge_after: Instant,
-    /// Segments received and sent.
+    /// The number of segments received; `segments_out` counts those sent.
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
     pub(crate) ecn: EcnState,
-    /// What few connections have.
+    /// The parts that few connections have.
     pub(crate) rare: Option<Box<Rare>>,
     state: State,
     pub(crate) pending: Pending,
-    /// Keep-alive probes sent since the peer was heard.
+    /// The number of keep-alive probes sent since the peer was heard.
     pub(crate) keep_probes: u8,
-    /// What the application still does.
+    /// Whether the application still reads.
     pub(crate) reader: Reader,
-    /// Opened by `accept`: a reset in SYN-RECEIVED is not the application's business.
+    /// Whether the connection was opened by `accept`: the application does not hear of a reset in
+    /// SYN-RECEIVED then.
     pub(crate) passive: bool,
 }
 
-/// Whether somebody reads what arrives.
+/// Whether the application reads what arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// The application reads, or may.
+    /// The application reads, or may read.
     There,
-    /// It has said that it will not (shutdown(2)).
+    /// The application has said that it will not read any more (shutdown(2)).
     Deaf,
-    /// It has closed the connection.
+    /// The application has closed the connection.
     Gone,
 }
 
@@ -114,18 +116,18 @@ impl Connection {
         }
     }
 
-    /// The state, by its name in RFC 9293 §3.3.2.
+    /// Returns the state, by its name in RFC 9293 §3.3.2.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The one writer of the state.
+    /// Sets the state. Nothing else writes it.
     pub(crate) fn transition(&mut self, next: State) {
         debug_assert!(self.state.may_become(next), "{:?} to {next:?}", self.state);
         self.state = next;
     }
 
-    /// The connection ends here: nothing more happens, except that a pending RST is still sent.
+    /// Ends the connection: nothing more happens, except that a pending RST is still sent.
     pub(crate) fn become_closed(&mut self) {
         if self.state != State::Closed {
             self.transition(State::Closed);
@@ -141,7 +143,8 @@ impl Connection {
         }
     }
 
-    /// Both directions are closed and acknowledged (RFC 9293 §3.6.1: linger for late segments).
+    /// Enters TIME-WAIT: both directions are closed and acknowledged, and late segments are awaited (RFC 9293
+    /// §3.6.1).
     pub(crate) fn enter_time_wait(&mut self, now: Instant) -> Events {
         self.transition(State::TimeWait);
         self.timers.cancel_all();
@@ -151,18 +154,18 @@ impl Connection {
         Events::TIME_WAIT
     }
 
-    /// When [`Connection::handle_timeout`] is due; `None`: not before something else happens.
+    /// Returns when [`Connection::handle_timeout`] is due; `None` if no timer is armed.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Acts on every timer that is due. Calling early is harmless.
+    /// Acts on every timer that is due, and returns what happened. Calling early is harmless.
     pub fn handle_timeout(&mut self, now: Instant) -> Events {
         let mut events = Events::NONE;
         if self.timers.take_due(Timer::Ack, now) {
             self.pending.set(Pending::ACK);
         }
-        // The pace allows to go on: polling does the rest.
+        // The pace allows the next text; polling does the rest.
         self.timers.take_due(Timer::Pace, now);
         if self.timers.take_due(Timer::Retransmit, now) {
             events |= match self.timers.retransmit {
@@ -182,7 +185,7 @@ impl Connection {
         events
     }
 
-    /// The peer has been silent for too long: the connection ends.
+    /// Ends the connection because the peer has been silent for too long.
     pub(crate) fn give_up(&mut self) -> Events {
         let mut events = Events::TIMED_OUT | Events::CLOSED;
         if self.snd.unreachable {
@@ -192,68 +195,68 @@ impl Connection {
         events
     }
 
-    /// First text offset that the peer has not acknowledged: below it the send buffer is free.
+    /// Returns the first text offset that the peer has not acknowledged; the send buffer is free below it.
     pub fn send_una(&self) -> u64 {
         text_offset(self.snd.una.min(self.snd.tail))
     }
 
-    /// Whether text is sent again now, and not for long: the retransmission timer has expired once or twice
-    /// in a row (RFC 6298 §5), so that the next attempt may still succeed.
+    /// Returns whether text is being sent again, and has not been for long: the retransmission timer has
+    /// expired once or twice in a row (RFC 6298 §5), so that the next attempt may still succeed.
     pub fn is_trying_again(&self) -> bool {
         self.snd.una < self.snd.nxt && (1..=2).contains(&self.recovery.rtt.backoff)
     }
 
-    /// First text offset that was never sent.
+    /// Returns the first text offset that was never sent.
     pub fn send_nxt(&self) -> u64 {
         text_offset(self.snd.nxt.min(self.snd.tail))
     }
 
-    /// End of the text that the application has written.
+    /// Returns the end of the text that the application has written.
     pub fn send_tail(&self) -> u64 {
         text_offset(self.snd.tail)
     }
 
-    /// Text is received in order up to here.
+    /// Returns the offset up to which text is received in order.
     pub fn receive_nxt(&self) -> u64 {
         text_offset(self.rcv.text_end())
     }
 
-    /// Highest offset covered by text in any order; `receive_nxt` if none is out of order.
+    /// Returns the end of the text received in any order; that is `receive_nxt` if none is out of order.
     pub fn receive_max(&self) -> u64 {
         text_offset(self.rcv.max())
     }
 
-    /// Right edge of the advertised window.
+    /// Returns the right edge of the advertised window.
     pub fn receive_edge(&self) -> u64 {
         text_offset(self.rcv.edge)
     }
 
-    /// What the application has read, as far as the connection has been told.
+    /// Returns the offset up to which the application has read, as far as it was reported.
     pub fn receive_head(&self) -> u64 {
         text_offset(self.rcv.head)
     }
 
-    /// Whether the peer's FIN is in order.
+    /// Returns whether the peer's FIN is in order.
     pub fn fin_received(&self) -> bool {
         self.rcv.fin_received()
     }
 
-    /// Whether our FIN is acknowledged.
+    /// Returns whether our FIN is acknowledged.
     pub fn fin_acked(&self) -> bool {
         self.snd.fin_acked()
     }
 
-    /// Octets of text in a full segment: what a super-segment is cut into (gso_size).
+    /// Returns the octets of text in a full segment; a super-segment is cut into such pieces (gso_size).
     pub fn mss(&self) -> u16 {
         self.snd.mss
     }
 
-    /// The compact successor of a connection in TIME-WAIT; `None` in other states.
+    /// Returns the compact record that replaces a connection in TIME-WAIT; `None` in other states.
     pub fn time_wait(&self) -> Option<TimeWait> {
         (self.state == State::TimeWait).then(|| TimeWait::new(self))
     }
 
-    /// The settings as they are now.
+    /// Returns the present settings.
     pub fn settings(&self) -> Settings {
         Settings {
             nodelay: self.config.nodelay,
@@ -272,8 +275,8 @@ impl Connection {
         }
     }
 
-    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due, and, as tcp(7) has it, what the cork
-    /// did.
+    /// Sets TCP_NODELAY. Poll afterwards: the text that Nagle's rule held back is due then, and, as tcp(7)
+    /// has it, so is the text that the cork held back.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         if nodelay && self.snd.nxt < self.snd.tail {
             self.pending.set(Pending::PUSH);
@@ -281,7 +284,7 @@ impl Connection {
         self.config.nodelay = nodelay;
     }
 
-    /// TCP_CORK. Poll afterwards: pulling the cork makes the rest due, whatever Nagle's rule says (as on
+    /// Sets TCP_CORK. Poll afterwards: pulling the cork makes the rest due, whatever Nagle's rule says (as on
     /// Linux).
     pub fn set_cork(&mut self, cork: bool) {
         if self.config.cork && !cork {
@@ -290,7 +293,7 @@ impl Connection {
         self.config.cork = cork;
     }
 
-    /// SO_KEEPALIVE and its parameters.
+    /// Sets SO_KEEPALIVE and its parameters.
     pub fn set_keep_alive(&mut self, now: Instant, keep_alive: Option<KeepAlive>) {
         self.config.set_keep_alive(keep_alive);
         self.keep_probes = 0;
@@ -300,17 +303,17 @@ impl Connection {
         }
     }
 
-    /// TCP_USER_TIMEOUT.
+    /// Sets TCP_USER_TIMEOUT.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.config.set_user_timeout(timeout);
     }
 
-    /// TCP_SYNCNT: so often its SYN is sent again before the connection is given up.
+    /// Sets TCP_SYNCNT: how often the SYN is sent again before the connection is given up.
     pub fn set_syn_retries(&mut self, retries: u8) {
         self.config.syn_retries = retries;
     }
 
-    /// TCP_QUICKACK.
+    /// Sets TCP_QUICKACK.
     pub fn set_quick_ack(&mut self, quick_ack: bool) {
         self.config.quick_ack = quick_ack;
         if quick_ack && self.timers.is_armed(Timer::Ack) {
@@ -318,17 +321,17 @@ impl Connection {
         }
     }
 
-    /// TCP_CONGESTION. The window stays as it is.
+    /// Sets TCP_CONGESTION. The congestion window stays as it is.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.congestion.set_algorithm(algorithm);
     }
 
-    /// TCP_LINGER2; counts for the next entry into FIN-WAIT-2.
+    /// Sets TCP_LINGER2, which counts for the next entry into FIN-WAIT-2.
     pub fn set_linger2(&mut self, linger2: Duration) {
         self.config.set_linger2(linger2);
     }
 
-    /// Panics if the parts of the connection contradict each other: for tests and simulation.
+    /// Panics if the parts of the connection contradict each other. This is for tests and simulation.
     pub fn check_invariants(&self) {
         if self.state == State::Closed {
             assert_eq!(self.timers.next(), None, "a closed connection has no timers");
@@ -344,11 +347,13 @@ impl Connection {
     }
 }
 
-/// Offsets of text are never negative; the SYN, at -1, is no text.
+/// Converts an offset to a text offset: the SYN, at -1, is no text and becomes 0.
 pub(crate) fn text_offset(offset: i64) -> u64 {
     u64::try_from(offset).unwrap_or(0)
 }
 
+/// How long TIME-WAIT lasts.
+///
 /// DEVIATION: RFC 9293 takes MSL as 2 minutes; TIME-WAIT here lasts 60 s, as on Linux, because ports would
 /// run out otherwise.
 pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

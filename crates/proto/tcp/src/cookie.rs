@@ -1,8 +1,8 @@
-//! How is a SYN answered without remembering it? SYN cookies: RFC 4987 §3.6, with what D. J. Bernstein and
-//! Linux made of them.
+//! How a SYN is answered without memory: SYN cookies, as in RFC 4987 §3.6, with the later refinements of D.
+//! J. Bernstein and Linux.
 //!
-//! Everything that is needed later travels to the peer and back: in our initial sequence number, and, where
-//! the peer uses timestamps, in the low bits of ours.
+//! Everything that is needed later travels to the peer and back. It is in our initial sequence number, and,
+//! if the peer uses timestamps, also in the low bits of ours.
 //!
 //! ```text
 //!   sequence number   | period 2 | MSS 3 |             MAC 27              |
@@ -17,18 +17,20 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 
 use crate::isn::keyed_hasher;
 
-/// The segment sizes that a cookie can tell, ascending; the largest that is not above the peer's counts.
+/// The segment sizes that a cookie can tell, in octets, ascending; the largest that is not above the peer's
+/// counts.
 const SIZES: [u16; 8] = [64, 256, 536, 1200, 1300, 1440, 1460, 8960];
-/// How long a period lasts; a cookie is good in its own and in the next.
+/// How long a period lasts, in seconds; a cookie is good in its own period and in the next.
 const PERIOD_S: u64 = 64;
-/// After this time nobody has a cookie any more.
+/// The longest time for which a cookie is good.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(2 * PERIOD_S);
 /// Stands for "no window scaling".
 const NO_SCALE: u32 = 31;
 const SACK: u32 = 32;
 const LOW_BITS: u32 = 63;
 
-/// What a cookie can say of `syn`: a smaller segment size, and no options that it has no room for.
+/// Reduces `syn` to what a cookie can say: perhaps a smaller segment size, and no options that it has no room
+/// for.
 pub fn simplify_for_cookie(syn: &Segment) -> Segment {
     let mut options = syn.options;
     let mss = options.mss.unwrap_or(crate::snd::MSS_DEFAULT);
@@ -40,9 +42,9 @@ pub fn simplify_for_cookie(syn: &Segment) -> Segment {
     Segment { flags: syn.flags.without(Flags::ECE | Flags::CWR | Flags::AE), options, ..*syn }
 }
 
-/// Our initial sequence number in the answer to `syn`, which [`simplify_for_cookie`] has made.
+/// Returns our initial sequence number in the answer to `syn`, which [`simplify_for_cookie`] has made.
 ///
-/// `secret`: random, for the life of the stack.
+/// `secret` is random, and stays the same for the life of the stack.
 pub fn syn_cookie(secret: &[u8; 16], tuple: &FourTuple, syn: &Segment, now: Instant) -> SeqNum {
     let size = size_index(syn.options.mss.unwrap_or(0)) as u32;
     cookie(secret, tuple, syn.seq, period(now), size)
@@ -55,12 +57,12 @@ pub fn stamp_cookie(syn_ack: &mut Segment, syn: &Segment) {
     let low = sack | syn.options.window_scale.map_or(NO_SCALE, u32::from);
     let clock = timestamps.value;
     let value = clock & !LOW_BITS | low;
-    // Never ahead of the clock, or what follows would be old.
+    // The timestamp is never ahead of the clock, or what follows would count as old.
     timestamps.value = if SeqNum(value).after(SeqNum(clock)) { value.wrapping_sub(LOW_BITS + 1) } else { value };
 }
 
-/// The SYN that an acknowledgement answers for, as [`simplify_for_cookie`] has made it; `None` if it
-/// acknowledges no cookie of this and the last period.
+/// Returns the SYN that the acknowledgement `ack` answers for, as [`simplify_for_cookie`] has made it; `None`
+/// if `ack` acknowledges no cookie of this period or the last one.
 pub fn check_syn_cookie(secret: &[u8; 16], tuple: &FourTuple, ack: &Segment, now: Instant) -> Option<Segment> {
     if !ack.has(Flags::ACK) || ack.flags.intersects(Flags::SYN | Flags::RST) {
         return None;
@@ -117,7 +119,7 @@ mod tests {
         Segment { seq: SeqNum(5000), flags: Flags::SYN, window: 1000, options, ..Segment::default() }
     }
 
-    /// The peer's acknowledgement of our answer to `syn`.
+    /// Returns the peer's acknowledgement of our answer to `syn`.
     fn answered(syn: &Segment, now: Instant) -> Segment {
         let iss = syn_cookie(&SECRET, &TUPLE, syn, now);
         let clock = Timestamps { value: 1_000_003, echo: 77 };
@@ -158,7 +160,7 @@ mod tests {
             check_syn_cookie(&SECRET, tuple, ack, now + Duration::from_secs(secs)).is_some()
         };
         assert!(good(&TUPLE, &ack, 0) && good(&TUPLE, &ack, 60) && !good(&TUPLE, &ack, 129));
-        // Not after the two bits of the period have come round either.
+        // The cookie stays bad after the two bits of the period have come round.
         assert!((2..200).all(|n| !good(&TUPLE, &ack, n * PERIOD_S)));
         let other = FourTuple { remote: Endpoint::new(2, 4001), ..TUPLE };
         assert!(!good(&other, &ack, 0));

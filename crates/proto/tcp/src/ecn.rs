@@ -1,10 +1,14 @@
-//! Has the network marked something instead of dropping it? RFC 3168, and RFC 9768, which counts the marks.
+//! Explicit congestion notification: the network marks a packet instead of dropping it. RFC 3168 is the
+//! classic kind, and RFC 9768 the accurate kind, which counts the marks.
 //!
 //! ```text
-//!   RFC 3168   sender --ECT--> [queue: CE] --CE--> receiver --ECE on every ACK--> sender --CWR on the next new text--> receiver
-//!   RFC 9768   sender --ECT--> [queue: CE] --CE--> receiver --how many, modulo 8, in AE CWR ECE--> sender
+//!   RFC 3168   sender --ECT--> [queue: CE] --CE--> receiver
+//!              receiver --ECE on every ACK--> sender --CWR on the next new text--> receiver
+//!   RFC 9768   sender --ECT--> [queue: CE] --CE--> receiver
+//!              receiver --how many, modulo 8, in AE CWR ECE--> sender
 //! ```
-//! Of RFC 9768 the counter of packets is here, and no TCP option.
+//!
+//! Of RFC 9768 only the counter of packets is implemented, and no TCP option.
 
 use atoll_base::Instant;
 use atoll_wire::ipv4::Ecn;
@@ -14,43 +18,46 @@ use crate::connection::Connection;
 use crate::recovery::Phase;
 use crate::settings::EcnMode;
 
-/// What both ends have agreed, and what is owed.
+/// What both ends have agreed upon, and what has still to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EcnState {
     kind: Kind,
-    /// Kind RFC 3168: a mark has arrived; the peer is told until it says that it has heard. Kind RFC 9768:
-    /// the counters are not in use yet; our next acknowledgement says how the peer's SYN came, or the peer's
-    /// does.
+    /// Classic kind: a mark has arrived, and the peer is told of it until it answers with CWR. Accurate kind:
+    /// the counters are not in use yet; our next acknowledgement, or the peer's, says how the other end's SYN
+    /// came.
     owed: bool,
-    /// Kind RFC 3168: the window was reduced; the peer is to be told.
+    /// Classic kind: the window was reduced, and the peer is still to be told.
     reduced: bool,
-    /// Whether our text is marked.
+    /// Whether the text that we send may be marked.
     ect: Ect,
     /// The mark of the peer's SYN or SYN-ACK.
     syn_mark: Ecn,
-    /// Marked packets received, and those that the peer has told of (r.cep and s.cep), modulo 8.
+    /// The number of marked packets received (r.cep), modulo 8; `told` is the number that the peer has
+    /// reported (s.cep).
     received: u8,
     told: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// None, or not yet.
+    /// ECN is not agreed upon, or not yet.
     None,
-    /// Our SYN asks for RFC 3168, or for RFC 9768.
+    /// Our SYN asks for RFC 3168; `OfferedAccurate` means that it asks for RFC 9768.
     Offered,
     OfferedAccurate,
     Classic,
     Accurate,
 }
 
-/// Whether text of ours may be marked by the network, if ECN is agreed upon.
+/// Whether the network may mark text that we send, if ECN is agreed upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ect {
     Sent,
-    /// No: a SYN has not asked, of ours or of the peer's, because something on the way may not like it.
+    /// Text is not marked: a SYN of either end came without asking, so something on the path may not like
+    /// ECN.
     Withheld,
-    /// No, and what the peer tells of marks means nothing: somebody clears the bits.
+    /// Text is not marked, and the marks that the peer reports mean nothing: something on the path clears the
+    /// bits.
     Deaf,
 }
 
@@ -62,14 +69,15 @@ impl EcnState {
             reduced: false,
             ect: Ect::Sent,
             syn_mark: Ecn::NotEct,
-            // RFC 9768 §3.2.1.
+            // RFC 9768 §3.2.1 sets this initial value.
             received: COUNT_START,
             told: COUNT_START,
         }
     }
 
-    /// What a successor has to know: the kind, whether text is marked, and the count of the marks received
-    /// (RFC 9768), which may be an old one: then the peer hears of marks that were none, and slows down once.
+    /// Encodes what a successor has to know: the kind, whether text is marked, and the count of the marks
+    /// received (RFC 9768). The count may be an old one. Then the peer hears of marks that did not happen,
+    /// and slows down once.
     pub(crate) fn to_bits(self) -> u8 {
         let kind = match self.kind {
             Kind::None | Kind::Offered | Kind::OfferedAccurate => 0,
@@ -79,30 +87,30 @@ impl EcnState {
         kind | u8::from(self.ect != Ect::Sent) << 2 | (self.received & 7) << 3
     }
 
-    /// The other direction. Accurate ECN goes on as an echo only.
+    /// Decodes what [`EcnState::to_bits`] has encoded. Accurate ECN goes on as an echo only.
     pub(crate) fn from_bits(bits: u8) -> EcnState {
         let kind = match bits & 3 {
             1 => Kind::Classic,
             2 => Kind::Accurate,
             _ => Kind::None,
         };
-        // Without the peer's last count its next one means nothing.
+        // Without the peer's last count, its next one means nothing.
         let ect = if bits & 4 != 0 || kind == Kind::Accurate { Ect::Deaf } else { Ect::Sent };
         EcnState { kind, ect, received: bits >> 3 & 7, ..EcnState::new() }
     }
 
-    /// Whether the connection uses it.
+    /// Returns whether ECN is agreed upon.
     pub(crate) const fn is_agreed(self) -> bool {
         matches!(self.kind, Kind::Classic | Kind::Accurate)
     }
 
-    /// Whether text has to leave in single segments: where a link cuts a larger one, the CWR bit stays on the
-    /// first piece.
+    /// Returns whether text has to leave in single segments: when a link cuts a larger one, the CWR bit stays
+    /// on the first piece.
     pub(crate) fn needs_single_segments(self) -> bool {
         self.reduced || self.kind == Kind::Accurate && self.echo().contains(Flags::CWR)
     }
 
-    /// What an acknowledgement says.
+    /// Returns the flags with which an acknowledgement reports marks.
     pub(crate) fn echo(self) -> Flags {
         match self.kind {
             Kind::Classic if self.owed => Flags::ECE,
@@ -113,8 +121,8 @@ impl EcnState {
 }
 
 impl Connection {
-    /// The flags of our SYN. One that is sent again does not ask any more (RFC 3168 §6.1.1.1), or asks once
-    /// more (RFC 9768 §3.1.4.1).
+    /// Returns the ECN flags of our SYN. A SYN that is sent again does not ask for ECN any more (RFC 3168
+    /// §6.1.1.1), or asks once more (RFC 9768 §3.1.4.1).
     pub(crate) fn ecn_of_syn(&mut self, retransmit: bool) -> Flags {
         self.ecn.kind = match self.config.ecn {
             EcnMode::Request => Kind::Offered,
@@ -131,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// The flags of our SYN-ACK.
+    /// Returns the ECN flags of our SYN-ACK.
     pub(crate) fn ecn_of_syn_ack(&self) -> Flags {
         match self.ecn.kind {
             Kind::Classic => Flags::ECE,
@@ -140,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// The peer's SYN or SYN-ACK has arrived (RFC 3168 §6.1.1, RFC 9768 §3.1).
+    /// Settles the kind of ECN when the peer's SYN or SYN-ACK has arrived (RFC 3168 §6.1.1, RFC 9768 §3.1).
     pub(crate) fn agree_ecn(&mut self, syn: &Segment) {
         let code = ace(syn.flags);
         self.ecn.kind = if !syn.has(Flags::ACK) {
@@ -148,18 +156,18 @@ impl Connection {
                 _ if self.config.ecn == EcnMode::Off => Kind::None,
                 0b000 => Kind::None,
                 0b011 => Kind::Classic,
-                // RFC 9768 §3.1.3: whatever else a later standard may mean by the bits.
+                // RFC 9768 §3.1.3: other codes count as accurate, whatever a later standard may mean by them.
                 _ => Kind::Accurate,
             }
         } else {
             match (self.ecn.kind, code) {
-                // All bits, or both, may be an echo of ours by somebody who does not know them.
+                // If all the bits that we sent come back, a host that does not know ECN may just echo them.
                 (Kind::Offered, 0b001 | 0b101) | (Kind::OfferedAccurate, 0b001) => Kind::Classic,
                 (Kind::OfferedAccurate, 0b010..=0b110) => Kind::Accurate,
                 _ => Kind::None,
             }
         };
-        // RFC 9768 §3.1.5: a client that hears of the accurate kind knows that the way lets it pass.
+        // RFC 9768 §3.1.5: a SYN-ACK of the accurate kind shows the client that the path lets ECN pass.
         if self.ecn.kind == Kind::Accurate {
             self.ecn.ect = Ect::Sent;
         }
@@ -170,13 +178,13 @@ impl Connection {
         }
     }
 
-    /// Whether the peer is to hear how its SYN-ACK came, by an ACK without text before there is any (RFC 9768
-    /// §3.2.2.1).
+    /// Returns whether the peer is still to be told how its SYN-ACK came; an ACK without text does that
+    /// before there is any text (RFC 9768 §3.2.2.1).
     pub(crate) fn owes_syn_mark(&self) -> bool {
         self.ecn.kind == Kind::Accurate && self.ecn.owed && !self.passive
     }
 
-    /// Says so on `segment`, if it is due.
+    /// Reports on `segment` how the peer's SYN-ACK came, if that is due.
     pub(crate) fn tell_syn_mark(&mut self, segment: &mut Segment) {
         if self.owes_syn_mark() {
             self.ecn.owed = false;
@@ -184,8 +192,9 @@ impl Connection {
         }
     }
 
-    /// The peer's SYN has come again. What was agreed stays agreed, but if it does not ask any more the first
-    /// was lost for asking, perhaps: then we send no ECT (RFC 3168 §6.1.1, RFC 9768 §3.1.5).
+    /// Handles a SYN of the peer that has come again. What was agreed stays agreed. If this SYN does not ask
+    /// for ECN, the first one may have been lost because it asked: then we send no ECT (RFC 3168 §6.1.1, RFC
+    /// 9768 §3.1.5).
     pub(crate) fn hear_syn_again(&mut self, syn: &Segment) {
         if ace(syn.flags) == 0 {
             self.ecn.ect = Ect::Withheld;
@@ -193,8 +202,8 @@ impl Connection {
         self.ecn.syn_mark = syn.ecn;
     }
 
-    /// Whether the network has marked the segment, and whether the peer has heard of marks before. Returns
-    /// whether it should hear at once.
+    /// Notes whether the network has marked the segment, and whether the peer has reacted to earlier marks.
+    /// Returns whether the peer should be told at once.
     pub(crate) fn take_mark(&mut self, segment: &Segment) -> bool {
         if segment.has(Flags::SYN) {
             return false;
@@ -219,8 +228,9 @@ impl Connection {
         }
     }
 
-    /// An acknowledgement of something may tell of marks that ours got (RFC 3168 §6.1.2, RFC 9768 §3.2.2): as
-    /// if a segment had been lost, once for what is in flight. `advances`: it is not one that was overtaken.
+    /// Handles the marks that an acknowledgement reports on our segments (RFC 3168 §6.1.2, RFC 9768 §3.2.2).
+    /// Congestion control reacts as if a segment had been lost, once for what is in flight. `advances` says
+    /// that the acknowledgement was not overtaken by a newer one.
     pub(crate) fn take_echo(&mut self, now: Instant, segment: &Segment, advances: bool) {
         if segment.has(Flags::SYN) {
             return;
@@ -229,13 +239,13 @@ impl Connection {
             Kind::Classic => segment.has(Flags::ECE),
             Kind::Accurate if self.ecn.owed && self.passive => {
                 self.ecn.owed = false;
-                // Somebody on the way clears the bits: then nothing would be heard of marks (RFC 9768
-                // §3.2.2.1, note 1). What comes to us is told all the same.
+                // Something on the path clears the bits, so that no marks would be reported to us (RFC 9768
+                // §3.2.2.1, note 1). We still report the marks that arrive here.
                 if ace(segment.flags) == 0 {
                     self.ecn.ect = Ect::Deaf;
                 }
-                // RFC 9768 §3.2.2.1: an ACK alone says how the SYN-ACK came, anything else counts. Both call
-                // one mark 6.
+                // RFC 9768 §3.2.2.1: a bare ACK says how the SYN-ACK came, any other segment has the count.
+                // In both, 6 means one mark.
                 let marked = ace(segment.flags) == CODE_CE;
                 self.ecn.told += u8::from(marked);
                 marked
@@ -258,7 +268,8 @@ impl Connection {
         self.ecn.reduced = self.ecn.kind == Kind::Classic;
     }
 
-    /// Marks new text that leaves: the network may mark it, and the peer hears that the window was reduced.
+    /// Puts ECT on new text that leaves, so that the network may mark it, and CWR if the peer is still to be
+    /// told that the window was reduced.
     pub(crate) fn mark_new_text(&mut self, segment: &mut Segment) {
         if !self.ecn.is_agreed() || self.ecn.ect != Ect::Sent || segment.len == 0 {
             return;
@@ -271,7 +282,7 @@ impl Connection {
     }
 }
 
-/// The three bits as a number, AE first.
+/// Returns AE, CWR and ECE as a number, AE being the highest bit.
 const fn ace(flags: Flags) -> u8 {
     (flags.0 >> 6 & 7) as u8
 }
@@ -280,7 +291,7 @@ const fn with_ace(value: u8) -> Flags {
     Flags((value as u16 & 7) << 6)
 }
 
-/// How a SYN or SYN-ACK came, for the other end (RFC 9768 §3.1.1, table 2).
+/// Returns the code that tells the other end how its SYN or SYN-ACK came (RFC 9768 §3.1.1, table 2).
 const fn handshake_code(mark: Ecn) -> u8 {
     match mark {
         Ecn::NotEct => 0b010,

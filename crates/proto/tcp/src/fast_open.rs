@@ -1,9 +1,10 @@
-//! How does text travel on the SYN? TCP Fast Open, RFC 7413.
+//! How text travels on the SYN: TCP Fast Open (RFC 7413).
 //!
-//! A client that has talked to a server before holds a cookie of it; with the cookie the server takes the
-//! text of a SYN, gives it to the application and sends its answer at once. Everything that goes wrong leaves
-//! an ordinary handshake: a SYN that is sent again carries neither text nor cookie, because what drops the
-//! one may drop all of that kind; and text that the SYN-ACK does not acknowledge counts as never sent.
+//! A client that has talked to a server before holds a cookie of that server. With the cookie, the server
+//! takes the text of a SYN, gives it to the application and sends its answer at once. Everything that goes
+//! wrong leaves an ordinary handshake. A SYN that is sent again carries neither text nor cookie, because a
+//! network that drops one such SYN may drop all of them. Text that the SYN-ACK does not acknowledge counts as
+//! never sent.
 //!
 //! ```text
 //!   client                                     server
@@ -25,25 +26,26 @@ use crate::pending::Pending;
 use crate::settings::{Path, Settings};
 use crate::state::State;
 
-/// What a connection has to do with Fast Open.
+/// What a connection knows of Fast Open.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Early {
-    /// The option of the first SYN or SYN-ACK.
+    /// The Fast Open option of the first SYN or SYN-ACK.
     option: Option<FastOpen>,
-    /// Most octets of text that the SYN carries.
+    /// The most octets of text that the SYN carries.
     room: u16,
-    /// The SYN waits for text.
+    /// Whether the SYN waits for text.
     waits: bool,
-    /// The SYN brought text, and the application has the connection: it may answer in SYN-RECEIVED.
+    /// Whether the SYN brought a good cookie, so that the application has the connection and may answer in
+    /// SYN-RECEIVED.
     is_open: bool,
-    /// The text of the SYN has been acknowledged, by whichever end.
+    /// Whether the text of the SYN has been acknowledged, by whichever end received it.
     acknowledged: bool,
 }
 
 impl Connection {
-    /// Client, before the SYN leaves: it carries `option`; if that is a cookie, it waits for text of the
-    /// application, and takes as much of it along as a segment of `mss` octets (the server's, as known from
-    /// before) holds.
+    /// Makes a client's SYN carry `option`; call this before the SYN leaves. If `option` is a cookie, the SYN
+    /// waits for text of the application, and takes along as much as a segment of `mss` octets holds. `mss`
+    /// is the server's segment size, known from an earlier connection.
     pub fn open_fast(&mut self, option: FastOpen, mss: u16) {
         let has_cookie = !option.is_request();
         let room = self.config.clamp_mss(self.snd.mss_path.min(mss)).saturating_sub(OPTIONS_MAX);
@@ -54,18 +56,18 @@ impl Connection {
         }
     }
 
-    /// Whether the SYN still waits for text (TCP_FASTOPEN_CONNECT).
+    /// Returns whether the SYN still waits for text (TCP_FASTOPEN_CONNECT).
     pub fn waits_for_text(&self) -> bool {
         self.text_wanted().is_some()
     }
 
-    /// How much text the SYN takes along that waits for it.
+    /// Returns how many octets of text the waiting SYN can take along; `None` if it does not wait.
     pub fn text_wanted(&self) -> Option<u16> {
         let early = self.rare.as_ref()?.early;
         early.waits.then_some(early.room)
     }
 
-    /// There is text, or there will be none: the SYN waits no more.
+    /// Lets a waiting SYN leave, once there is text to send or the application has closed its side.
     pub(crate) fn release_syn(&mut self) {
         if let Some(rare) = &mut self.rare
             && rare.early.waits
@@ -77,10 +79,10 @@ impl Connection {
     }
 
     // structure: accept_fast: a SYN with text has as many facts
-    /// Passive open by `syn`, whose cookie is good: as [`Connection::accept`], but the first `len` octets of
-    /// its text are taken (at most as many as there is window for), and the application gets the connection
-    /// at once. `option`: a newer cookie for the peer.
-    #[allow(clippy::too_many_arguments)] // Those of `accept`.
+    /// Opens a connection passively, in answer to a `syn` with a good cookie. This is like
+    /// [`Connection::accept`], but the first `len` octets of the SYN's text are taken, as far as the window
+    /// allows, and the application gets the connection at once. `option` is a newer cookie for the peer.
+    #[allow(clippy::too_many_arguments)] // The arguments of `accept`, and two more.
     pub fn accept_fast(
         now: Instant,
         syn: &Segment,
@@ -100,7 +102,7 @@ impl Connection {
         connection
     }
 
-    /// A connection of a predecessor whose application has had it since its SYN.
+    /// Continues a connection of a predecessor whose application has had it since its SYN.
     pub fn resume_fast(&mut self) {
         if self.state() == State::SynReceived {
             let acknowledged = self.rcv.nxt > 0;
@@ -108,43 +110,44 @@ impl Connection {
         }
     }
 
-    /// The SYN-ACK brings the peer a cookie (RFC 7413 §4.1.3.1).
+    /// Makes the SYN-ACK carry `option`, a cookie for the peer (RFC 7413 §4.1.3.1).
     pub fn grant_fast(&mut self, option: FastOpen) {
         self.rare.get_or_insert_default().early.option = Some(option);
     }
 
-    /// The largest segment that the peer takes, by its SYN.
+    /// Returns the largest segment that the peer takes, in octets, as its SYN says.
     pub fn mss_of_peer(&self) -> u16 {
         self.snd.mss_peer
     }
 
-    /// The option of a SYN or SYN-ACK that leaves now. `again`: it has left before, and goes without.
+    /// Returns the Fast Open option of a SYN or SYN-ACK that leaves now; `None` if `again`, because a segment
+    /// that is sent again goes without.
     pub fn fast_open_option(&self, again: bool) -> Option<FastOpen> {
         self.rare.as_ref().filter(|_| !again)?.early.option
     }
 
-    /// Whether the application has the connection although the handshake is not complete.
+    /// Returns whether the application has the connection although the handshake is not complete.
     pub fn is_open_early(&self) -> bool {
         self.state() == State::SynReceived && self.rare.as_ref().is_some_and(|rare| rare.early.is_open)
     }
 
-    /// Whether text of a SYN has been acknowledged (TCPI_OPT_SYN_DATA).
+    /// Returns whether text of a SYN has been acknowledged (TCPI_OPT_SYN_DATA).
     pub(crate) fn has_fast_text(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.early.acknowledged)
     }
 
-    /// Octets of text that the SYN takes along, the first time that it leaves.
+    /// Returns how many octets of text the SYN takes along when it leaves for the first time.
     pub(crate) fn text_on_syn(&self) -> i64 {
         let early = self.rare.as_ref().map(|rare| rare.early);
-        // The pointer of a SYN means nothing to many: urgent text waits.
+        // Many peers ignore the urgent pointer of a SYN: urgent text waits.
         early
             .filter(|_| self.urgent_end().is_none())
             .filter(|early| self.state() == State::SynSent && early.option.is_some_and(|option| !option.is_request()))
             .map_or(0, |early| i64::from(early.room).min(self.snd.tail))
     }
 
-    /// The SYN-ACK acknowledges everything before `ack`: the rest of the SYN's text is to be sent as if it
-    /// never had been.
+    /// Handles a SYN-ACK that acknowledges everything before `ack`: the rest of the SYN's text is to be sent
+    /// as if it had never been sent.
     pub(crate) fn judge_syn_text(&mut self, ack: i64) {
         if self.snd.nxt > ack {
             self.snd.nxt = ack;
@@ -159,17 +162,17 @@ impl Connection {
     }
 }
 
-/// The cookie that a server gives to the client of `tuple` (RFC 7413 §4.1.2): only who receives at that
-/// address has it.
+/// Returns the cookie that a server gives to the client of `tuple` (RFC 7413 §4.1.2). Only a host that
+/// receives packets at the client's address learns it.
 ///
-/// `key`: random, the same for all that answer at one address. The key of the hash changes every [`PERIOD_S`]
-/// seconds with `now`.
+/// `key` is random, and the same for all servers that answer at one address. The cookie also depends on the
+/// period of [`PERIOD_S`] seconds that `now` is in.
 pub fn fast_open_cookie(key: &[u8; 16], tuple: &FourTuple, now: Instant) -> FastOpen {
     cookie_of(key, tuple, period(now))
 }
 
-/// Whether `option` is a cookie of this server's, of this period or the one before; and the present one if it
-/// is of the one before, for the client to use from now on.
+/// Judges the option of a SYN. A cookie is good if this server made it in this period or in the one before.
+/// If it is of the period before, the verdict has the present cookie for the client to use from now on.
 pub fn check_fast_open(key: &[u8; 16], tuple: &FourTuple, option: &FastOpen, now: Instant) -> CookieVerdict {
     let now = period(now);
     let newest = cookie_of(key, tuple, now);
@@ -184,17 +187,17 @@ pub fn check_fast_open(key: &[u8; 16], tuple: &FourTuple, option: &FastOpen, now
     }
 }
 
-/// What a server thinks of the option of a SYN.
+/// A server's verdict on the Fast Open option of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieVerdict {
-    /// A cookie of its own; perhaps there is a newer one.
+    /// The option is a cookie of this server; perhaps there is a newer one.
     Good {
-        /// For the client.
+        /// The newer cookie, for the client to use from now on.
         newer: Option<FastOpen>,
     },
-    /// None, or one that is not good any more.
+    /// The option is a request, or a cookie that is wrong or too old.
     Bad {
-        /// For the client.
+        /// The present cookie, for the client.
         newest: FastOpen,
     },
 }
@@ -212,9 +215,9 @@ fn cookie_of(key: &[u8; 16], tuple: &FourTuple, period: u64) -> FastOpen {
     FastOpen::cookie(&hasher.finish().to_be_bytes()).unwrap_or(FastOpen::REQUEST)
 }
 
-/// How long a key is in use. A cookie is good for as long again.
+/// How long one cookie is given out, in seconds. A cookie is good for as long again.
 const PERIOD_S: u64 = 12 * 3600;
-/// As Linux: room for all options that a SYN may carry.
+/// The room for all options that a SYN may carry, in octets, as on Linux.
 const OPTIONS_MAX: u16 = 40;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What do the network's own messages change? RFC 1191, RFC 5461, and RFC 5927 for how little they are to be
-//! believed.
+//! What ICMP messages of the network change (RFC 1191, RFC 5461), and how little they are to be believed (RFC
+//! 5927).
 
 use atoll_base::{Instant, SeqNum};
 
@@ -8,26 +8,28 @@ use crate::outcome::Events;
 use crate::pending::Pending;
 use crate::state::State;
 
-/// How an ICMP destination-unreachable message is meant (RFC 1122 §4.2.3.9).
+/// The meaning of an ICMP destination-unreachable message (RFC 1122 §4.2.3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// Protocol or port unreachable: nobody listens there.
+    /// The protocol or port is unreachable: nothing listens there.
     Hard,
-    /// Network or host unreachable, source route failed, time exceeded: it may pass.
+    /// The network or host is unreachable, a source route failed, or the time to live was exceeded; the
+    /// condition may pass.
     Soft,
 }
 
 impl Connection {
-    /// "Fragmentation needed": the way takes packets of `mtu` octets. Ignored unless `quoted_seq` is in
-    /// flight (RFC 5927 §4.1) and the segment size really falls; what is in flight is sent again in smaller
-    /// segments, at once or when it has timed out. Returns whether it was believed at once.
+    /// Handles "fragmentation needed": the path takes packets of `mtu` octets. The message is ignored unless
+    /// `quoted_seq` is in flight (RFC 5927 §4.1) and the segment size really falls. What is in flight is sent
+    /// again in smaller segments, at once or when it has timed out. Returns whether the message was believed
+    /// at once.
     pub fn handle_mtu(&mut self, now: Instant, mtu: u16, quoted_seq: SeqNum) -> bool {
         let mss = path_mss(mtu);
         if !self.is_in_flight(quoted_seq) {
             return false;
         }
         if self.state() == State::SynSent && self.snd.nxt > 0 {
-            // RFC 7413 §4.2.1: the SYN was too large for the way with its text.
+            // RFC 7413 §4.2.1: the SYN with its text was too large for the path.
             self.limit_path(mtu);
             self.pending.set(Pending::SYN);
             return true;
@@ -40,15 +42,15 @@ impl Connection {
         self.hear_claim(now, mss, offset)
     }
 
-    /// Before anything was sent: the way is known to take packets of `mtu` octets only.
+    /// Notes, before anything is sent, that the path takes only packets of `mtu` octets.
     pub fn limit_path(&mut self, mtu: u16) {
         self.snd.mss_path = self.snd.mss_path.min(path_mss(mtu));
         self.update_mss();
     }
 
-    /// "Destination unreachable". Ends a handshake at once; an open connection only remembers it as the
-    /// likely cause of a later time-out, because anybody who guesses a sequence number could have sent it
-    /// (RFC 5927 §5.2).
+    /// Handles "destination unreachable". The message ends a handshake at once. An open connection only
+    /// remembers it as the likely cause of a later time-out, because anybody who guesses a sequence number
+    /// could have sent it (RFC 5927 §5.2).
     ///
     /// DEVIATION: RFC 9293 §3.9.2.2 (MUST-56) does not let soft errors end a handshake. Linux does, and
     /// applications expect to hear EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
@@ -77,7 +79,8 @@ fn path_mss(mtu: u16) -> u16 {
     mtu.max(MTU_MIN) - HEADERS
 }
 
-/// IP and TCP header without options.
+/// The length of IP and TCP headers without options, in octets.
 const HEADERS: u16 = 40;
-/// A smaller MTU is not believed (Linux's `min_pmtu`): it would only multiply packets.
+/// The smallest MTU that is believed, in octets (Linux's `min_pmtu`): a smaller one would only multiply
+/// packets.
 const MTU_MIN: u16 = 552;

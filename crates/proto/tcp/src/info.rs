@@ -1,4 +1,4 @@
-//! What does an administrator want to see? The contents of Linux's `struct tcp_info`.
+//! A snapshot of a connection for administrators: the contents of Linux's `struct tcp_info`.
 
 use atoll_base::{Duration, Instant};
 
@@ -11,92 +11,93 @@ use crate::state::State;
 /// A snapshot of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// State.
+    /// The state of the connection.
     pub state: State,
-    /// Loss recovery.
+    /// The phase of loss recovery.
     pub phase: Phase,
-    /// Congestion control.
+    /// The congestion control algorithm.
     pub algorithm: Algorithm,
-    /// Time-outs in a row.
+    /// The number of time-outs in a row.
     pub retransmits: u8,
-    /// Unanswered probes (window or keep-alive) in a row.
+    /// The number of unanswered probes (window or keep-alive) in a row.
     pub probes: u8,
-    /// Doublings of the time-out.
+    /// How often the time-out was doubled.
     pub backoff: u8,
-    /// Timestamps are in use.
+    /// Whether timestamps are in use.
     pub timestamps: bool,
-    /// SACK is in use.
+    /// Whether SACK is in use.
     pub sack: bool,
-    /// Explicit congestion notification is in use.
+    /// Whether explicit congestion notification is in use.
     pub ecn: bool,
-    /// Window scaling is in use.
+    /// Whether window scaling is in use.
     pub window_scaling: bool,
-    /// A SYN brought text that was taken (RFC 7413).
+    /// Whether a SYN brought text that was taken (RFC 7413).
     pub syn_text: bool,
-    /// Shift of the peer's windows.
+    /// The shift of the windows that the peer sends.
     pub snd_wscale: u8,
-    /// Shift of our windows.
+    /// The shift of the windows that we send.
     pub rcv_wscale: u8,
-    /// Retransmission time-out.
+    /// The retransmission time-out.
     pub rto: Duration,
-    /// Delayed-ACK time-out.
+    /// The time-out for delayed ACKs.
     pub ato: Duration,
-    /// Segment size out.
+    /// The largest segment to send, in octets.
     pub snd_mss: u16,
-    /// Largest segment seen coming in.
+    /// The largest segment that was received, in octets.
     pub rcv_mss: u16,
-    /// MSS that we advertised.
+    /// The MSS that we advertised, in octets.
     pub advmss: u16,
-    /// Path MTU.
+    /// The path MTU, in octets.
     pub pmtu: u16,
-    /// Segments in flight.
+    /// The number of segments in flight.
     pub unacked: u32,
-    /// Segments selectively acknowledged.
+    /// The number of segments selectively acknowledged.
     pub sacked: u32,
-    /// Segments lost, until they are known to have arrived.
+    /// The number of segments taken as lost, until they are known to have arrived.
     pub lost: u32,
-    /// Smoothed round-trip time in microseconds.
+    /// The smoothed round-trip time in microseconds.
     pub rtt_us: u32,
-    /// Its variance in microseconds.
+    /// The variance of the round-trip time in microseconds.
     pub rttvar_us: u32,
-    /// Smallest round-trip time in microseconds; 0 before the first measurement.
+    /// The smallest round-trip time in microseconds; 0 before the first measurement.
     pub min_rtt_us: u32,
-    /// Slow-start threshold in segments; `u32::MAX`: not yet known.
+    /// The slow-start threshold in segments; `u32::MAX` if it is not known yet.
     pub snd_ssthresh: u32,
-    /// Congestion window in segments.
+    /// The congestion window in segments.
     pub snd_cwnd: u32,
     /// The peer's window in octets.
     pub snd_wnd: u32,
     /// Our window in octets.
     pub rcv_wnd: u32,
-    /// Octets of receive buffer.
+    /// The size of the receive buffer in octets.
     pub rcv_space: u32,
-    /// Segments sent again in all.
+    /// The number of segments sent again in all.
     pub total_retrans: u32,
-    /// Octets of text acknowledged.
+    /// Octets of text that the peer has acknowledged.
     pub bytes_acked: u64,
     /// Octets of text received in order.
     pub bytes_received: u64,
-    /// Octets written and never sent.
+    /// Octets of text that are written and were never sent.
     pub notsent_bytes: u32,
-    /// Segments in.
+    /// The number of segments received.
     pub segs_in: u32,
-    /// Segments out.
+    /// The number of segments sent.
     pub segs_out: u32,
-    /// Octets per second: a window per round-trip time; 0 before the first measurement.
+    /// The delivery rate in octets per second: one window per round-trip time; 0 before the first
+    /// measurement.
     pub delivery_rate: u64,
-    /// The pace in octets per second; `None`: as fast as the windows allow.
+    /// The pace in octets per second; `None` if segments leave as fast as the windows allow.
     pub pacing_rate: Option<u64>,
-    /// The owner's part of it (SO_MAX_PACING_RATE).
+    /// The limit that the application has set on the pace, in octets per second (SO_MAX_PACING_RATE).
     pub pacing_rate_max: Option<u64>,
-    /// Time since text was sent.
+    /// The time since text was sent last.
     pub last_data_sent: Duration,
-    /// Time since the peer was heard.
+    /// The time since the peer was heard last.
     pub last_received: Duration,
 }
 
 impl Connection {
-    /// A snapshot for TCP_INFO and `atoll ss`.
+    /// Returns a snapshot for TCP_INFO and `atoll ss`.
     pub fn info(&self, now: Instant) -> Info {
         let (snd, rcv, recovery, rtt) = (&self.snd, &self.rcv, &self.recovery, &self.recovery.rtt);
         let mss = u64::from(snd.mss.max(1));

@@ -1,22 +1,22 @@
-//! Where does a sequence number begin? RFC 6528; and the clock of the timestamps? RFC 7323 §7.1.
+//! Where sequence numbers (RFC 6528) and the clock of the timestamps (RFC 7323 §7.1) begin.
 
 use core::hash::Hasher;
 
 use atoll_base::{FourTuple, Instant, SeqNum};
 use siphasher::sip::SipHasher24;
 
-/// ISS = M + F(4-tuple, secret) (RFC 6528 §3): unpredictable for outsiders, rising from one incarnation to
-/// the next.
+/// Returns an initial sequence number: M + F(4-tuple, secret) (RFC 6528 §3). Outsiders cannot predict it, and
+/// it rises from one incarnation of a connection to the next.
 ///
-/// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that
-/// moves 10 Gb/s is outrun.
+/// `secret` is random, and stays the same for the life of the stack. M ticks every 64 ns, as on Linux, so
+/// that it outruns a connection that moves 10 Gb/s.
 pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> SeqNum {
     let hasher = keyed_hasher(secret, tuple);
     // Both summands wrap by design.
     SeqNum((hasher.finish() as u32).wrapping_add((now.as_nanos() >> 6) as u32))
 }
 
-/// A hasher that has taken all four parts of a connection's name.
+/// Returns a hasher that has taken both addresses and both ports of a connection.
 pub(crate) fn keyed_hasher(secret: &[u8; 16], tuple: &FourTuple) -> SipHasher24 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(&tuple.local.addr.octets());
@@ -26,8 +26,9 @@ pub(crate) fn keyed_hasher(secret: &[u8; 16], tuple: &FourTuple) -> SipHasher24 
     hasher
 }
 
-/// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of
-/// one host keep rising across connections (RFC 6191 needs that) without telling the uptime.
+/// Returns the offset to add to the clock of the timestamps. It has one value per pair of addresses, so that
+/// the timestamps of one host keep rising across connections (RFC 6191 needs that) without revealing the
+/// uptime.
 pub fn timestamp_offset(secret: &[u8; 16], tuple: &FourTuple) -> u32 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(&tuple.local.addr.octets());

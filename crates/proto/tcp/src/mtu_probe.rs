@@ -1,10 +1,10 @@
-//! How large may segments be, when the network does not say? Packetization-layer path MTU discovery, RFC 4821
-//! (RFC 8899 says the same of datagrams), with the numbers of Linux's `tcp_mtu_probing=1`.
+//! How large segments may be if the network does not say: packetization-layer path MTU discovery, RFC 4821
+//! (RFC 8899 describes the same for datagrams), with the numbers of Linux's `tcp_mtu_probing=1`.
 //!
-//! A path that loses large packets in silence shows as time-outs: then segments become small, and the search
-//! begins for what passes. A probe is one segment that is larger than the others, with text that is to be
-//! sent anyway. If it arrives, segments become as large; if it alone is lost, it was too large, and that is
-//! no congestion.
+//! A path that loses large packets in silence shows as time-outs. Then segments become small, and a search
+//! for the largest size that passes begins. A probe is one segment that is larger than the others, with text
+//! that is to be sent anyway. If it arrives, all segments become as large. If it alone is lost, it was too
+//! large, and the loss is no sign of congestion.
 //!
 //! ```text
 //!     low: passes, and is what is sent       high: may pass      link
@@ -23,19 +23,19 @@ use crate::pending::Pending;
 use crate::recovery::Phase;
 use crate::settings::MSS_MIN;
 
-/// The search of one connection; there is none until something was lost by its size. Sizes are of segments
-/// without options, as `snd.mss_path`: the MTU less 40.
+/// The search of one connection; it exists once something may have been lost by its size. Sizes are of
+/// segments without options, like `snd.mss_path`: the MTU less 40.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
     low: u16,
     high: u16,
-    /// What the link, or the path when the connection was opened, takes.
+    /// The size that the link, or the path when the connection was opened, takes.
     link: u16,
     probe: Option<Probe>,
-    /// Not before this is a probe sent.
+    /// No probe is sent before this moment.
     next_at: Instant,
-    /// A smaller size that ICMP has claimed, and the offset of the segment that it quoted: believed when that
-    /// times out.
+    /// A smaller size that ICMP has claimed, and the offset of the segment that the message quoted. The claim
+    /// is believed when that segment times out.
     claim: Option<(u16, i64)>,
 }
 
@@ -52,8 +52,8 @@ impl MtuSearch {
         MtuSearch { low: size, high: size, link: size, probe: None, next_at: Instant::FAR_FUTURE, claim: None }
     }
 
-    /// The search may have come to its end: then it begins again after ten minutes, because paths change (RFC
-    /// 1191 §6.3).
+    /// Ends the search if there is little left to win. It begins again after ten minutes, because paths
+    /// change (RFC 1191 §6.3).
     fn settle(&mut self, now: Instant) {
         if self.high.saturating_sub(self.low) < THRESHOLD {
             self.high = self.link;
@@ -63,8 +63,9 @@ impl MtuSearch {
 }
 
 impl Connection {
-    /// Octets of text into which a transmit is cut, if it has more (gso_size): [`Connection::mss`] but for a
-    /// probe, which is one segment, and a SYN, whose text is no more than fits before a size is agreed upon.
+    /// Returns the octets of text of the segments into which a transmit is cut (gso_size). This is
+    /// [`Connection::mss`], except for a probe, which is one segment, and for a SYN, whose text is no more
+    /// than fits before a size is agreed upon.
     pub fn segment_size(&self, transmit: &Transmit) -> u16 {
         let is_probe = |probe: Probe| {
             !transmit.retransmit
@@ -78,13 +79,13 @@ impl Connection {
         }
     }
 
-    /// ICMP says that segments of `size` pass, and has quoted what is at `offset`. Returns whether that was
-    /// believed at once.
+    /// Handles an ICMP message which says that segments of `size` pass, and quotes the segment at `offset`.
+    /// Returns whether the message was believed at once.
     ///
-    /// RFC 5927 §7.2: while larger segments were acknowledged it is not, because then it is more likely to be
-    /// forged than true, until the segment in question has timed out.
+    /// RFC 5927 §7.2: if larger segments were acknowledged, the message is more likely forged than true, and
+    /// is not believed until the segment in question has timed out.
     pub(crate) fn hear_claim(&mut self, now: Instant, size: u16, offset: i64) -> bool {
-        // Behind the end of the last small segment all were full.
+        // All segments behind the end of the last small one were full.
         if self.state().is_synchronized() && self.snd.una > self.snd.small_end.max(0) {
             self.mtu_search().claim = Some((size, offset));
             return false;
@@ -93,8 +94,8 @@ impl Connection {
         true
     }
 
-    /// ICMP says of the probe that what is not larger than `size` passes, and that is more than what is sent
-    /// now.
+    /// Limits the search: ICMP says about the probe that segments of up to `size` pass, and `size` is larger
+    /// than what is sent now.
     pub(crate) fn limit_search(&mut self, size: u16, offset: i64) {
         let Some(search) = &mut self.mtu else { return };
         if search.probe.is_some_and(|probe| probe.from == offset && probe.size > size) {
@@ -102,8 +103,8 @@ impl Connection {
         }
     }
 
-    /// What is in flight has timed out once more. Its size may be the reason if it did so several times, and
-    /// is if ICMP said so.
+    /// Handles another time-out of what is in flight. Its size is suspected after several time-outs, and at
+    /// once if ICMP has claimed so.
     pub(crate) fn suspect_size(&mut self, now: Instant) {
         let una = self.snd.una;
         if let Some((size, offset)) = self.mtu.as_mut().and_then(|search| search.claim.take())
@@ -114,14 +115,14 @@ impl Connection {
             return;
         }
         let (before, floor) = (self.snd.mss_path, SIZE_MIN.min(self.snd.mss_peer));
-        // The segment that is lost may be smaller than others: the last one, or all that the peer has room
-        // for. Beyond a closed window one whole segment asks for it (RFC 9293 §3.8.6); who answers that has
-        // room for nothing, and who does not may not have got it.
+        // The lost segment may be smaller than others: the last one, or all that the peer has room for.
+        // Beyond a closed window one whole segment asks for the window (RFC 9293 §3.8.6). A peer that answers
+        // that segment has no room; if the peer does not answer, the segment may not have arrived.
         let asks = self.snd.edge <= una && self.heard_at < self.sent_at;
         let room = if asks { i64::from(self.snd.mss) } else { self.snd.edge - una };
         let lost = self.snd.flight().min(room).clamp(0, i64::from(self.snd.mss)) as u16;
         let size = if lost > SIZE_BASE { SIZE_BASE } else { (lost / 2).max(floor) };
-        // What passes nearly everywhere is suspected later.
+        // A size that passes nearly everywhere is suspected later.
         let retries_before = RETRIES_BEFORE + u8::from(lost <= SIZE_BASE);
         if self.recovery.retries < retries_before || lost <= floor || size >= before {
             return;
@@ -137,8 +138,8 @@ impl Connection {
         self.update_mss();
     }
 
-    /// `una` has moved: perhaps past a probe, which then has arrived, or past what a claim was about, which
-    /// then was none.
+    /// Notes that `una` has moved. If it is past a probe, the probe has arrived; if it is past the segment of
+    /// a claim, the claim was false.
     #[inline]
     pub(crate) fn note_mtu_news(&mut self, now: Instant) {
         if self.mtu.is_some() {
@@ -164,7 +165,7 @@ impl Connection {
         self.update_mss();
     }
 
-    /// `[from, to)` is sent again: a probe in it was too large, as far as can be told.
+    /// Notes that `[from, to)` is sent again: a probe in it was too large, as far as can be told.
     #[inline]
     pub(crate) fn note_probe_resent(&mut self, now: Instant, from: i64, to: i64) {
         let Some(search) = &mut self.mtu else { return };
@@ -175,8 +176,8 @@ impl Connection {
         }
     }
 
-    /// Whether a probe is all that is lost: no sign of congestion (RFC 4821 §7.6.2). Then what is lost is
-    /// sent again, and that is all.
+    /// Returns whether a probe is all that is lost, which is no sign of congestion (RFC 4821 §7.6.2). In that
+    /// case the lost text is to be sent again, and nothing else changes.
     pub(crate) fn only_probe_is_lost(&mut self) -> bool {
         let Some(probe) = self.mtu.as_ref().and_then(|search| search.probe) else { return false };
         let alone =
@@ -187,7 +188,8 @@ impl Connection {
         alone
     }
 
-    /// The length of the probe that is to be sent now instead of other text, if one is.
+    /// Returns the size and the length in octets of the probe that is to be sent now instead of other text,
+    /// if any.
     #[inline]
     pub(crate) fn probe_due(&self, now: Instant) -> Option<(u16, i64)> {
         let search = self.mtu.as_ref()?;
@@ -197,8 +199,8 @@ impl Connection {
         self.probe_that_fits(search)
     }
 
-    /// Probes are sent where they do no harm, and where their loss will show: nothing is lost or doubtful,
-    /// and other segments follow.
+    /// Returns a probe if it does no harm now and its loss will show: nothing is lost or doubtful, and other
+    /// segments follow.
     fn probe_that_fits(&self, search: &MtuSearch) -> Option<(u16, i64)> {
         let mss = i64::from(self.snd.mss);
         let size = search.low + (search.high - search.low).div_ceil(2);
@@ -214,14 +216,14 @@ impl Connection {
         (is_calm && fits).then_some((size, len))
     }
 
-    /// A probe of `size` leaves as `[from, end)`.
+    /// Notes that a probe of `size` leaves as `[from, end)`.
     pub(crate) fn note_probe_sent(&mut self, size: u16, from: i64, end: i64) {
         if let Some(search) = &mut self.mtu {
             search.probe = Some(Probe { size, from, end });
         }
     }
 
-    /// Segments become as small as the network says; larger ones are tried again after ten minutes.
+    /// Makes segments as small as the network says; larger ones are tried again after ten minutes.
     fn narrow(&mut self, now: Instant, size: u16) {
         let before = self.snd.mss;
         let search = self.mtu_search();
@@ -239,12 +241,12 @@ impl Connection {
         }
     }
 
-    /// What is lost was too large, and is sent again in smaller segments; that is not congestion (RFC 1191
-    /// §6.4).
+    /// Sends what is lost again in smaller segments, because it was too large; that is not congestion (RFC
+    /// 1191 §6.4).
     fn resend_for_size(&mut self) {
         let cwnd = self.congestion.cwnd;
         self.recovery.enter_recovery(&self.snd, 0, None);
-        // The end of the episode restores the threshold as window: it is what it was.
+        // The end of the episode restores the window from the threshold: the window is unchanged then.
         self.congestion.ssthresh = cwnd.max(u32::from(self.snd.mss));
         self.pending.set(Pending::RETRANSMIT);
     }
@@ -255,20 +257,21 @@ impl Connection {
     }
 }
 
-/// Linux's `tcp_base_mss`: passes nearly everywhere.
+/// A size that passes nearly everywhere, in octets (Linux's `tcp_base_mss`).
 const SIZE_BASE: u16 = 1024;
-/// Nothing is made smaller than this by time-outs: the MTU of the slowest links that there were (RFC 1191
-/// §7.1) less 40.
+/// The size, in octets, below which time-outs make nothing smaller: the MTU of the slowest links that there
+/// were (RFC 1191 §7.1) less 40.
 const SIZE_MIN: u16 = 256;
-/// Time-outs in a row until size is suspected: Linux's `tcp_retries1`.
+/// The number of time-outs in a row after which size is suspected (Linux's `tcp_retries1`).
 const RETRIES_BEFORE: u8 = 3;
-/// The search ends when there is no more than this to win: Linux's `tcp_probe_threshold`.
+/// The search ends when there are fewer octets than this to win (Linux's `tcp_probe_threshold`).
 const THRESHOLD: u16 = 8;
-/// Linux's `tcp_probe_interval`.
+/// The time after which the search begins again (Linux's `tcp_probe_interval`).
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
-/// Segments that have to follow a probe, so that duplicate acknowledgements tell of its loss.
+/// The number of segments that have to follow a probe, so that duplicate acknowledgements reveal its loss.
 const FOLLOWERS: i64 = 4;
-/// As on Linux: with a smaller window the loss of a probe would cost too much.
+/// The smallest window for a probe, in segments, as on Linux: with a smaller one the loss of a probe would
+/// cost too much.
 const WINDOW_MIN: i64 = 11;
 
 const _: () = assert!(SIZE_MIN >= MSS_MIN);

@@ -1,4 +1,4 @@
-//! How does a connection begin? RFC 9293 §3.5 and §3.10.1.
+//! How a connection begins: active and passive open (RFC 9293 §3.5 and §3.10.1).
 
 use atoll_base::{Instant, SeqNum};
 use atoll_wire::tcp::{Options, Segment};
@@ -15,15 +15,15 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// Active open: SYN-SENT; the next poll gives the SYN.
+    /// Opens a connection actively: returns it in SYN-SENT, and the next poll gives the SYN.
     ///
-    /// `iss`: see [`crate::initial_sequence`]. `ts_offset`: see [`crate::timestamp_offset`].
+    /// `iss` comes from [`crate::initial_sequence`], and `ts_offset` from [`crate::timestamp_offset`].
     pub fn connect(now: Instant, iss: SeqNum, ts_offset: u32, path: Path, settings: &Settings) -> Connection {
         Connection::open(now, State::SynSent, iss, ts_offset, path, settings)
     }
 
-    /// Passive open by `syn`: SYN-RECEIVED; the next poll gives the SYN-ACK. Text and FIN on the SYN are
-    /// ignored; the peer sends them again.
+    /// Opens a connection passively, in answer to `syn`: returns it in SYN-RECEIVED, and the next poll gives
+    /// the SYN-ACK. Text and FIN on the SYN are ignored; the peer sends them again.
     pub fn accept(
         now: Instant,
         syn: &Segment,
@@ -38,9 +38,9 @@ impl Connection {
         connection
     }
 
-    /// The SYN-ACK has left already, and was forgotten: what [`Connection::accept`] was given is what its
-    /// cookie says (see [`crate::check_syn_cookie`]). Before anything else; the acknowledgement is to follow
-    /// at once.
+    /// Notes that the SYN-ACK was sent before as a SYN cookie. [`Connection::accept`] was then given the SYN
+    /// that [`crate::check_syn_cookie`] returned. Call this before anything else, and hand in the peer's
+    /// acknowledgement right afterwards.
     pub fn skip_syn_ack(&mut self, now: Instant) {
         self.pending.clear(Pending::SYN);
         self.snd.nxt = 0;
@@ -57,7 +57,7 @@ impl Connection {
         Connection::new(now, state, snd, rcv, options, settings)
     }
 
-    /// Takes what the peer's SYN says. The window of a SYN is never scaled (RFC 7323 §2.2).
+    /// Takes over what the peer's SYN says. The window of a SYN is never scaled (RFC 7323 §2.2).
     pub(crate) fn take_syn(&mut self, now: Instant, syn: &Segment) {
         self.rcv.start = syn.seq.plus(1);
         self.options.agree(now, &syn.options);
@@ -75,18 +75,18 @@ impl Connection {
         self.snd.wl2 = self.snd.seq(-1);
     }
 
-    /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every
-    /// segment take room from the text.
+    /// Computes the segment size anew after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16):
+    /// options on every segment take room from the text.
     pub(crate) fn update_mss(&mut self) {
         let options = if self.options.timestamps { TIMESTAMPS_LEN } else { 0 };
         let smallest = self.config.clamp_mss(self.snd.mss_path.min(self.snd.mss_peer));
         self.snd.mss = smallest - options;
     }
 
-    /// Our SYN is acknowledged and the peer's is known.
+    /// Enters ESTABLISHED: our SYN is acknowledged, and the peer's is known. Returns the event of that.
     pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
         if self.is_open_early() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
-            // The application has read the text of the SYN, which nobody could be told before.
+            // The application has read the text of the SYN; the peer could not be told before.
             self.pending.set(Pending::ACK);
         }
         self.transition(State::Established);
@@ -102,7 +102,9 @@ impl Connection {
         Events::ESTABLISHED
     }
 
-    /// Our SYN is acknowledged, and the round trip measured if it could be.
+    /// Adapts the initial estimates once our SYN is acknowledged. If the SYN was sent again and no round trip
+    /// could be measured, the first time-out is longer; after several retransmissions, the congestion window
+    /// begins with one segment.
     pub(crate) fn judge_handshake(&mut self) {
         if !core::mem::take(&mut self.recovery.untimed) {
             return;
@@ -116,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// The options of our SYN or SYN-ACK.
+    /// Returns the options of our SYN or SYN-ACK.
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         Options {
             mss: Some(self.rcv.mss),
@@ -128,8 +130,8 @@ impl Connection {
     }
 }
 
-/// RFC 6928 §2: one SYN sent again may have been too early; after more the window begins with one segment
-/// (RFC 5681 §3.1).
+/// The number of SYN retransmissions that leave the initial window as it is: one may just have been too early
+/// (RFC 6928 §2). After more, the window begins with one segment (RFC 5681 §3.1).
 const SYN_LOSSES_FORGIVEN: u32 = 1;
-/// NOP NOP TS.
+/// The length of a timestamps option with two NOPs before it, in octets.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;

@@ -1,10 +1,10 @@
-//! What does the connection tell its caller?
+//! What a connection returns to its caller.
 
 use core::ops::{BitOr, BitOrAssign};
 
 use atoll_wire::tcp::Segment;
 
-/// What happened, as a set of facts.
+/// A set of facts about what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events(u16);
 
@@ -31,42 +31,43 @@ impl Events {
     pub const CLOSED: Events = Events(1 << 8);
     /// TIME-WAIT was entered: poll the last ACK, then replace the connection by [`crate::TimeWait`].
     pub const TIME_WAIT: Events = Events(1 << 9);
-    /// The segment deserves `answer_for_closed(segment)`, though the connection goes on.
+    /// The caller is to answer the segment by `answer_for_closed(segment)`, though the connection goes on.
     pub const ANSWER_RESET: Events = Events(1 << 10);
-    /// Blocks of a selective acknowledgement were passed over, because they cannot be true.
+    /// Blocks of a selective acknowledgement were ignored because they cannot be true.
     pub const SACK_IGNORED: Events = Events(1 << 12);
-    /// Text out of order was not taken, because there are too many holes before it.
+    /// Text out of order was not taken because there are too many holes before it.
     pub const TEXT_REFUSED: Events = Events(1 << 13);
-    /// What the peer had selectively acknowledged is taken as lost again: it has thrown it away, or lied.
+    /// Text that the peer had selectively acknowledged counts as lost again: the peer has thrown it away, or
+    /// lied.
     pub const SACK_RENEGED: Events = Events(1 << 14);
     /// The segment deserves a challenge ACK (RFC 5961): call [`crate::Connection::send_challenge`], unless
-    /// too many were sent of late for other connections.
+    /// too many have just been sent for other connections.
     pub const CHALLENGE: Events = Events(1 << 15);
 
-    /// The facts of both.
+    /// Returns the facts of both sets.
     #[must_use]
     pub const fn union(self, other: Events) -> Events {
         Events(self.0 | other.0)
     }
-    /// `receive_mark` moved: the peer has called text urgent.
+    /// `receive_mark` has moved: the peer has called text urgent.
     pub const URGENT: Events = Events(1 << 11);
 
-    /// Whether every fact of `other` holds.
+    /// Returns whether every fact of `other` holds.
     pub const fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any fact of `other` holds.
+    /// Returns whether any fact of `other` holds.
     pub const fn intersects(self, other: Events) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether nothing happened.
+    /// Returns whether nothing happened.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The facts as bits, in the order of the constants.
+    /// Returns the facts as bits, by the numbers of the constants.
     pub const fn bits(self) -> u16 {
         self.0
     }
@@ -91,9 +92,9 @@ impl BitOrAssign for Events {
 pub struct Input {
     /// Whether the segment counted.
     pub verdict: Verdict,
-    /// Text to copy to the receive buffer; may be out of order.
+    /// The text to copy to the receive buffer, perhaps out of order.
     pub text: Option<Text>,
-    /// What it brought about.
+    /// What the segment brought about.
     pub events: Events,
 }
 
@@ -106,18 +107,18 @@ impl Input {
         Input::answered(reason, Events::NONE)
     }
 
-    /// Dropped, but not without consequences.
+    /// Returns the answer to a segment that was dropped and still had consequences.
     pub(crate) const fn answered(reason: Reason, events: Events) -> Input {
         Input { verdict: Verdict::Dropped(reason), text: None, events }
     }
 }
 
-/// Whether a segment counted. A dropped segment is not an error, but it is counted by reason.
+/// Whether a segment counted. A dropped segment is not an error, and is counted by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was processed.
+    /// The segment was processed.
     Accepted,
-    /// It was ignored, or only answered.
+    /// The segment was ignored, or only answered.
     Dropped(Reason),
 }
 
@@ -127,34 +128,34 @@ pub enum Verdict {
 pub enum Reason {
     /// The connection is closed.
     Closed,
-    /// Outside the receive window (RFC 9293 §3.10.7.4, first).
+    /// The segment is outside the receive window (RFC 9293 §3.10.7.4, first).
     OutsideWindow,
-    /// Its timestamp is older than the last one (PAWS, RFC 7323 §5).
+    /// The segment's timestamp is older than the last one (PAWS, RFC 7323 §5).
     OldTimestamp,
-    /// No timestamp although timestamps were negotiated (RFC 7323 §3.2).
+    /// The segment has no timestamp, although timestamps were negotiated (RFC 7323 §3.2).
     NoTimestamp,
-    /// A RST within the window but not at its left edge (RFC 5961 §3).
+    /// The segment is a RST within the window but not at its left edge (RFC 5961 §3).
     BlindReset,
-    /// A SYN on a synchronized connection (RFC 5961 §4).
+    /// The segment is a SYN on a synchronized connection (RFC 5961 §4).
     UnexpectedSyn,
-    /// Neither ACK nor anything else that could count in this state.
+    /// The segment has neither an ACK nor anything else that could count in this state.
     NoAck,
-    /// An acknowledgement of something never sent.
+    /// The segment acknowledges something that was never sent.
     AckUnsent,
-    /// An acknowledgement older than a window (RFC 5961 §5).
+    /// The acknowledgement is older than a window (RFC 5961 §5).
     AckOld,
-    /// An acknowledgement that does not fit the handshake.
+    /// The acknowledgement does not fit the handshake.
     AckHandshake,
 }
 
-/// Text of one segment that is taken.
+/// The part of one segment's text that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// Stream offset of the first octet taken.
+    /// The stream offset of the first octet taken.
     pub offset: u64,
-    /// Octets of the segment's text before it.
+    /// Octets of the segment's text before the first octet taken.
     pub skip: u32,
-    /// Octets taken.
+    /// The number of octets taken.
     pub len: u32,
 }
 
@@ -164,7 +165,7 @@ pub struct Transmit {
     /// The header, with ports 0 for the caller to fill in. `segment.len` may exceed the MSS, up to the
     /// caller's `len_max`.
     pub segment: Segment,
-    /// Stream offset of the first octet of text.
+    /// The stream offset of the first octet of text.
     pub offset: u64,
     /// Whether the text has been sent before.
     pub retransmit: bool,

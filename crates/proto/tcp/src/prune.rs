@@ -1,12 +1,12 @@
-//! How much memory does a connection hold, and what is given up when it is short? RFC 2018 §8: text out of
-//! order may be thrown away, although it was reported.
+//! How much memory a connection holds, and what it gives up when memory is short. RFC 2018 §8 allows to throw
+//! away text out of order, although it was reported.
 
 use crate::connection::Connection;
 use crate::rcv::NO_FIN;
 
 impl Connection {
-    /// Octets of heap that the connection holds beside itself: records of what is in flight, and of what is
-    /// out of order.
+    /// Returns how many octets of heap the connection holds beside itself: records of what is in flight, and
+    /// of what is out of order.
     pub fn heap_bytes(&self) -> usize {
         let reassembly = self
             .rcv
@@ -23,7 +23,7 @@ impl Connection {
         if self.rcv.fin > self.rcv.nxt {
             self.rcv.fin = NO_FIN;
         }
-        // A duplicate that is reported may lie in what is forgotten.
+        // The duplicate that is to be reported may lie in what is forgotten.
         self.rcv.duplicate.1 = 0;
         u64::try_from(reassembly.ranges.total()).unwrap_or(0)
     }

@@ -1,10 +1,9 @@
-//! Which stretches of a stream are present? A sorted list of disjoint, non-touching ranges, bounded in
-//! number.
+//! Which ranges of a stream are present: a sorted list of disjoint, non-touching ranges, bounded in number.
 
 use alloc::vec::Vec;
 
-/// Disjoint half-open ranges of stream offsets, ascending, never touching each other, at most
-/// [`RangeSet::MAX`].
+/// Disjoint half-open ranges of stream offsets, in ascending order. They never touch each other, and there
+/// are at most [`RangeSet::MAX`].
 ///
 /// ```text
 ///      [ 10..20 )      [ 35..40 )   [ 41..99 )
@@ -15,7 +14,8 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// Most ranges kept. A peer that makes more holes is served more slowly, not at our memory's expense.
+    /// The most ranges kept. A peer that makes more holes is served more slowly, but does not use more
+    /// memory.
     pub(crate) const MAX: usize = 128;
 
     /// Adds `[left, right)`. Returns how many octets were not covered before, or `None` if the set is full
@@ -44,7 +44,7 @@ impl RangeSet {
         Some(fresh)
     }
 
-    /// Whether [`RangeSet::insert`] would take `[left, right)`.
+    /// Returns whether [`RangeSet::insert`] would take `[left, right)`.
     pub(crate) fn has_room_for(&self, left: i64, right: i64) -> bool {
         self.ranges.len() < RangeSet::MAX || {
             let from = self.ranges.partition_point(|range| range.1 < left);
@@ -52,7 +52,7 @@ impl RangeSet {
         }
     }
 
-    /// Forgets everything below `edge`. Returns how many octets that were.
+    /// Removes everything below `edge`. Returns how many octets that were.
     pub(crate) fn remove_below(&mut self, edge: i64) -> i64 {
         let gone = self.ranges.partition_point(|range| range.1 <= edge);
         let mut removed: i64 = self.ranges.drain(..gone).map(|range| range.1 - range.0).sum();
@@ -65,56 +65,56 @@ impl RangeSet {
         removed
     }
 
-    /// Whether all of `[left, right)` is covered.
+    /// Returns whether all of `[left, right)` is covered.
     pub(crate) fn covers(&self, left: i64, right: i64) -> bool {
         self.range_at(left).is_some_and(|range| range.1 >= right)
     }
 
-    /// The range that holds `offset`.
+    /// Returns the range that holds `offset`.
     pub(crate) fn range_at(&self, offset: i64) -> Option<(i64, i64)> {
         let at = self.ranges.partition_point(|range| range.1 <= offset);
         self.ranges.get(at).copied().filter(|range| range.0 <= offset)
     }
 
-    /// The first stretch of `[left, right)` that is covered.
+    /// Returns the first covered part of `[left, right)`.
     pub(crate) fn first_within(&self, left: i64, right: i64) -> Option<(i64, i64)> {
         let at = self.ranges.partition_point(|range| range.1 <= left);
         let range = self.ranges.get(at).filter(|range| left < right && range.0 < right)?;
         Some((range.0.max(left), range.1.min(right)))
     }
 
-    /// Octets covered in all. Cost: O(n).
+    /// Returns how many octets are covered in all. Cost: O(n).
     pub(crate) fn total(&self) -> i64 {
         self.ranges.iter().map(|range| range.1 - range.0).sum()
     }
 
-    /// Octets of heap in use.
+    /// Returns how many octets of heap are in use.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<(i64, i64)>()
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// All ranges.
+    /// Iterates over all ranges, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
         self.ranges.iter().copied()
     }
 
-    /// The lowest range.
+    /// Returns the lowest range.
     pub(crate) fn first(&self) -> Option<(i64, i64)> {
         self.ranges.first().copied()
     }
 
-    /// The highest offset covered.
+    /// Returns the end of the highest range: the first offset above everything covered.
     pub(crate) fn end(&self) -> Option<i64> {
         self.ranges.last().map(|range| range.1)
     }
 
-    /// Whether nothing is covered.
+    /// Returns whether nothing is covered.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

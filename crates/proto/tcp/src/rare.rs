@@ -1,11 +1,13 @@
-//! What do few connections have? Kept aside, so that the others need not carry it.
+//! The parts of a connection that few connections have. They are kept aside, so that the others need not
+//! carry them.
 
 use core::num::NonZeroU64;
 
 use crate::fast_open::Early;
 use crate::urgent::Urgent;
 
-/// Made when it is first needed, and kept until the connection ends.
+/// The rare parts of one connection. They are allocated when first needed, and kept until the connection
+/// ends.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
     pub(crate) urgent: Urgent,

@@ -1,4 +1,4 @@
-//! What has been received, and how much more may come? RFC 9293 §3.3.1, receive sequence variables.
+//! What has been received, and how much more may come: the receive sequence variables (RFC 9293 §3.3.1).
 
 use alloc::boxed::Box;
 
@@ -16,33 +16,35 @@ use crate::reassembly::Reassembly;
 /// ```
 #[derive(Debug)]
 pub(crate) struct Rcv {
-    /// Next offset expected in order; past the FIN once that is in order.
+    /// The next offset expected in order; past the FIN once that is in order.
     pub(crate) nxt: i64,
-    /// Right edge of the window as advertised; never goes back.
+    /// The right edge of the window as advertised; it never goes back.
     pub(crate) edge: i64,
-    /// What the application has read.
+    /// The offset up to which the application has read.
     pub(crate) head: i64,
-    /// Offset of the peer's FIN, or [`NO_FIN`].
+    /// The offset of the peer's FIN, or [`NO_FIN`].
     pub(crate) fin: i64,
-    /// `nxt` of the last ACK sent (Last.ACK.sent of RFC 7323).
+    /// `nxt` at the time of the last ACK sent (Last.ACK.sent of RFC 7323).
     pub(crate) acked: i64,
     /// Text received out of order.
     pub(crate) reassembly: Option<Box<Reassembly>>,
-    /// Sequence number of offset 0: IRS + 1.
+    /// The sequence number of offset 0: IRS + 1.
     pub(crate) start: SeqNum,
-    /// Octets of receive buffer.
+    /// The size of the receive buffer in octets.
     pub(crate) capacity: u32,
-    /// Duplicate text to report in the next ACK (RFC 2883): sequence number and octets; 0 octets is none.
+    /// The duplicate text to report in the next ACK (RFC 2883): sequence number and octets; 0 octets mean
+    /// none.
     pub(crate) duplicate: (SeqNum, u32),
-    /// MSS that we advertised.
+    /// The MSS that we advertised, in octets.
     pub(crate) mss: u16,
-    /// Largest segment seen, between 536 and `mss`: what "full-sized" means for delayed ACKs.
+    /// The largest segment seen, between 536 octets and `mss`: what "full-sized" means for delayed ACKs.
     pub(crate) segment_max: u16,
-    /// Full-sized segments still to be acknowledged at once (quick-ack at the start and after loss).
+    /// How many full-sized segments are still to be acknowledged at once (quick-ack at the start and after
+    /// loss).
     pub(crate) quick: u8,
     /// What has come since the last ACK sent, by weight: see `ack_is_overdue`.
     pub(crate) unacked: u8,
-    /// Duplicate ACKs owed to a peer without SACK, beyond the one that is pending.
+    /// The number of duplicate ACKs owed to a peer without SACK, beyond the one that is pending.
     pub(crate) duplicates_owed: u8,
 }
 
@@ -66,28 +68,28 @@ impl Rcv {
         }
     }
 
-    /// The sequence number of `offset`.
+    /// Returns the sequence number of `offset`.
     pub(crate) fn seq(&self, offset: i64) -> SeqNum {
         // Sequence numbers are offsets modulo 2^32.
         self.start.plus(offset as u32)
     }
 
-    /// The offset that the peer means by `seq`: the one nearest to `nxt`.
+    /// Returns the offset that the peer means by `seq`: the one nearest to `nxt`.
     pub(crate) fn offset_of(&self, seq: SeqNum) -> i64 {
         self.nxt + i64::from(seq.distance_from(self.seq(self.nxt)))
     }
 
-    /// End of the text received in order, without the FIN.
+    /// Returns the end of the text received in order, without the FIN.
     pub(crate) fn text_end(&self) -> i64 {
         self.nxt.min(self.fin)
     }
 
-    /// Whether the peer's FIN is in order.
+    /// Returns whether the peer's FIN is in order.
     pub(crate) fn fin_received(&self) -> bool {
         self.nxt > self.fin
     }
 
-    /// The part of text at `[seq, seq + len)` that would be taken now; `None` if nothing.
+    /// Returns the part of the text at `[seq, seq + len)` that would be taken now; `None` if there is none.
     pub(crate) fn clip(&self, seq: i64, len: u32) -> Option<(i64, i64)> {
         let left = seq.max(self.nxt);
         let right = (seq + i64::from(len)).min(self.edge).min(self.fin);
@@ -118,11 +120,11 @@ impl Rcv {
         }
     }
 
-    /// Moves the window and returns the field that says so.
+    /// Moves the window, and returns the window field of a segment that advertises it.
     ///
-    /// RFC 9293 §3.8.6.2.2 (MUST-39): the right edge stays until it can move by a segment or half of the
-    /// buffer. It never goes back; what rounding to the scale takes from the field is still accepted when it
-    /// comes (RFC 7323 §2.4).
+    /// The right edge stays until it can move by a segment or half of the buffer (RFC 9293 §3.8.6.2.2,
+    /// MUST-39). It never goes back; what rounding to the scale takes from the field is still accepted when
+    /// it comes (RFC 7323 §2.4).
     pub(crate) fn advertise(&mut self, scale: u8) -> u16 {
         let possible = self.head + i64::from(self.capacity);
         if possible - self.edge >= self.step_min() {
@@ -131,32 +133,32 @@ impl Rcv {
         u16::try_from((self.edge - self.nxt).max(0) >> scale).unwrap_or(u16::MAX)
     }
 
-    /// Whether an ACK is due for the sake of the window alone once the application has read up to `head`: the
-    /// window has been used up by half or more and would at least double. As long as text flows its ACKs
-    /// carry the window.
+    /// Returns whether an ACK is due for the sake of the window alone once the application has read up to
+    /// `head`. This is so if the right edge can move far enough and the window would at least double. While
+    /// text flows, its ACKs carry the window.
     pub(crate) fn update_is_due(&self, head: i64, scale: u8) -> bool {
         let possible = head + i64::from(self.capacity);
         possible - self.edge >= self.step_min() && possible - self.nxt >= 2 * self.usable(scale)
     }
 
-    /// The smallest `head`, above the present one, with which [`Rcv::update_is_due`].
+    /// Returns the smallest `head`, above the present one, with which [`Rcv::update_is_due`] is true.
     pub(crate) fn read_mark(&self, scale: u8) -> Option<i64> {
         let capacity = i64::from(self.capacity);
         let mark = (self.edge + self.step_min()).max(self.nxt + 2 * self.usable(scale)) - capacity;
         (self.head < mark && mark <= self.text_end()).then_some(mark)
     }
 
-    /// The window that the peer sees.
+    /// Returns the window that the peer sees, in octets.
     fn usable(&self, scale: u8) -> i64 {
         (self.edge - self.nxt).max(0) >> scale << scale
     }
 
-    /// The least by which the right edge moves.
+    /// Returns the least distance by which the right edge moves, in octets.
     fn step_min(&self) -> i64 {
         i64::from(self.mss).min(i64::from(self.capacity) / 2).max(1)
     }
 
-    /// Highest offset covered by text, in order or not.
+    /// Returns the end of the text received, in order or not.
     pub(crate) fn max(&self) -> i64 {
         let beyond = self.reassembly.as_ref().and_then(|reassembly| reassembly.ranges.end());
         beyond.unwrap_or(self.text_end())
@@ -184,7 +186,7 @@ impl Rcv {
 
 /// Stands for "no FIN seen".
 pub(crate) const NO_FIN: i64 = i64::MAX;
-/// Segments acknowledged at once before ACKs are delayed: as many as Linux's `TCP_MAX_QUICKACKS`.
+/// The number of segments acknowledged at once before ACKs are delayed: Linux's `TCP_MAX_QUICKACKS`.
 pub(crate) const QUICK_ACKS: u8 = 16;
-/// What a full-sized segment is taken to be before a larger one was seen.
+/// The size that counts as a full-sized segment, in octets, before a larger one was seen.
 const SEGMENT_MAX_START: u16 = 536;

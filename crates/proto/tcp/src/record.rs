@@ -1,9 +1,9 @@
-//! What of a connection outlives the process that has it, and how does the next one go on?
+//! The part of a connection that outlives its process, and how the next process continues with it.
 //!
-//! Kept is what the peer or the application was told, and what they told us. Congestion window, round-trip
-//! times and scoreboard may be lost: the successor takes everything as lost that may have been in flight, and
-//! sends it again. Text out of order may be lost, too (RFC 2018 §8), but a peer that was told of it notices
-//! late: what can be kept of it is.
+//! A record has what the peer or the application was told, and what they told us. Congestion window,
+//! round-trip times and scoreboard may be lost: the successor counts everything that may have been in flight
+//! as lost, and sends it again. Text out of order may be lost, too (RFC 2018 §8). But a peer that was told of
+//! it notices late, so the record names as much of that text as it can.
 
 use alloc::boxed::Box;
 
@@ -27,19 +27,19 @@ use crate::timers::Timer;
 #[allow(missing_docs)] // Fields are named as those of the TCB.
 pub struct Record {
     pub state: State,
-    /// SND.UNA: -1 before our SYN is acknowledged.
+    /// SND.UNA; -1 before our SYN is acknowledged.
     pub acked: i64,
-    /// End of the text received in order.
+    /// The end of the text received in order.
     pub received: i64,
-    /// Right edge of the peer's window, or the end of what was sent, if that is further.
+    /// The right edge of the peer's window, or the end of what was sent, if that is further.
     pub edge: i64,
-    /// Sequence numbers of offset 0.
+    /// The sequence number of offset 0 of the text that we send; `receive_start` is that of the peer's text.
     pub send_start: SeqNum,
     pub receive_start: SeqNum,
-    /// End of the text that the application has written, and whether a FIN follows.
+    /// The end of the text that the application has written; `send_fin` says whether a FIN follows.
     pub send_tail: i64,
     pub send_fin: bool,
-    /// Offset of the peer's FIN, if it has come.
+    /// The offset of the peer's FIN, if it has come.
     pub receive_fin: Option<i64>,
     pub ts_offset: u32,
     pub ts_recent: u32,
@@ -53,31 +53,31 @@ pub struct Record {
     pub mss_peer: u16,
     pub mss_receive: u16,
     pub settings: Settings,
-    /// Of congestion notification: an encoding of this crate's own.
+    /// The state of congestion notification, in an encoding of this crate.
     pub ecn: u8,
-    /// Opened by the peer; closed by the application.
+    /// Whether the peer opened the connection; `orphan` says whether the application has closed it.
     pub passive: bool,
     pub orphan: bool,
-    /// Smoothed round-trip time in microseconds; 0: not measured.
+    /// The smoothed round-trip time in microseconds; 0 if it was not measured.
     pub srtt_us: u32,
-    /// Text received out of order, `[from, to)`, ascending, the empty ones last. Who resumes has to have it
-    /// at its place.
+    /// The text received out of order, as `[from, to)`, ascending; empty ranges come last. A process that
+    /// resumes the connection must have that text at its place.
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
-/// Stretches of text out of order that a record names: the first ones, which the next text in order is likely
-/// to reach.
+/// The number of ranges of text out of order that a record names: the first ones, which the next text in
+/// order is likely to reach.
 pub const BEYOND_MAX: usize = 4;
 
 impl Connection {
-    /// First offset that is not acknowledged (-1: our SYN is not), end of the text in order, right edge of
-    /// what may have been sent: what changes all the time in a record.
+    /// Returns the part of the record that changes all the time: the first offset that is not acknowledged
+    /// (-1 if our SYN is not), the end of the text in order, and the right edge of what may have been sent.
     #[inline]
     pub fn progress(&self) -> (i64, i64, i64) {
         (self.snd.una, self.rcv.text_end(), self.snd.edge.max(self.snd.nxt))
     }
 
-    /// What a successor has to know.
+    /// Returns what a successor has to know.
     pub fn record(&self) -> Record {
         let (acked, received, edge) = self.progress();
         let (snd, rcv, options) = (&self.snd, &self.rcv, &self.options);
@@ -90,7 +90,7 @@ impl Connection {
             receive_start: rcv.start,
             send_tail: snd.tail,
             send_fin: snd.fin,
-            // A FIN beyond a hole comes again with what fills the hole.
+            // A FIN beyond a hole comes again with the text that fills the hole.
             receive_fin: rcv.fin_received().then_some(rcv.fin),
             ts_offset: options.ts_offset,
             ts_recent: options.ts_recent,
@@ -112,11 +112,11 @@ impl Connection {
         }
     }
 
-    /// Goes on with the connection of a predecessor. `head`: the application has read so far. `None`: the
-    /// record contradicts itself.
+    /// Continues the connection of a predecessor; the application has read up to `head`. Returns `None` if
+    /// the record contradicts itself.
     ///
-    /// What may be in flight is sent again at the next polls, beginning with the first segment, because
-    /// nobody knows what of it has left. Nothing else leaves by itself: see [`Connection::greet`].
+    /// What may be in flight is sent again at the next polls, beginning with the first segment, because it is
+    /// not known what of it has left. Nothing else leaves by itself: see [`Connection::greet`].
     pub fn resume(now: Instant, record: &Record, head: u64) -> Option<Connection> {
         if !record.is_consistent() {
             return None;
@@ -148,7 +148,8 @@ impl Connection {
         if record.receive_fin.is_none() {
             rcv.resume_beyond(&record.beyond);
         }
-        // Before everything that the peer sends from now on, so that its next segment sets the window.
+        // This lies before everything that the peer sends from now on, so that its next segment sets the
+        // window.
         snd.wl1 = rcv.seq(rcv.nxt).plus(u32::MAX);
         snd.wl2 = snd.seq(snd.una);
         let options = Negotiated::resume(now, record);
@@ -159,8 +160,8 @@ impl Connection {
         connection.ecn = EcnState::from_bits(record.ecn);
         connection.recovery.reno = !record.sack;
         connection.recovery.rtt.resume(record.srtt_us);
-        // Nobody knows when what is in flight left: long enough ago to be lost, not so long that its rate
-        // would mean anything.
+        // It is not known when what is in flight left. This guess is long enough ago for it to be lost, but
+        // not so long that its rate would mean anything.
         let ago = Duration::from_micros(u64::from(record.srtt_us.min(SRTT_MAX_US)) * 2).max(AGO_MIN);
         connection.sent_at = Instant::from_nanos(now.as_nanos().saturating_sub(ago.as_nanos() as u64));
         connection.update_mss();
@@ -169,7 +170,8 @@ impl Connection {
         Some(connection)
     }
 
-    /// Tells the peer where this end stands: the predecessor may have owed it that. Poll afterwards.
+    /// Sends the peer the state of this end, because the predecessor may have owed it an answer. Poll
+    /// afterwards.
     pub fn greet(&mut self) {
         if self.state().is_synchronized() {
             self.pending.set(Pending::ACK);
@@ -195,7 +197,7 @@ impl Connection {
         self.arm_keep_alive(now);
         if self.snd.flight() > 0 {
             self.handle_rto(now);
-            // It was not the network that lost it.
+            // The network did not lose this text.
             if let Some(flight) = &mut self.recovery.flight {
                 flight.is_of_predecessor(self.snd.nxt);
             }
@@ -216,10 +218,11 @@ impl Rcv {
         beyond
     }
 
-    /// What lay within the window is kept, and reported; nothing else is.
+    /// Restores the text out of order that lies within the window, so that it is reported; the rest is
+    /// dropped.
     fn resume_beyond(&mut self, beyond: &[(i64, i64)]) {
         let mut reassembly = Reassembly::default();
-        // The first ones are reported first.
+        // The first ranges are inserted last, and so reported first.
         for &(from, to) in beyond.iter().rev().filter(|(from, to)| from < to && *from >= self.nxt) {
             if to <= self.head + i64::from(self.capacity) {
                 reassembly.insert(from, to);
@@ -253,7 +256,8 @@ impl Record {
             && self.receive_fin.is_none_or(|fin| fin == self.received)
             && (is_closed || self.receive_fin.is_some() == has_their_fin)
             && (is_closed || !has_our_fin || self.send_fin)
-            // Whoever closes leaves these states at once, before the FIN does.
+            // An application that closes makes the connection leave these states at once, before the FIN
+            // leaves.
             && !(self.send_fin && matches!(self.state, State::Established | State::CloseWait))
             && (is_closed || !is_ours_acked || self.acked == end)
             && self.snd_scale <= SCALE_MAX
@@ -266,11 +270,11 @@ impl Record {
     }
 }
 
-/// RFC 7323 §2.3.
+/// The largest shift of a window (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
-/// More than any connection carries in its life, and far from where sums would overflow.
+/// A bound on offsets: more than any connection carries in its life, and far from where sums would overflow.
 const OFFSET_MAX: i64 = 1 << 60;
-/// Twice what may wait to be sent ([`Connection::handle_send_tail`]).
+/// Twice the octets that may wait to be sent ([`Connection::handle_send_tail`]).
 const WAITING_MAX: i64 = 2 << 30;
 const MSS_LEAST: u16 = 48;
 const SRTT_MAX_US: u32 = 60_000_000;

@@ -1,4 +1,4 @@
-//! What may the owner of a connection choose?
+//! What the application or an administrator may choose for a connection.
 
 use core::num::NonZeroU64;
 
@@ -7,33 +7,33 @@ use atoll_base::Duration;
 /// What an application or an administrator decides about a connection. The defaults are those of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Send small segments at once (TCP_NODELAY): no Nagle.
+    /// Whether small segments are sent at once, without Nagle's algorithm (TCP_NODELAY).
     pub nodelay: bool,
-    /// Send full segments only, for 200 ms at most (TCP_CORK).
+    /// Whether only full segments are sent, for 200 ms at most (TCP_CORK).
     pub cork: bool,
-    /// Probe an idle peer (SO_KEEPALIVE).
+    /// When an idle peer is probed (SO_KEEPALIVE); `None` if never.
     pub keep_alive: Option<KeepAlive>,
-    /// Congestion control (TCP_CONGESTION).
+    /// The congestion control algorithm (TCP_CONGESTION).
     pub congestion: Algorithm,
-    /// Give up when sent data stays unacknowledged for this long (TCP_USER_TIMEOUT); `None`: after the usual
-    /// retries.
+    /// How long sent data may stay unacknowledged before the connection is given up (TCP_USER_TIMEOUT);
+    /// `None` means after the usual retries.
     pub user_timeout: Option<Duration>,
-    /// Acknowledge every segment at once (TCP_QUICKACK).
+    /// Whether every segment is acknowledged at once (TCP_QUICKACK).
     pub quick_ack: bool,
-    /// Upper bound of the segment size both ways (TCP_MAXSEG).
+    /// The upper bound of the segment size in both directions, in octets (TCP_MAXSEG).
     pub mss_max: Option<u16>,
-    /// Bytes of receive buffer: the basis of the advertised window.
+    /// The size of the receive buffer in octets, from which the advertised window follows.
     pub receive_capacity: u32,
-    /// Bytes to which the receive buffer may ever grow; together with `receive_capacity` it decides the
-    /// window scale.
+    /// The size to which the receive buffer may ever grow, in octets; together with `receive_capacity` it
+    /// decides the window scale.
     pub receive_capacity_max: u32,
     /// How long a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
     pub linger2: Duration,
-    /// Explicit congestion notification.
+    /// How explicit congestion notification is used.
     pub ecn: EcnMode,
-    /// SYNs sent again before giving up (TCP_SYNCNT).
+    /// How often a SYN is sent again before the connection is given up (TCP_SYNCNT).
     pub syn_retries: u8,
-    /// Octets per second at which text leaves at most (SO_MAX_PACING_RATE).
+    /// The most octets of text that leave per second (SO_MAX_PACING_RATE).
     pub pacing_rate_max: Option<NonZeroU64>,
 }
 
@@ -60,11 +60,11 @@ impl Default for Settings {
 /// When an idle peer is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first probe (TCP_KEEPIDLE).
+    /// The time of silence before the first probe (TCP_KEEPIDLE).
     pub idle: Duration,
-    /// Time between probes (TCP_KEEPINTVL).
+    /// The time between probes (TCP_KEEPINTVL).
     pub interval: Duration,
-    /// Unanswered probes before giving up (TCP_KEEPCNT).
+    /// The number of unanswered probes after which the connection is given up (TCP_KEEPCNT).
     pub probes: u8,
 }
 
@@ -74,43 +74,43 @@ impl Default for KeepAlive {
     }
 }
 
-/// Who may begin with explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
+/// Which end may ask for explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EcnMode {
-    /// Nobody.
+    /// Neither end may ask.
     Off,
-    /// Both ends: our SYNs ask for it.
+    /// Both ends may ask, and our SYNs do.
     Request,
-    /// The peer.
+    /// Only the peer may ask.
     Accept,
-    /// Both ends, and our SYNs ask for accurate ECN (RFC 9768) first.
+    /// Both ends may ask, and our SYNs ask for accurate ECN (RFC 9768) first.
     RequestAccurate,
 }
 
 /// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// RFC 9438.
+    /// CUBIC (RFC 9438).
     Cubic,
-    /// RFC 5681.
+    /// NewReno (RFC 5681).
     NewReno,
-    /// draft-ietf-ccwg-bbr: BBRv3.
+    /// BBRv3 (draft-ietf-ccwg-bbr).
     Bbr,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr];
 }
 
-/// What is known about the way to the peer.
+/// What is known about the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Largest segment text the link allows without options: its MTU less 40.
+    /// The largest segment text that the link allows without options, in octets: its MTU less 40.
     pub mss: u16,
 }
 
-/// The settings that a connection has to remember, at 24 octets.
+/// The settings that a connection has to remember, in 24 octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     keep_idle_ms: u32,
@@ -184,19 +184,20 @@ impl Config {
         (self.mss_max != u16::MAX).then_some(self.mss_max)
     }
 
-    /// `mss` within the bounds that the owner has set; never below [`MSS_MIN`].
+    /// Returns `mss` clamped to the limit that the application has set; the result is never below
+    /// [`MSS_MIN`].
     pub(crate) fn clamp_mss(&self, mss: u16) -> u16 {
         mss.min(self.mss_max).max(MSS_MIN)
     }
 }
 
-/// Whole milliseconds, at least 1.
+/// Converts a duration to whole milliseconds, at least 1.
 fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
-/// Segments smaller than this are never agreed to: Linux's `tcp_min_snd_mss`, which keeps room for eight
-/// octets beside all options. It bounds the work that a peer can cause per octet (CVE-2019-11479).
+/// The smallest segment size that is ever agreed to, in octets: Linux's `tcp_min_snd_mss`, which keeps room
+/// for eight octets beside all options. It bounds the work that a peer can cause per octet (CVE-2019-11479).
 pub(crate) const MSS_MIN: u16 = 48;
 
 const _: () = assert!(size_of::<Config>() <= 24);

@@ -1,4 +1,4 @@
-//! What has been sent, and how much more may be? RFC 9293 §3.3.1, send sequence variables.
+//! What has been sent, and how much more may be: the send sequence variables (RFC 9293 §3.3.1).
 
 use atoll_base::SeqNum;
 
@@ -12,33 +12,35 @@ use atoll_base::SeqNum;
 /// ```
 #[derive(Debug)]
 pub(crate) struct Snd {
-    /// First offset not acknowledged.
+    /// The first offset not acknowledged.
     pub(crate) una: i64,
-    /// First offset never sent. Retransmissions do not pull it back.
+    /// The first offset never sent. Retransmissions do not pull it back.
     pub(crate) nxt: i64,
-    /// End of the text that the application has written.
+    /// The end of the text that the application has written.
     pub(crate) tail: i64,
-    /// Right edge of the peer's window.
+    /// The right edge of the peer's window.
     pub(crate) edge: i64,
-    /// End of the last segment sent that was not full: what Minshall's variant of Nagle's rule waits for.
+    /// The end of the last segment sent that was not full: Minshall's variant of Nagle's rule waits for its
+    /// acknowledgement.
     pub(crate) small_end: i64,
-    /// Sequence number of offset 0: ISS + 1.
+    /// The sequence number of offset 0: ISS + 1.
     pub(crate) start: SeqNum,
-    /// Sequence number of the segment that set `edge` last (SND.WL1).
+    /// The sequence number of the segment that set `edge` last (SND.WL1).
     pub(crate) wl1: SeqNum,
-    /// Acknowledgement number that set `edge` last (SND.WL2).
+    /// The acknowledgement number that set `edge` last (SND.WL2).
     pub(crate) wl2: SeqNum,
-    /// Largest window the peer has offered.
+    /// The largest window that the peer has offered, in octets.
     pub(crate) window_max: u32,
-    /// Largest segment by the path: link MTU less 40, or what ICMP said.
+    /// The largest segment by the path, in octets: the link's MTU less 40, or what ICMP said.
     pub(crate) mss_path: u16,
-    /// Largest segment by the peer's MSS option.
+    /// The largest segment by the peer's MSS option, in octets.
     pub(crate) mss_peer: u16,
-    /// Octets of text in a full segment: the smaller of both, less the options on every segment.
+    /// Octets of text in a full segment: the smaller of `mss_path` and `mss_peer`, less the options on every
+    /// segment.
     pub(crate) mss: u16,
     /// Whether a FIN follows the text.
     pub(crate) fin: bool,
-    /// The network has reported the peer unreachable.
+    /// Whether the network has reported the peer unreachable.
     pub(crate) unreachable: bool,
 }
 
@@ -51,7 +53,7 @@ impl Snd {
             edge: 0,
             small_end: -1,
             start: iss.plus(1),
-            // Until there is a SYN of the peer's nothing is compared with it.
+            // Until the peer's SYN has come, nothing is compared with this.
             wl1: SeqNum(0),
             wl2: iss,
             window_max: 0,
@@ -63,33 +65,33 @@ impl Snd {
         }
     }
 
-    /// The sequence number of `offset`.
+    /// Returns the sequence number of `offset`.
     pub(crate) fn seq(&self, offset: i64) -> SeqNum {
         // Sequence numbers are offsets modulo 2^32.
         self.start.plus(offset as u32)
     }
 
-    /// The offset that an acknowledgement means: the one nearest to `nxt`.
+    /// Returns the offset that an acknowledgement number means: the one nearest to `nxt`.
     pub(crate) fn offset_of(&self, seq: SeqNum) -> i64 {
         self.nxt + i64::from(seq.distance_from(self.seq(self.nxt)))
     }
 
-    /// First offset after everything that is to be sent, FIN included.
+    /// Returns the first offset after everything that is to be sent, FIN included.
     pub(crate) fn end(&self) -> i64 {
         self.tail + i64::from(self.fin)
     }
 
-    /// Whether our FIN is acknowledged.
+    /// Returns whether our FIN is acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
         self.fin && self.una > self.tail
     }
 
-    /// Whether the peer has taken back some of the window that was used (RFC 9293 §3.8.6).
+    /// Returns whether the peer has taken back some of the window that was used (RFC 9293 §3.8.6).
     pub(crate) fn window_was_taken_back(&self) -> bool {
         self.nxt > self.edge
     }
 
-    /// Octets sent and not acknowledged.
+    /// Returns how much sequence space is sent and not acknowledged, in octets.
     pub(crate) fn flight(&self) -> i64 {
         self.nxt - self.una
     }
@@ -102,5 +104,5 @@ impl Snd {
     }
 }
 
-/// RFC 9293 §3.7.1 (MUST-15): without an MSS option the peer takes 536 octets.
+/// The segment size of a peer without an MSS option, in octets (RFC 9293 §3.7.1, MUST-15).
 pub(crate) const MSS_DEFAULT: u16 = 536;

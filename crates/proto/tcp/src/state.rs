@@ -1,10 +1,10 @@
-//! In which state is a connection, and which states may follow? RFC 9293 §3.3.2.
+//! The states of a connection, and which states may follow (RFC 9293 §3.3.2).
 
-/// The states of RFC 9293 §3.3.2. LISTEN is not among them: a listener is not a connection.
+/// A connection state of RFC 9293 §3.3.2. LISTEN is not among them: a listener is not a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// No connection any more: the caller deletes it.
+    /// There is no connection any more: the caller deletes it.
     Closed,
     /// A SYN has been sent.
     SynSent,
@@ -27,7 +27,7 @@ pub enum State {
 }
 
 impl State {
-    /// All of them, by number.
+    /// All states, by number.
     pub const ALL: [State; 10] = [
         State::Closed,
         State::SynSent,
@@ -41,23 +41,23 @@ impl State {
         State::TimeWait,
     ];
 
-    /// Whether both SYNs are acknowledged.
+    /// Returns whether both SYNs are acknowledged.
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, State::Closed | State::SynSent | State::SynReceived)
     }
 
-    /// Whether the peer may still send text.
+    /// Returns whether the peer may still send text.
     pub const fn may_receive(self) -> bool {
         matches!(self, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether text, or our FIN, may have to be sent.
+    /// Returns whether text, or our FIN, may have to be sent.
     pub const fn may_send(self) -> bool {
         matches!(self, State::Established | State::CloseWait | State::FinWait1 | State::Closing | State::LastAck)
     }
 
-    /// The edges of the diagram in RFC 9293 §3.3.2; every state may also end in CLOSED (reset, abort,
-    /// time-out).
+    /// Returns whether `next` may follow by the diagram in RFC 9293 §3.3.2; every state may also end in
+    /// CLOSED (reset, abort, time-out).
     pub(crate) const fn may_become(self, next: State) -> bool {
         use State::{
             CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent, TimeWait,

@@ -1,5 +1,6 @@
-//! How do tests talk about an exchange? Segments with sequence numbers relative to the SYN (which is 0; text
-//! begins at 1), fields left out filled from the connection when sent, and not looked at when expected.
+//! The language in which tests describe an exchange. Sequence numbers are relative to the SYN, which is 0;
+//! text begins at 1. Fields left out are filled from the connection when a segment is sent, and ignored when
+//! it is expected.
 
 use std::format;
 use std::ops::Range;
@@ -39,7 +40,7 @@ pub(crate) fn ack(n: u32) -> Seg {
     Seg { flags: Flags::ACK, ack: Some(n), ..Seg::default() }
 }
 
-/// An ACK of whatever is right.
+/// Returns an ACK whose fields are filled from the connection.
 pub(crate) fn bare() -> Seg {
     Seg { flags: Flags::ACK, ..Seg::default() }
 }
@@ -98,14 +99,14 @@ impl Seg {
         Seg { retransmit: true, ..self }
     }
 
-    /// Blocks in the space of whoever receives the segment: ours when it is received, the peer's when it is
-    /// expected.
+    /// Adds a selective-acknowledgement block, in the sequence numbers of the end that receives the segment:
+    /// ours for a segment that is received, the peer's for one that is expected.
     pub(crate) fn sack(mut self, range: Range<u32>) -> Seg {
         self.options.sack.push(SeqNum(range.start), SeqNum(range.end));
         self
     }
 
-    /// The network has marked the packet.
+    /// Returns the segment in a packet that the network has marked.
     pub(crate) fn marked(self) -> Seg {
         Seg { ecn: Ecn::Ce, ..self }
     }
@@ -131,8 +132,8 @@ impl Seg {
     }
 }
 
-/// A connection under test. Unless a test asks for more: MSS 1000, SACK, no timestamps, no window scaling, no
-/// Nagle.
+/// A connection under test. Unless a test asks for more, it has an MSS of 1000 octets, SACK, and neither
+/// timestamps, window scaling nor Nagle's algorithm.
 #[derive(Debug)]
 pub(crate) struct Tcb {
     pub(crate) conn: Connection,
@@ -166,7 +167,7 @@ impl Tcb {
         Tcb { conn, now, written: 0, log: Vec::new() }
     }
 
-    /// An open connection with SACK; the round trip was 100 ms, and quick-ack is over.
+    /// Returns an open connection with SACK; the round trip was 100 ms, and quick-ack is over.
     pub(crate) fn established() -> Tcb {
         Tcb::established_by(syn_ack(1), &settings())
     }
@@ -182,7 +183,7 @@ impl Tcb {
         t
     }
 
-    /// As it stands after `octets` were written and everything allowed was sent.
+    /// Writes `octets`, sends everything that is allowed, and returns the connection as it stands then.
     pub(crate) fn sent(mut self, octets: u32) -> Tcb {
         self.write(octets);
         self.poll();
@@ -232,7 +233,7 @@ impl Tcb {
         events
     }
 
-    /// To the next timer. Returns how long that took, and what it brought about.
+    /// Advances to the next timer. Returns how long that took, and what it brought about.
     pub(crate) fn advance_to_timer(&mut self) -> (Duration, Events) {
         let next = self.conn.next_timeout().expect("a timer is armed");
         let wait = next.since(self.now);
@@ -271,14 +272,14 @@ impl Tcb {
         input
     }
 
-    /// The connection has to take it.
+    /// Checks that the connection accepts the segment, and returns the events.
     pub(crate) fn takes(&mut self, seg: Seg) -> Events {
         let input = self.recv(seg);
         assert_eq!(input.verdict, Verdict::Accepted, "{:#?}", self.log);
         input.events
     }
 
-    /// The connection has to drop it.
+    /// Checks that the connection drops the segment for this reason.
     pub(crate) fn drops(&mut self, seg: Seg, reason: Reason) {
         assert_eq!(self.recv(seg).verdict, Verdict::Dropped(reason), "{:#?}", self.log);
     }
@@ -298,7 +299,7 @@ impl Tcb {
         all
     }
 
-    /// What is sent now is exactly this.
+    /// Checks that exactly these segments are sent now.
     pub(crate) fn expect<const N: usize>(&mut self, expected: [Seg; N]) -> Vec<Transmit> {
         let sent = self.poll();
         self.compare(&sent, &expected);

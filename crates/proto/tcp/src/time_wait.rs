@@ -1,8 +1,8 @@
-//! How is a closed connection remembered, and what do late segments get? RFC 9293 §3.6.1, RFC 6191.
+//! How a closed connection is remembered, and how late segments are answered (RFC 9293 §3.6.1, RFC 6191).
 //!
 //! RFC 1337 names what late segments can do to a connection that takes the place of an old one too early.
-//! What ends the wait early here is a SYN or a RST, and only one that a late segment can hardly be: a SYN
-//! that is newer than everything, a RST at the very sequence number that is expected.
+//! Here only a SYN or a RST ends the wait early, and only one that can hardly be a late segment: a SYN that
+//! is newer than everything, or a RST at the very sequence number that is expected.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
@@ -10,12 +10,12 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 use crate::connection::{Connection, TIME_WAIT};
 use crate::timers::Timer;
 
-/// A connection in TIME-WAIT: what is left of it. Needs no memory elsewhere; survives a crash by its
+/// What is left of a connection in TIME-WAIT. The record needs no other memory, and survives a crash by its
 /// [`TimeWaitFacts`].
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
     deadline: Instant,
-    /// Out-of-window segments are answered again from this moment on.
+    /// The moment from which out-of-window segments are answered again.
     answer_after: Instant,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
@@ -28,35 +28,36 @@ pub struct TimeWait {
 
 const _: () = assert!(size_of::<TimeWait>() <= 64);
 
-/// What a successor has to know of it.
+/// What a successor has to know of a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeWaitFacts {
-    /// When it ends.
+    /// When the wait ends.
     pub deadline: Instant,
     /// The next sequence number of this end.
     pub snd_nxt: SeqNum,
-    /// The next one of the peer.
+    /// The next sequence number of the peer.
     pub rcv_nxt: SeqNum,
-    /// Octets that it may have sent beyond.
+    /// How many octets the peer may have sent beyond `rcv_nxt`.
     pub rcv_window: u32,
-    /// The window as announced.
+    /// The value of the window field as it was advertised.
     pub window: u16,
-    /// The peer's last timestamp, and the offset of the own ones.
+    /// The peer's last timestamp, and the offset of our timestamps; `None` if timestamps were not in use.
     pub timestamps: Option<(u32, u32)>,
 }
 
 /// What to do with a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeWaitAnswer {
-    /// Send this, ports filled in; the deadline may have moved.
+    /// Send this segment, with the ports filled in; the deadline may have moved.
     Ack(Segment),
-    /// A new SYN that cannot be confused with the old connection: treat it as a SYN to the listener, and
-    /// delete the record if that takes it, with an initial sequence number above this one.
+    /// The segment is a new SYN that cannot be confused with the old connection. Treat it as a SYN to the
+    /// listener; if the listener takes it, delete the record, and use an initial sequence number above this
+    /// one.
     Reuse {
         /// The last sequence number in use.
         iss_above: SeqNum,
     },
-    /// Ignore it.
+    /// Ignore the segment.
     Drop,
     /// The peer reset the connection: delete the record.
     Delete,
@@ -79,7 +80,7 @@ impl TimeWait {
         }
     }
 
-    /// What a successor has to know.
+    /// Returns what a successor has to know.
     pub fn facts(&self) -> TimeWaitFacts {
         TimeWaitFacts {
             deadline: self.deadline,
@@ -91,7 +92,8 @@ impl TimeWait {
         }
     }
 
-    /// As a predecessor has left it; `None`: it is over, or ends later than one that begins now.
+    /// Restores the record of a predecessor; returns `None` if the wait is over, or ends later than one that
+    /// begins now.
     pub fn resume(now: Instant, facts: &TimeWaitFacts) -> Option<TimeWait> {
         let (ts_recent, ts_offset) = facts.timestamps.unwrap_or_default();
         (facts.deadline > now && facts.deadline <= now + TIME_WAIT).then_some(TimeWait {
@@ -107,13 +109,14 @@ impl TimeWait {
         })
     }
 
-    /// When the record may be forgotten.
+    /// Returns when the record may be forgotten.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The last sequence number in use, if a new connection that this end opens can take the place of the old
-    /// one: its timestamps tell their segments apart (RFC 6191, RFC 7323 §5.8; Linux' `tcp_tw_reuse`).
+    /// Returns the last sequence number in use if this end may open a new connection in place of the old one:
+    /// timestamps tell their segments apart (RFC 6191, RFC 7323 §5.8; `tcp_tw_reuse` of Linux). `None` means
+    /// that it must not.
     pub fn reusable(&self) -> Option<SeqNum> {
         self.timestamps.then_some(self.snd_nxt)
     }
@@ -123,14 +126,15 @@ impl TimeWait {
         let timestamps = segment.options.timestamps.filter(|_| self.timestamps);
         let is_old = timestamps.is_some_and(|peer| SeqNum(peer.value).before(SeqNum(self.ts_recent)));
         if segment.has(Flags::RST) {
-            // RFC 5961 §3: only an exact match counts. RFC 1337 §3 would pass over every RST; like Linux,
-            // this stack believes those that a late duplicate cannot be, because they tell that the peer has
+            // RFC 5961 §3: only an exact match counts. RFC 1337 §3 would ignore every RST. Like Linux, this
+            // stack believes a RST that cannot be a late duplicate, because it shows that the peer has
             // forgotten the connection, too.
             return if segment.seq == self.rcv_nxt && !is_old { TimeWaitAnswer::Delete } else { TimeWaitAnswer::Drop };
         }
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
-            // RFC 6191 §2: a later timestamp, or else a later sequence number, is a new connection. So is one
-            // with timestamps where the old one had none: PAWS will tell their segments apart.
+            // RFC 6191 §2: a SYN with a later timestamp, or else a later sequence number, is a new
+            // connection. So is one with timestamps if the old connection had none: PAWS will tell their
+            // segments apart.
             let later = timestamps.is_some_and(|peer| SeqNum(peer.value).after(SeqNum(self.ts_recent)));
             let first = !self.timestamps && segment.options.timestamps.is_some();
             if later || first || (!is_old && segment.seq.after(self.rcv_nxt)) {
@@ -147,8 +151,8 @@ impl TimeWait {
             return TimeWaitAnswer::Ack(self.ack(now));
         }
         if segment.len > 0 {
-            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop
-            // comes of it.
+            // Text comes again because an ACK was lost. Only text is answered every time, so no endless loop
+            // arises.
             return TimeWaitAnswer::Ack(self.ack(now));
         }
         if is_old || !in_window {
@@ -157,7 +161,7 @@ impl TimeWait {
         TimeWaitAnswer::Drop
     }
 
-    /// Two confused peers must not answer each other forever.
+    /// Returns an ACK, but not too often: two confused peers must not answer each other forever.
     fn answer_rarely(&mut self, now: Instant) -> TimeWaitAnswer {
         if now < self.answer_after {
             return TimeWaitAnswer::Drop;

@@ -1,23 +1,23 @@
-//! When does the connection have to be woken?
+//! When a connection has to be woken: its timers.
 
 use atoll_base::Instant;
 
-/// The timers of a connection; each has exactly one arm in `handle_timeout`.
+/// The timers of a connection; `handle_timeout` has exactly one arm for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// When to send again, or to probe: what exactly is said by [`Retransmit`].
+    /// When to send again, or to probe; [`Retransmit`] says which.
     Retransmit,
     /// When to send a delayed ACK.
     Ack,
     /// When to look whether the peer has been silent for too long.
     KeepAlive,
-    /// When to leave TIME-WAIT, or FIN-WAIT-2 that nobody waits for.
+    /// When to leave TIME-WAIT, or to leave FIN-WAIT-2 if the application has closed the connection.
     Lifetime,
     /// When the pace allows the next text.
     Pace,
 }
 
-/// What the timer [`Timer::Retransmit`] stands for; they exclude each other.
+/// The meanings of the timer [`Timer::Retransmit`], which exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retransmit {
     /// Something is in flight: when to give up waiting for its acknowledgement (RFC 6298).
@@ -31,7 +31,7 @@ pub(crate) enum Retransmit {
     Reordering,
 }
 
-/// Deadlines; [`Instant::FAR_FUTURE`] is "not armed".
+/// The deadlines by timer; [`Instant::FAR_FUTURE`] means "not armed".
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     deadlines: [Instant; 5],

@@ -1,4 +1,4 @@
-//! Which selective acknowledgements cannot be true? RFC 2018 §3, RFC 2883 §4.
+//! Which selective acknowledgements cannot be true (RFC 2018 §3, RFC 2883 §4).
 
 use atoll_wire::tcp::{SackBlocks, Segment};
 
@@ -6,9 +6,9 @@ use crate::connection::Connection;
 use crate::outcome::Events;
 
 impl Connection {
-    /// Takes the blocks away that speak of what was never sent, of what lies back more than a window, or of
-    /// nothing. What is left may still be a lie, which costs the liar: what it has not got it does not get
-    /// again before it says so, or a time-out passes.
+    /// Removes the blocks that report what was never sent, what lies back more than a window, or nothing. A
+    /// block that is left may still be a lie, which harms only the peer itself: text that it claims to have
+    /// is not sent again before it says so, or a time-out passes.
     pub(super) fn pass_over_impossible_blocks(&self, segment: &mut Segment) -> Events {
         if segment.options.sack.is_empty() {
             return Events::NONE;

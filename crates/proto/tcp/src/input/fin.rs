@@ -1,4 +1,4 @@
-//! What follows from the peer's FIN? RFC 9293 §3.10.7.4 eighth.
+//! What follows from the peer's FIN (RFC 9293 §3.10.7.4 eighth).
 
 use atoll_base::Instant;
 
@@ -9,11 +9,11 @@ use crate::rcv::NO_FIN;
 use crate::state::State;
 
 impl Connection {
-    /// A FIN has been seen at `fin`; it may be ahead of the text. One beyond the window, or before text that
-    /// has been seen, is not believed.
+    /// Notes a FIN at `fin`, which may be ahead of the text. A FIN beyond the window, or before text that has
+    /// been seen, is not believed.
     pub(super) fn note_fin(&mut self, fin: i64) {
         if !self.state().may_receive() {
-            // It comes again: our ACK was lost.
+            // The FIN comes again because our ACK was lost.
             self.pending.set(Pending::ACK);
             return;
         }
@@ -26,7 +26,7 @@ impl Connection {
         }
     }
 
-    /// Once all text before it has arrived, the FIN takes its place in the sequence.
+    /// Acts on the FIN once all text before it has arrived.
     pub(super) fn process_fin(&mut self, now: Instant) -> Events {
         if self.rcv.nxt != self.rcv.fin || !self.state().may_receive() {
             return Events::NONE;

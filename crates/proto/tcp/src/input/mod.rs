@@ -1,4 +1,4 @@
-//! What happens when a segment arrives? RFC 9293 §3.10.7, one file per step.
+//! What happens when a segment arrives (RFC 9293 §3.10.7); there is one file per step.
 
 mod ack;
 mod blocks;
@@ -19,7 +19,7 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// A segment has arrived; its checksum is good and its ports are ours.
+    /// Handles a segment whose checksum is good and whose ports belong to this connection.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Input {
         self.segments_in = self.segments_in.saturating_add(1);
         match self.state() {
@@ -30,7 +30,7 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 §3.10.7.4: the other states. (Third, security, does not exist here.)
+    /// Handles a segment in the states of RFC 9293 §3.10.7.4. The third step, security, does not exist here.
     fn segment_arrives(&mut self, now: Instant, segment: &Segment) -> Input {
         let seq = self.rcv.offset_of(segment.seq);
         if let Err(input) = self.check_sequence(now, segment, seq) {
@@ -72,14 +72,15 @@ impl Connection {
         Input::accepted(text, events)
     }
 
-    /// An acceptable segment: the peer lives, and its timestamp is the one to echo. Only after its
-    /// acknowledgement was judged, too: with a timestamp from the future somebody who has guessed a sequence
-    /// number could make everything that the peer sends look old (RFC 5961 §5.2 asks for both numbers).
+    /// Notes an acceptable segment: the peer lives, and the segment's timestamp is the one to echo. The
+    /// acknowledgement must have been judged before. Otherwise a stranger who has guessed a sequence number
+    /// could make everything that the peer sends look old by a timestamp from the future (RFC 5961 §5.2 asks
+    /// for both numbers).
     fn heard(&mut self, now: Instant, segment: &Segment, seq: i64) {
         self.heard_at = now;
         self.keep_probes = 0;
-        // RFC 7323 §4.3 (2): only a segment that covers the last ACK sent, so that a delayed ACK echoes the
-        // earliest.
+        // RFC 7323 §4.3 (2): only a segment that covers the last ACK sent counts, so that a delayed ACK
+        // echoes the earliest timestamp.
         if let Some(timestamps) = segment.options.timestamps
             && self.options.timestamps
             && seq <= self.rcv.acked
@@ -88,14 +89,14 @@ impl Connection {
         }
     }
 
-    /// The caller has not replaced the connection by its record yet: answer as far as needed.
+    /// Answers a segment as far as needed until the caller replaces the connection by its record.
     fn segment_arrives_in_time_wait(&mut self, now: Instant, segment: &Segment) -> Input {
         let seq = self.rcv.offset_of(segment.seq);
         if segment.has(Flags::RST) && seq == self.rcv.nxt {
             self.become_closed();
             return Input::accepted(None, Events::CLOSED);
         }
-        // The peer's FIN again, and no other: or strangers could keep the connection here for ever.
+        // Only the peer's own FIN counts, or strangers could keep the connection here for ever.
         if segment.has(Flags::FIN) && seq + i64::from(segment.sequence_len()) == self.rcv.nxt {
             self.timers.arm(Timer::Lifetime, now + TIME_WAIT);
         }
@@ -105,9 +106,9 @@ impl Connection {
         Input::accepted(None, Events::NONE)
     }
 
-    /// An ACK is to tell a confused, or an attacking, peer where we are; rarely, so that two confused peers
-    /// do not answer each other forever (RFC 5961 §7). Whether it leaves is the caller's to decide, who knows
-    /// of other connections.
+    /// Returns [`Events::CHALLENGE`] if an ACK should tell a confused or attacking peer where we are. That is
+    /// rare, so that two confused peers do not answer each other forever (RFC 5961 §7). The caller decides
+    /// whether the ACK leaves, because it knows of other connections.
     pub(crate) fn challenge(&mut self, now: Instant) -> Events {
         if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::NONE }
     }
@@ -117,7 +118,7 @@ impl Connection {
         self.pending.set(Pending::ACK);
     }
 
-    /// Whether the last answer to a segment that makes no sense lies back far enough.
+    /// Returns whether the last answer to a segment that makes no sense lies back far enough.
     fn may_answer_stray(&mut self, now: Instant) -> bool {
         let may = now >= self.challenge_after;
         if may {
@@ -127,7 +128,7 @@ impl Connection {
     }
 }
 
-/// As Linux's `tcp_invalid_ratelimit`.
+/// The time between two answers to segments that make no sense: Linux's `tcp_invalid_ratelimit`.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

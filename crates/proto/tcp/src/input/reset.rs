@@ -1,4 +1,4 @@
-//! Is a RST believed? RFC 9293 §3.10.7.4 second, RFC 5961 §3.
+//! Whether a RST is believed (RFC 9293 §3.10.7.4 second, RFC 5961 §3).
 
 use atoll_base::Instant;
 
@@ -7,8 +7,8 @@ use crate::outcome::{Events, Input, Reason};
 use crate::state::State;
 
 impl Connection {
-    /// A RST within the window: it counts only exactly at the left edge; elsewhere the peer is asked by a
-    /// challenge ACK.
+    /// Handles a RST within the window. It counts only exactly at the left edge; elsewhere the peer is asked
+    /// by a challenge ACK.
     pub(super) fn process_reset(&mut self, now: Instant, seq: i64) -> Input {
         if seq != self.rcv.nxt {
             let events = if seq > self.rcv.nxt { self.challenge(now) } else { Events::NONE };
@@ -17,7 +17,7 @@ impl Connection {
         let events = match self.state() {
             // An active open that met a simultaneous one was refused; a passive one returns to its listener.
             State::SynReceived if !self.passive => Events::REFUSED | Events::CLOSED,
-            // Nothing is lost any more.
+            // Nothing can be lost any more.
             State::Closing | State::LastAck => Events::CLOSED,
             _ => Events::RESET | Events::CLOSED,
         };

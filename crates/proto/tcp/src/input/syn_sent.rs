@@ -1,4 +1,4 @@
-//! What answers our SYN? RFC 9293 §3.10.7.3.
+//! How the answer to our SYN is handled (RFC 9293 §3.10.7.3).
 
 use atoll_base::Instant;
 use atoll_wire::tcp::{Flags, Segment};
@@ -47,7 +47,7 @@ impl Connection {
         let acked = if ack > 0 { Events::ACKED } else { Events::NONE };
         let events = self.enter_established(now) | acked;
         self.pending.set(Pending::ACK);
-        // Text on a SYN-ACK is left to be sent again: servers answer in segments of their own.
+        // Text on a SYN-ACK is ignored, and the peer sends it again: servers answer in segments of their own.
         Input::accepted(None, events)
     }
 }

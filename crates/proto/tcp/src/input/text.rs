@@ -1,4 +1,4 @@
-//! Which text is taken? RFC 9293 §3.10.7.4 seventh.
+//! Which text is taken (RFC 9293 §3.10.7.4 seventh).
 
 use atoll_base::Instant;
 use atoll_wire::tcp::{Flags, Segment};
@@ -9,11 +9,12 @@ use crate::pending::Pending;
 use crate::state::State;
 
 impl Connection {
-    /// The part of the segment's text that [`Connection::handle_segment`] would take now, without changing
-    /// anything. The caller makes room for it; if it has none, it passes [`Segment::without_text`] on
-    /// instead.
+    /// Returns the part of the segment's text that [`Connection::handle_segment`] would take now, without
+    /// changing anything. The caller makes room for it; if there is none, it passes [`Segment::without_text`]
+    /// on instead.
     ///
-    /// The answer may be too good: a segment that is dropped for another reason (an old timestamp, say) takes
+    /// The result may promise too much: a segment that is dropped for another reason (an old timestamp, say)
+    /// takes nothing.
     /// nothing.
     pub fn text_range(&self, segment: &Segment) -> Option<Text> {
         let receives = self.state().may_receive() || self.state() == State::SynReceived;
@@ -37,7 +38,8 @@ impl Connection {
         }
         let end = seq + i64::from(segment.len);
         if self.wants_no_text() && end > self.rcv.nxt {
-            // RFC 9293 §3.6.1 (SHLD-3): text that nobody will read; the peer has to know that it is lost.
+            // RFC 9293 §3.6.1 (SHLD-3): no application will read this text, and the peer has to know that it
+            // is lost.
             self.abort();
             *events |= Events::CLOSED;
             return None;
@@ -47,7 +49,7 @@ impl Connection {
             return None;
         };
         let nxt = self.rcv.nxt;
-        // RFC 2883 §4: the first stretch of it that was there already.
+        // RFC 2883 §4: this is the first part of the text that was there already.
         let again = self.rcv.reassembly.as_ref().and_then(|reassembly| reassembly.ranges.first_within(left, right));
         self.rcv.take(left, right);
         if seq < nxt {
@@ -62,7 +64,8 @@ impl Connection {
         text_of(seq, (left, right))
     }
 
-    /// Nothing of it could be taken: it came twice, or beyond the window. The peer should know at once.
+    /// Handles text of which nothing could be taken: it came twice, or beyond the window. The peer should
+    /// know at once.
     fn acknowledge_useless_text(&mut self, seq: i64, end: i64) -> Events {
         self.pending.set(Pending::ACK);
         if end <= self.rcv.nxt {
@@ -70,7 +73,7 @@ impl Connection {
         } else if let Some(reassembly) = &mut self.rcv.reassembly
             && reassembly.ranges.covers(seq, end)
         {
-            // RFC 2883 §4: what it lies in is reported next.
+            // RFC 2883 §4: the range that contains the duplicate is reported next.
             reassembly.touch(seq);
             self.rcv.report_duplicate(seq, end);
         } else if seq < self.rcv.edge.min(self.rcv.fin) {
@@ -80,7 +83,7 @@ impl Connection {
     }
 }
 
-/// `range` of the text that begins at `seq`, as the caller counts.
+/// Returns `range` of the text that begins at `seq`, in the caller's offsets.
 fn text_of(seq: i64, (left, right): (i64, i64)) -> Option<Text> {
     let skip = u32::try_from(left - seq).ok()?;
     let len = u32::try_from(right - left).ok()?;

@@ -1,9 +1,9 @@
-//! When is received text acknowledged? RFC 5681 §4.2, RFC 9293 §3.8.6.3.
+//! When received text is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3).
 //!
 //! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. A batch with many
-//! segments of one connection is better ended early, which [`Connection::ack_is_overdue`] tells: a sender
-//! that hears little sends in bursts. Only a peer without SACK, which counts duplicate ACKs, gets one for
-//! every segment out of order.
+//! segments of one connection is better ended early, because a sender that gets few ACKs sends in bursts;
+//! [`Connection::ack_is_overdue`] says when. A peer without SACK counts duplicate ACKs; only such a peer gets
+//! one for every segment out of order.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -14,7 +14,8 @@ use crate::rcv::{QUICK_ACKS, Rcv};
 use crate::timers::Timer;
 
 impl Connection {
-    /// Text has been taken: `nxt` is what `rcv.nxt` was before, `left` where the text taken begins.
+    /// Decides how to acknowledge text that was taken. `nxt` is what `rcv.nxt` was before, and `left` is
+    /// where the text begins.
     pub(crate) fn acknowledge_text(&mut self, now: Instant, segment: &Segment, nxt: i64, left: i64) {
         let is_gathered = segment.len > u32::from(self.rcv.mss);
         let weight = if is_gathered { WEIGHT_GATHERED } else { WEIGHT_SEGMENT };
@@ -29,7 +30,8 @@ impl Connection {
         let full = i64::from(self.rcv.segment_max);
         let is_full = i64::from(segment.len) >= full;
         if filled || self.config.quick_ack || self.rcv.nxt - self.rcv.acked >= 2 * full {
-            // RFC 5681 §4.2: at once when a hole is filled, and for every second full-sized segment.
+            // RFC 5681 §4.2: an ACK leaves at once when a hole is filled, and for every second full-sized
+            // segment.
             self.rcv.quick = self.rcv.quick.saturating_sub(1);
             self.pending.set(Pending::ACK);
         } else if is_full && self.rcv.quick > 0 {
@@ -40,15 +42,15 @@ impl Connection {
         }
     }
 
-    /// Whether an ACK should leave before more segments are looked at: RFC 5681 §4.2 asks for one for every
-    /// second segment, and for each while some are missing. What the link has gathered into one frame (GRO)
-    /// comes so fast that four times as much may wait.
+    /// Returns whether an ACK should leave before more segments are handled. RFC 5681 §4.2 asks for one for
+    /// every second segment, and for each segment while some are missing. Segments that the link has gathered
+    /// into one frame (GRO) come so fast that four times as many may wait.
     pub fn ack_is_overdue(&self) -> bool {
         let limit = if self.rcv.reassembly.is_some() { UNACKED_MAX_DISORDER } else { UNACKED_MAX };
         self.rcv.unacked >= limit && self.pending.has(Pending::ACK)
     }
 
-    /// Out of order: at once (RFC 5681 §4.2), and until the hole is filled without delay.
+    /// Acknowledges text out of order at once (RFC 5681 §4.2), and lets no ACK wait until the hole is filled.
     fn acknowledge_disorder(&mut self) {
         if !self.options.sack && self.pending.has(Pending::ACK) {
             self.rcv.duplicates_owed = (self.rcv.duplicates_owed + 1).min(DUPLICATES_OWED_MAX);
@@ -57,7 +59,7 @@ impl Connection {
         self.pending.set(Pending::ACK);
     }
 
-    /// The ACK may wait for text to ride on.
+    /// Lets an ACK wait for text to ride on.
     pub(crate) fn acknowledge_soon(&mut self, now: Instant) {
         if self.config.quick_ack {
             self.pending.set(Pending::ACK);
@@ -66,21 +68,21 @@ impl Connection {
         }
     }
 
-    /// How long an ACK waits. At the start the peer's window is small and it may wait for us: a request gets
-    /// its answer, or an ACK, at the next tick.
+    /// Returns how long an ACK waits. At the start the peer's window is small and it may wait for us: a
+    /// request gets its answer, or an ACK, at the next tick.
     pub(crate) fn ack_delay(&self) -> Duration {
         if self.rcv.quick > 0 { ACK_DELAY_QUICK } else { ACK_DELAY }
     }
 
-    /// Text of ours leaves while an ACK waits: the connection is a conversation, and ACKs find a ride
-    /// (Linux's ping-pong mode).
+    /// Notes that text of ours leaves. If an ACK waits, the connection is a conversation, and later ACKs can
+    /// ride on text (Linux's ping-pong mode).
     pub(super) fn note_interactive(&mut self) {
         if self.timers.is_armed(Timer::Ack) {
             self.rcv.quick = 0;
         }
     }
 
-    /// A segment with our ACK has left.
+    /// Notes that a segment with our ACK has left.
     pub(super) fn acknowledged(&mut self) {
         self.pending.clear(Pending::ACK);
         self.timers.cancel(Timer::Ack);
@@ -90,7 +92,7 @@ impl Connection {
 }
 
 impl Rcv {
-    /// Whether an ACK would carry SACK blocks, or is owed more than once.
+    /// Returns whether an ACK would carry SACK blocks, or is owed more than once.
     pub(super) fn has_sack_news(&self) -> bool {
         self.reassembly.is_some() || self.duplicate.1 > 0 || self.duplicates_owed > 0
     }
@@ -98,11 +100,11 @@ impl Rcv {
 
 const ACK_DELAY: Duration = Duration::from_millis(40);
 const ACK_DELAY_QUICK: Duration = Duration::from_millis(1);
-/// What a segment counts until it is acknowledged, and a frame of many.
+/// The weight of a segment until it is acknowledged; `WEIGHT_GATHERED` is that of a frame of many segments.
 const WEIGHT_SEGMENT: u8 = 4;
 const WEIGHT_GATHERED: u8 = 1;
-/// How much may be acknowledged together.
+/// The weight that may be acknowledged together; `UNACKED_MAX_DISORDER` applies while segments are missing.
 const UNACKED_MAX: u8 = 2 * WEIGHT_SEGMENT;
 const UNACKED_MAX_DISORDER: u8 = 2 * WEIGHT_GATHERED;
-/// Three duplicates are enough for any peer; a few more survive loss.
+/// The most duplicate ACKs that are owed: three are enough for any peer, and a few more survive loss.
 const DUPLICATES_OWED_MAX: u8 = 7;

@@ -1,4 +1,4 @@
-//! Does an idle peer still live? RFC 9293 §3.8.4.
+//! How a connection finds out whether an idle peer still lives (RFC 9293 §3.8.4).
 
 use atoll_base::Instant;
 
@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// Starts watching, if the application asked for it (MUST-24, MUST-25: off by default).
+    /// Starts the keep-alive timer if the application has asked for it (MUST-24, MUST-25: off by default).
     pub(crate) fn arm_keep_alive(&mut self, now: Instant) {
         if let Some(keep_alive) = self.config.keep_alive()
             && self.state() != State::TimeWait
@@ -18,13 +18,14 @@ impl Connection {
         }
     }
 
-    /// Time to look. The timer is not moved by every segment; what was heard since then puts the look off.
+    /// Handles the keep-alive timer. The timer is not moved by every segment; a segment that was received
+    /// since then puts the check off.
     pub(crate) fn handle_keep_alive(&mut self, now: Instant) -> Events {
         let Some(keep_alive) = self.config.keep_alive() else { return Events::NONE };
         let busy = self.snd.flight() > 0 || self.snd.nxt < self.snd.end();
         let silence = now.since(self.heard_at);
         if busy || silence < keep_alive.idle {
-            // MUST-26: only while nothing is under way; retransmissions and window probes do better.
+            // MUST-26: probe only while nothing is under way; retransmissions and window probes do better.
             let left = keep_alive.idle.saturating_sub(silence);
             let again = if left.is_zero() { keep_alive.idle } else { left };
             self.timers.arm(Timer::KeepAlive, now + again);

@@ -1,4 +1,4 @@
-//! What is sent next? RFC 9293 §3.10.2 (SEND), §3.8.
+//! What is sent next (RFC 9293 §3.10.2, SEND, and §3.8).
 
 mod ack_policy;
 mod keepalive;
@@ -19,13 +19,13 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// The next segment to send; call until `None`. `len_max`: the largest super-segment that the link takes,
-    /// in octets of text; below the MSS it is taken as the MSS.
+    /// Returns the next segment to send; call until it returns `None`. `len_max` is the largest super-segment
+    /// that the link takes, in octets of text; a value below the MSS means the MSS.
     ///
-    /// Only the last call, which gives `None`, arms the timer that probes a closed window.
+    /// Only the last call, which returns `None`, arms the timer that probes a closed window.
     pub fn poll_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         let urgent = self.urgent_end();
-        // A device that cuts segments does not know which pointer each of them needs.
+        // A device that cuts segments does not know which urgent pointer each piece needs.
         let len_max = if urgent.is_some() { 0 } else { len_max };
         let mut transmit = self.next_transmit(now, len_max)?;
         self.segments_out = self.segments_out.saturating_add(1);
@@ -40,8 +40,8 @@ impl Connection {
             State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset(now)),
             State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
             State::SynSent => return None,
-            // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that
-            // super-segments keep their size.
+            // News of missing or marked segments leaves first, as a bare ACK: text carries no SACK blocks, so
+            // that super-segments keep their size.
             _ if self.pending.has(Pending::ACK) && (self.rcv.has_sack_news() || self.owes_syn_mark()) => {
                 return Some(self.bare_ack(now));
             }
@@ -55,7 +55,7 @@ impl Connection {
                 }
                 let held = self.timers.is_armed(Timer::Pace);
                 if self.recovery.frto == Frto::NewText && self.snd.nxt == self.recovery.recover && !held {
-                    // The new text that was to tell whether anything was lost may not leave.
+                    // The new text that was to show whether anything was lost may not leave.
                     self.recovery.frto = Frto::Off;
                     return self.next_transmit(now, len_max);
                 }
@@ -63,7 +63,7 @@ impl Connection {
             _ => {}
         }
         if self.pending.has(Pending::RESET) {
-            // Of an aborted connection that had text to send no more may leave.
+            // An aborted connection sends no more text.
             self.become_closed();
             return self.next_transmit(now, len_max);
         }
@@ -77,14 +77,14 @@ impl Connection {
         None
     }
 
-    /// SYN or SYN-ACK.
+    /// Returns a SYN or SYN-ACK.
     fn syn(&mut self, now: Instant) -> Transmit {
         let acks = self.state() == State::SynReceived;
         let retransmit = self.snd.nxt > -1;
-        // RFC 7413 §4.2.1: the first SYN alone brings text.
+        // RFC 7413 §4.2.1: only the first SYN carries text.
         let len = if retransmit { 0 } else { self.text_on_syn() };
         if retransmit {
-            // RFC 6298 §3: nothing sent twice is measured by its first copy.
+            // RFC 6298 §3: what was sent twice must not be measured by its first copy.
             self.recovery.untimed = true;
             self.recovery.retransmits = self.recovery.retransmits.saturating_add(1);
         } else {
@@ -97,7 +97,7 @@ impl Connection {
         }
         let mut options = self.syn_options(now);
         if !acks {
-            // RFC 7323 §3.2: TSecr is zero without ACK.
+            // RFC 7323 §3.2: TSecr is zero on a segment without ACK.
             options.timestamps =
                 options.timestamps.map(|timestamps| atoll_wire::tcp::Timestamps { echo: 0, ..timestamps });
         }
@@ -116,11 +116,11 @@ impl Connection {
         Transmit { segment, offset: 0, retransmit }
     }
 
-    /// `[from, from + len)` with our ACK; it also says everything that a bare ACK would say.
+    /// Returns a segment with `[from, from + len)` and our ACK. It also clears the pending ACK.
     fn text(&mut self, now: Instant, from: i64, len: i64, fin: bool, retransmit: bool) -> Transmit {
         let end = from + len;
         let mut flags = Flags::ACK;
-        // RFC 9293 §3.9.1.2 (MUST-60): push at the end of what there is.
+        // RFC 9293 §3.9.1.2 (MUST-60): push at the end of the text that there is.
         if len > 0 && end == self.snd.tail {
             flags |= Flags::PSH;
         }
@@ -138,7 +138,7 @@ impl Connection {
         Transmit { segment, offset: text_offset(from), retransmit }
     }
 
-    /// An ACK and nothing else.
+    /// Returns an ACK without text.
     fn bare_ack(&mut self, now: Instant) -> Transmit {
         let mut segment = self.acknowledging(now);
         segment.options.sack = self.sack_blocks();
@@ -154,7 +154,7 @@ impl Connection {
         Transmit { segment, offset: text_offset(self.snd.nxt.min(self.snd.tail)), retransmit: false }
     }
 
-    /// A segment just before what the peer expects: it has to answer.
+    /// Returns a segment just before what the peer expects, which the peer has to answer.
     ///
     /// DEVIATION: RFC 9293 §3.8.6.1 has window probes carry new text. As on Linux they carry none, so that
     /// nothing is in flight that the peer has no room for.
@@ -163,16 +163,16 @@ impl Connection {
         segment.seq = self.snd.seq(self.snd.una - 1);
         self.acknowledged();
         if self.urgent_end().is_some() {
-            // The pointer of a segment before the window is not looked at. RFC 9293 §3.8.5: urgency is told
-            // in spite of it.
+            // The peer ignores the pointer of a segment before the window, so an ACK follows. RFC 9293
+            // §3.8.5: urgency is reported even while the window is closed.
             self.pending.set(Pending::ACK);
         }
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 
-    /// Whether a segment that was polled, but has not left since, is to be sent yet. Not if its text was
-    /// acknowledged meanwhile, because an earlier copy had arrived: the application may have taken the place
-    /// of that text for another. What else it said an ACK says.
+    /// Returns whether a segment that was polled, but has not left since, is still to be sent. It is not if
+    /// its text was acknowledged meanwhile, because an earlier copy had arrived: the application may have
+    /// reused that part of its buffer. An ACK then reports what else the segment said.
     pub fn is_still_due(&mut self, transmit: &Transmit) -> bool {
         let is_due = transmit.segment.len == 0 || transmit.offset >= self.send_una();
         if !is_due {
@@ -181,8 +181,8 @@ impl Connection {
         is_due
     }
 
-    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes
-    /// like; RFC 7323 §3.2 wants timestamps on it, too.
+    /// Returns `<SEQ=SND.NXT><CTL=RST>` (RFC 9293 §3.10.5) with an ACK, which does no harm and which
+    /// middleboxes like. RFC 7323 §3.2 asks for timestamps on it, too.
     fn reset(&mut self, now: Instant) -> Transmit {
         let segment = Segment {
             seq: self.snd.seq(self.snd.nxt),
@@ -194,11 +194,11 @@ impl Connection {
         Transmit { segment, offset: self.send_nxt(), retransmit: false }
     }
 
-    /// A segment at `snd.nxt` with acknowledgement, window and timestamps as of now.
+    /// Returns a segment at `snd.nxt` with acknowledgement, window and timestamps as of now.
     ///
-    /// Where more was sent than the peer's window takes (it was taken back, or a SYN carried text), the
-    /// segment is within the window all the same, as on Linux: two ends that both stand beyond each other's
-    /// window would drop each other's ACKs for ever.
+    /// If more was sent than the peer's window takes (the window was taken back, or a SYN carried text), the
+    /// segment still lies within the window, as on Linux. Two ends that both stand beyond each other's window
+    /// would otherwise drop each other's ACKs for ever.
     fn acknowledging(&mut self, now: Instant) -> Segment {
         let within = self.snd.nxt.min(self.snd.edge.max(self.snd.una));
         Segment {
@@ -211,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// What is missing, told by what is there (RFC 2018 §4); a duplicate comes first (RFC 2883 §4).
+    /// Returns the SACK blocks to report (RFC 2018 §4); a duplicate comes first (RFC 2883 §4).
     fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::new();
         if !self.options.sack {
@@ -221,7 +221,7 @@ impl Connection {
         if len > 0 {
             blocks.push(start, start.plus(len));
         }
-        // With timestamps only three fit.
+        // With timestamps only three blocks fit.
         let room = SackBlocks::MAX - usize::from(self.options.timestamps) - blocks.len();
         if let Some(reassembly) = &self.rcv.reassembly {
             for (left, right) in reassembly.blocks().take(room) {

@@ -1,4 +1,4 @@
-//! What if the peer's window is closed? RFC 9293 §3.8.6.1.
+//! What happens when the peer's window is closed (RFC 9293 §3.8.6.1).
 
 use atoll_base::Instant;
 
@@ -9,11 +9,11 @@ use crate::recovery::RTO_MAX;
 use crate::timers::{Retransmit, Timer};
 
 impl Connection {
-    /// Nothing can be sent now. If something waits and nothing is in flight whose acknowledgement could
-    /// change that, a timer has to.
+    /// Arms a timer if nothing can be sent now, something waits, and nothing is in flight whose
+    /// acknowledgement could change that.
     ///
-    /// It also ends what Nagle's rule, cork (200 ms at most, as on Linux) and silly-window avoidance hold
-    /// back.
+    /// The timer also ends the wait of text that Nagle's rule, cork (200 ms at most, as on Linux) or
+    /// silly-window avoidance holds back.
     pub(super) fn watch_window(&mut self, now: Instant) {
         let waits = self.state().may_send()
             && self.snd.nxt < self.snd.end()
@@ -26,14 +26,15 @@ impl Connection {
             return;
         }
         if !self.timers.is_armed(Timer::Retransmit) {
-            // SHLD-29: wait one RTO before the first probe; SHLD-30: exponentially longer before the next.
+            // SHLD-29: wait one RTO before the first probe. SHLD-30: wait exponentially longer before each
+            // further one.
             self.timers.arm_retransmit(Retransmit::Persist, now + self.recovery.rtt.rto());
             self.progress_at = if self.recovery.retries == 0 { now } else { self.progress_at };
         }
     }
 
-    /// The window has been closed for a while: probe it. MUST-37: as long as the peer answers, the connection
-    /// stays open.
+    /// Probes a window that has been closed for a while. As long as the peer answers, the connection stays
+    /// open (MUST-37).
     pub(crate) fn handle_persist(&mut self, now: Instant) -> Events {
         if self.is_hopeless(now) {
             return self.give_up();

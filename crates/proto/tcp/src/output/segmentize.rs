@@ -1,5 +1,5 @@
-//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly
-//! windows), RFC 6675 §5.
+//! How text is cut into segments, and when it leaves: RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows),
+//! and RFC 6675 §5.
 
 use atoll_base::Instant;
 
@@ -9,21 +9,21 @@ use crate::pending::Pending;
 use crate::recovery::{Frto, Phase};
 
 impl Connection {
-    /// The next hole, as far as the congestion window allows.
+    /// Returns a retransmission of the next hole, as far as the congestion window allows.
     pub(super) fn retransmission(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         if self.recovery.phase == Phase::Open {
             self.pending.clear(Pending::RETRANSMIT);
             return self.tail_retransmission(now);
         }
-        // RFC 5682 §3.1, step 2 (b): new text first.
+        // RFC 5682 §3.1, step 2 (b): new text leaves first.
         let Some((from, hole_end)) = self.recovery.hole().filter(|_| self.recovery.frto != Frto::NewText) else {
             self.pending.clear(Pending::RETRANSMIT);
             return None;
         };
         let mss = i64::from(self.snd.mss);
         let mut text_end = hole_end.min(self.snd.tail);
-        // RFC 9293 §3.8.6, SHLD-16: where the peer has taken its window back only what lies in it is sent
-        // again, and the first segment, which asks for it.
+        // RFC 9293 §3.8.6, SHLD-16: if the peer has taken its window back, only text within the window is
+        // sent again, and the first segment, which asks for the window.
         if from < self.snd.edge {
             text_end = text_end.min(self.snd.edge);
         } else if from > self.snd.una {
@@ -43,7 +43,7 @@ impl Connection {
         Some(self.retransmit(now, from, len, hole_end))
     }
 
-    /// Sends `[from, from + len)` again, with the FIN if that is what follows and is lost, too.
+    /// Sends `[from, from + len)` again, with the FIN if that follows and is lost, too.
     pub(super) fn retransmit(&mut self, now: Instant, from: i64, len: i64, hole_end: i64) -> Transmit {
         let end = from + len;
         let fin = self.snd.fin && end == self.snd.tail && hole_end > self.snd.tail;
@@ -57,7 +57,8 @@ impl Connection {
         self.text(now, from, len, fin, true)
     }
 
-    /// Text, or FIN, that was never sent, as far as the windows and the rules against small segments allow.
+    /// Returns text or FIN that was never sent, as far as the windows and the rules against small segments
+    /// allow.
     pub(super) fn new_text(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         let (nxt, tail, mss) = (self.snd.nxt, self.snd.tail, i64::from(self.snd.mss));
         if nxt >= self.snd.end() {
@@ -78,7 +79,7 @@ impl Connection {
         }
         let available = tail - nxt;
         let by_window = self.snd.edge - nxt;
-        // A SYN that is still unacknowledged (RFC 7413) is no text.
+        // An unacknowledged SYN (RFC 7413) is in flight, but is not text.
         let syn = i64::from(self.snd.una < 0);
         let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd) + syn;
         // A FIN alone is no load: as on Linux it leaves even when the congestion window is used up.
@@ -91,13 +92,13 @@ impl Connection {
             return None;
         }
         let forced = self.pending.has(Pending::PROBE);
-        // Where a link cuts a larger one, every piece would say it.
+        // When a link cuts a larger segment, every piece would carry the flags.
         let len_max = if self.ecn.needs_single_segments() { self.snd.mss.into() } else { len_max };
         let mut len = whole_segments(available.min(by_window).min(by_congestion.max(0)), mss, len_max);
         let fin = self.snd.fin && len == available && by_window > len;
         let remainder = len % mss;
         if remainder > 0 && !fin && !forced && !self.small_may_leave(len == available, remainder) {
-            // The full segments leave, what is small waits.
+            // The full segments leave; the small rest waits.
             len -= remainder;
         }
         if len == 0 && !fin {
@@ -121,7 +122,7 @@ impl Connection {
         }
         self.sent_at = now;
         self.note_paced(now, len);
-        // Our text answers the peer's: from now on ACKs wait for a ride.
+        // Our text answers the peer's: from now on ACKs wait for text to ride on.
         if len > 0 {
             self.note_interactive();
         }
@@ -129,15 +130,15 @@ impl Connection {
         self.text(now, from, len, fin, false)
     }
 
-    /// Whether a segment of `len` octets, smaller than the MSS, may leave. `is_all`: there is no more text
-    /// than that.
+    /// Returns whether a segment of `len` octets, smaller than the MSS, may leave. `is_all` says that there
+    /// is no more text than that.
     fn small_may_leave(&self, is_all: bool, len: i64) -> bool {
         if !is_all {
-            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is
-            // worth a segment.
+            // The peer's window cuts the text. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen
+            // is worth a segment.
             return len >= i64::from(self.snd.window_max / 2).max(1);
         }
-        // As on Linux, urgent text waits for nothing.
+        // As on Linux, urgent text never waits.
         if self.urgent_end().is_some() {
             return true;
         }
@@ -149,8 +150,8 @@ impl Connection {
         self.config.nodelay || self.snd.small_end <= self.snd.una
     }
 
-    /// Everything written has been sent, and the network would take more: what it delivers now is not what it
-    /// can.
+    /// Notes that everything written has been sent although the network would take more: the delivery rate
+    /// does not show the capacity of the path then.
     fn note_idle_application(&mut self) {
         let pipe = self.recovery.pipe(&self.snd);
         if let Some(flight) = &mut self.recovery.flight
@@ -161,9 +162,9 @@ impl Connection {
         }
     }
 
-    /// Notes whether the congestion window is what holds the sender back. In slow start a window that was
-    /// used by more than half since nothing was in flight last counts: ACKs that come one by one find ever
-    /// less in flight (RFC 7661 §4.3, Linux's `tcp_is_cwnd_limited`).
+    /// Notes whether the congestion window is what holds the sender back. In slow start, the window also
+    /// counts as the limit if more than half of it was used since nothing was in flight last: ACKs that come
+    /// one by one find ever less in flight (RFC 7661 §4.3, Linux's `tcp_is_cwnd_limited`).
     fn note_limited(&mut self, blocked: bool) {
         let mss = i64::from(self.snd.mss);
         let segments = u16::try_from(self.snd.flight().div_euclid(mss)).unwrap_or(u16::MAX);
@@ -173,7 +174,7 @@ impl Connection {
     }
 }
 
-/// As much of `len` as one transmit may carry: whole segments if it has to be cut.
+/// Returns as much of `len` as one transmit may carry: whole segments if the text has to be cut.
 fn whole_segments(len: i64, mss: i64, len_max: u32) -> i64 {
     let limit = (i64::from(len_max) / mss).max(1) * mss;
     if len > limit { limit } else { len }

@@ -1,8 +1,7 @@
-//! Is the end of what was sent lost? Tail loss probes, RFC 8985 §7.
+//! Tail loss probes (RFC 8985 §7): is the end of what was sent lost?
 //!
-//! The loss of the last segments brings no SACK that could tell. After two round trips one segment is sent
-//! again; what the peer says to that shows the loss, and fast recovery does the rest, much earlier than a
-//! time-out.
+//! The loss of the last segments brings no SACK that could show it. After two round trips one segment is sent
+//! again. The peer's answer shows the loss, and fast recovery repairs it, much earlier than a time-out would.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -13,7 +12,8 @@ use crate::pending::Pending;
 use crate::recovery::Phase;
 
 impl Connection {
-    /// How long to wait before probing, at most `rto`; `None` if the time-out is to be waited for instead.
+    /// Returns how long to wait before probing, at most `rto`; `None` if the time-out is to be waited for
+    /// instead.
     pub(super) fn tail_probe_wait(&self, rto: Duration) -> Option<Duration> {
         let recovery = &self.recovery;
         let wanted = self.options.sack
@@ -22,24 +22,25 @@ impl Connection {
             && recovery.sacked(&self.snd) == 0
             && recovery.rtt.srtt_us > 0
             && recovery.rtt.backoff == 0
-            // §7.3: one at a time, and none before a round trip was measured since the last.
+            // RFC 8985 §7.3: one probe at a time, and none before a round trip was measured since the last.
             && recovery.probe_end == i64::MAX
             && !recovery.probed
-            // The peer would not take the end of what was sent.
+            // Otherwise the peer would not take the end of what was sent.
             && !self.snd.window_was_taken_back();
         if !wanted {
             return None;
         }
-        // RFC 8985 §7.2: two round trips; a lone segment may have met a delayed ACK.
+        // RFC 8985 §7.2: wait two round trips; a lone segment may have met a delayed ACK.
         let lone = self.snd.flight() <= i64::from(self.snd.mss);
         let delayed = if lone { DELAYED_ACK_MAX } else { TICKS };
         let wait = Duration::from_micros(2 * u64::from(recovery.rtt.srtt_us)) + delayed;
-        // §7.2: where the time-out would come first the probe takes its place, because it leaves the window
-        // as it is.
+        // RFC 8985 §7.2: if the time-out would come first, the probe takes its place, because it leaves the
+        // window as it is.
         Some(wait.min(rto))
     }
 
-    /// Time to probe: new text if there is some, else the last segment again (§7.3).
+    /// Handles the time to probe: new text is sent if there is some, else the last segment again (RFC 8985
+    /// §7.3).
     pub(crate) fn handle_tail_probe(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {
             return Events::NONE;
@@ -52,14 +53,14 @@ impl Connection {
         Events::NONE
     }
 
-    /// The probe itself, if one is due.
+    /// Returns the probe, if one is due.
     pub(super) fn tail_retransmission(&mut self, now: Instant) -> Option<Transmit> {
         if !self.pending.take(Pending::TAIL_PROBE) || self.snd.flight() == 0 {
             return None;
         }
         let (una, nxt, mss) = (self.snd.una, self.snd.nxt, i64::from(self.snd.mss));
         if nxt < self.snd.tail && self.snd.edge - nxt >= mss.min(self.snd.tail - nxt) {
-            // Text that was never sent tells the same and wastes nothing; the congestion window stretches by
+            // Text that was never sent shows the same and wastes nothing; the congestion window stretches by
             // one segment.
             return self.probe_with_new_text(now);
         }
@@ -81,8 +82,8 @@ impl Connection {
         transmit
     }
 
-    /// An acknowledgement of a probe that was a retransmission: had the original been lost (§7.4)? Then the
-    /// probe has repaired the loss, silently, and congestion control has to hear of it.
+    /// Judges a probe that was a retransmission when it is acknowledged: was the original lost (RFC 8985
+    /// §7.4)? If it was, the probe has silently repaired the loss, and congestion control has to hear of it.
     pub(crate) fn judge_tail_probe(&mut self, segment: &Segment, ack: i64) {
         if ack < self.recovery.probe_end {
             return;
@@ -104,7 +105,7 @@ impl Connection {
     }
 }
 
-/// What a peer may take to acknowledge a lone segment: RFC 8985's `WCDelAckT`.
+/// The longest time that a peer may take to acknowledge a lone segment: RFC 8985's `WCDelAckT`.
 const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
 /// Two ticks of a coarse timer.
 const TICKS: Duration = Duration::from_millis(2);

@@ -1,4 +1,4 @@
-//! What if no acknowledgement comes? RFC 6298 §5, RFC 9293 §3.8.3.
+//! What happens when no acknowledgement comes (RFC 6298 §5, RFC 9293 §3.8.3).
 
 use atoll_base::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use crate::state::State;
 use crate::timers::Retransmit;
 
 impl Connection {
-    /// (Re)starts the time-out of what is in flight (RFC 6298 §5.1, §5.3), or the earlier probe of its end.
+    /// Starts or restarts the time-out of what is in flight (RFC 6298 §5.1, §5.3), or the earlier probe of
+    /// its end.
     pub(crate) fn arm_rto(&mut self, now: Instant) {
         let rto = self.recovery.rtt.rto();
         if let Some(wait) = self.tail_probe_wait(rto) {
@@ -20,8 +21,8 @@ impl Connection {
         self.timers.arm_retransmit(Retransmit::Rto, now + self.within_user_timeout(now, rto));
     }
 
-    /// New text has left. The time-out is running, if anything was in flight (RFC 6298 §5.1); the probe of
-    /// the end moves with the end (RFC 8985 §7.2), but not beyond the time-out.
+    /// Arms the timers after new text has left. If anything was in flight, the time-out keeps running (RFC
+    /// 6298 §5.1). The probe of the end moves with the end (RFC 8985 §7.2), but not beyond the time-out.
     pub(super) fn arm_after_new_text(&mut self, now: Instant) {
         let rto = self.recovery.rtt.rto();
         let limit = (self.progress_at + self.within_user_timeout(now, rto)).max(now);
@@ -32,12 +33,13 @@ impl Connection {
         }
     }
 
-    /// Whether what is in flight is watched already, by the time-out or by what comes before it.
+    /// Returns whether what is in flight is watched already, by the time-out or by the earlier reordering
+    /// timer.
     pub(super) fn is_time_out_armed(&self) -> bool {
         self.timers.is_armed_as(Retransmit::Rto) || self.timers.is_armed_as(Retransmit::Reordering)
     }
 
-    /// No acknowledgement in time.
+    /// Handles the expiry of the retransmission time-out: no acknowledgement came in time.
     pub(crate) fn handle_rto(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {
             return Events::NONE;
@@ -67,7 +69,7 @@ impl Connection {
         events
     }
 
-    /// Whether waiting longer is pointless (RFC 9293 §3.8.3, R2; §3.9.1.8 user time-out).
+    /// Returns whether waiting longer is pointless (RFC 9293 §3.8.3, R2; §3.9.1.8, user time-out).
     pub(super) fn is_hopeless(&self, now: Instant) -> bool {
         let retries_max = match self.state() {
             State::SynSent => self.config.syn_retries,
@@ -77,7 +79,7 @@ impl Connection {
         };
         match self.config.user_timeout() {
             Some(timeout) if self.state().is_synchronized() => now.since(self.progress_at) >= timeout,
-            // RFC 9293 §3.8.6, SHLD-17: who has taken its window back and answers is there.
+            // RFC 9293 §3.8.6, SHLD-17: a peer that has taken its window back and answers still lives.
             _ if self.snd.edge <= self.snd.una
                 && !self.is_orphan()
                 && now.since(self.heard_at) < RTO_MAX.saturating_mul(2) =>
@@ -89,16 +91,16 @@ impl Connection {
         }
     }
 
-    /// Nobody waits for an orphan's text. A peer that keeps its window closed answers every probe, which sets
-    /// `retries` back, so that only a window that opens, or text that is acknowledged, counts. And one that
-    /// makes every round trip last for minutes is not waited for eight times: as on Linux, an orphan ends
-    /// where the time-out is at its limit.
+    /// Returns whether a connection without application is to be given up. A peer that keeps its window
+    /// closed answers every probe, which sets `retries` back, so only a window that opens, or text that is
+    /// acknowledged, counts as progress. A peer that makes every round trip last for minutes is not waited
+    /// for eight times: as on Linux, an orphan ends when the time-out is at its limit.
     fn is_hopeless_orphan(&self, retries_max: u8) -> bool {
         let rtt = &self.recovery.rtt;
         self.recovery.retries.max(rtt.backoff) >= retries_max || rtt.rto() >= RTO_MAX
     }
 
-    /// `wait`, but not beyond the moment at which the application wants to hear of a failure.
+    /// Returns `wait`, but ends it at the moment at which the application wants to hear of a failure.
     pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
         let Some(timeout) = self.config.user_timeout() else { return wait };
         let left = timeout.saturating_sub(now.since(self.progress_at));
@@ -106,11 +108,12 @@ impl Connection {
     }
 }
 
-/// As Linux's `tcp_synack_retries`.
+/// How often a SYN-ACK is sent again: Linux's `tcp_synack_retries`.
 const SYN_ACK_RETRIES: u8 = 5;
-/// As Linux's `tcp_retries2`: about a quarter of an hour.
+/// How often text is sent again: Linux's `tcp_retries2`, which is about a quarter of an hour.
 const RETRIES: u8 = 15;
-/// As Linux's `tcp_orphan_retries`: nobody waits for the outcome.
+/// How often the text of an orphan is sent again: Linux's `tcp_orphan_retries`. No application waits for the
+/// outcome.
 const ORPHAN_RETRIES: u8 = 8;
-/// The user time-out is looked at no more often than this.
+/// The shortest time between two checks of the user time-out.
 const USER_TIMEOUT_STEP: Duration = Duration::from_millis(10);
