@@ -1,4 +1,4 @@
-//! How does the window grow between losses? RFC 9438, in integers: octets and milliseconds.
+//! How the window grows between losses: CUBIC (RFC 9438) in integers, with octets and milliseconds.
 
 use atoll_base::{Duration, Instant};
 
@@ -7,15 +7,15 @@ use atoll_base::{Duration, Instant};
 pub(crate) struct Cubic {
     /// When the epoch began; [`Instant::FAR_FUTURE`] before the first acknowledgement after a loss.
     epoch: Instant,
-    /// When growth was last looked at: time without being limited does not count.
+    /// When growth was last computed: time without being limited does not count.
     looked_at: Instant,
-    /// W_max: the window before the last reduction.
+    /// W_max: the window before the last reduction, in octets.
     w_max: u32,
-    /// W_est: what NewReno would have by now.
+    /// W_est: the window that NewReno would have by now, in octets.
     w_est: u32,
     /// K in milliseconds: when the curve reaches its plateau again.
     k_ms: u32,
-    /// The plateau of this epoch, or of the next; 0: that is the window at its start.
+    /// The plateau of this epoch, or of the next, in octets; 0 stands for the window at its start.
     origin: u32,
 }
 
@@ -29,13 +29,13 @@ impl Cubic {
         self.origin = self.w_max;
     }
 
-    /// A time-out: the next epoch begins at its plateau (RFC 9438 §4.8: K is 0).
+    /// Forgets the plateau after a time-out: the next epoch begins at its plateau (RFC 9438 §4.8: K is 0).
     pub(crate) fn forget_plateau(&mut self) {
         self.epoch = Instant::FAR_FUTURE;
         self.origin = 0;
     }
 
-    /// The sender is not limited by the window: the curve stands still (RFC 9438 §5.8).
+    /// Stops the curve while the sender is not limited by the window (RFC 9438 §5.8).
     pub(crate) fn pause(&mut self, now: Instant) {
         if self.epoch != Instant::FAR_FUTURE {
             self.epoch += now.since(self.looked_at);
@@ -43,7 +43,7 @@ impl Cubic {
         self.looked_at = now;
     }
 
-    /// By how many octets the window grows for `acked` octets acknowledged (RFC 9438 §4.2 to §4.5).
+    /// Returns by how many octets the window grows for `acked` octets acknowledged (RFC 9438 §4.2 to §4.5).
     pub(crate) fn growth(&mut self, now: Instant, cwnd: u32, acked: u32, mss: u16, srtt_us: u32) -> u32 {
         if self.epoch == Instant::FAR_FUTURE {
             self.begin_epoch(now, cwnd, mss);
@@ -51,22 +51,23 @@ impl Cubic {
         self.looked_at = now;
         let elapsed_ms = now.since(self.epoch).as_millis();
         let target_ms = (now + Duration::from_micros(srtt_us.into())).since(self.epoch).as_millis();
-        // W_est grows by alpha segments per window (§4.3); alpha is 0.53 until W_est has reached W_max,
-        // then 1.
+        // W_est grows by alpha segments per window (RFC 9438 §4.3); alpha is 0.53 until W_est has reached
+        // W_max, then 1.
         let alpha = if self.w_est >= self.w_max { 1000 } else { ALPHA_PER_MILLE };
         let share = u64::from(acked) * u64::from(mss) * alpha / (u64::from(cwnd.max(1)) * 1000);
         self.w_est = self.w_est.saturating_add(u32::try_from(share).unwrap_or(u32::MAX));
         if self.curve(elapsed_ms, mss) < self.w_est {
             return self.w_est.saturating_sub(cwnd);
         }
-        // §4.4, §4.5: towards the curve one round trip ahead, at most half the window per round trip.
+        // RFC 9438 §4.4, §4.5: grow towards the curve one round trip ahead, at most by half the window per
+        // round trip.
         let target = self.curve(target_ms, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         let step = u64::from(target - cwnd) * u64::from(acked) / u64::from(cwnd.max(1));
         u32::try_from(step).unwrap_or(u32::MAX)
     }
 
-    /// A loss at window `cwnd`: returns the new slow-start threshold (§4.6) and remembers the plateau (§4.7,
-    /// fast convergence).
+    /// Handles a loss at window `cwnd`: returns the new slow-start threshold (RFC 9438 §4.6) and remembers
+    /// the plateau (§4.7, fast convergence).
     pub(crate) fn handle_loss(&mut self, cwnd: u32, mss: u16) -> u32 {
         self.epoch = Instant::FAR_FUTURE;
         self.w_max = if cwnd < self.w_max { per_mille(cwnd, (1000 + BETA_PER_MILLE) / 2) } else { cwnd };
@@ -78,13 +79,14 @@ impl Cubic {
         self.epoch = now;
         self.w_est = cwnd;
         self.origin = self.origin.max(cwnd);
-        // K = cbrt((W_max - cwnd) / C) seconds with windows in segments and C = 0.4 (§4.2, figure 2).
+        // K = cbrt((W_max - cwnd) / C) seconds with windows in segments and C = 0.4 (RFC 9438 §4.2, figure
+        // 2).
         let missing = u64::from(self.origin - cwnd);
         let cubed_ms = missing.saturating_mul(2_500_000_000) / u64::from(mss.max(1));
         self.k_ms = cube_root(cubed_ms);
     }
 
-    /// W_cubic(t) = C * (t - K)^3 + origin, in octets (§4.2, figure 1).
+    /// Returns W_cubic(t) = C * (t - K)^3 + origin, in octets (RFC 9438 §4.2, figure 1).
     fn curve(&self, t_ms: u128, mss: u16) -> u32 {
         let t_ms = i64::try_from(t_ms).unwrap_or(DISTANCE_MAX_MS);
         let distance = (t_ms - i64::from(self.k_ms)).clamp(-DISTANCE_MAX_MS, DISTANCE_MAX_MS);
@@ -97,11 +99,11 @@ impl Cubic {
 }
 
 fn per_mille(value: u32, factor: u64) -> u32 {
-    // Cannot truncate: factors are below 1000.
+    // The result cannot be truncated: factors are below 1000.
     (u64::from(value) * factor / 1000) as u32
 }
 
-/// The largest r with r^3 <= `n`.
+/// Returns the largest r with r^3 <= `n`.
 fn cube_root(n: u64) -> u32 {
     let mut root: u64 = 0;
     for bit in (0..22).rev() {
@@ -113,11 +115,12 @@ fn cube_root(n: u64) -> u32 {
     root as u32
 }
 
-/// beta_cubic = 0.7 (§4.6).
+/// beta_cubic, which is 0.7 (RFC 9438 §4.6), per mille.
 const BETA_PER_MILLE: u64 = 700;
-/// 3 * (1 - beta) / (1 + beta) (§4.3).
+/// 3 * (1 - beta) / (1 + beta) (RFC 9438 §4.3), per mille.
 const ALPHA_PER_MILLE: u64 = 529;
-/// Further away than a minute the curve is beyond any window.
+/// The largest distance from K that counts, in milliseconds: at more than a minute the curve is beyond any
+/// window.
 const DISTANCE_MAX_MS: i64 = 1 << 16;
 
 #[cfg(test)]

@@ -1,17 +1,16 @@
-//! When has slow start filled the pipe? HyStart++, RFC 9406.
+//! When slow start has filled the pipe: HyStart++, RFC 9406.
 //!
-//! DEVIATION: RFC 9406 §4.3 bounds the growth for one acknowledgement by L = 8 segments where nothing is
-//! paced. As on Linux there is no bound: with receivers that gather segments one acknowledgement covers many
-//! more.
+//! DEVIATION: RFC 9406 §4.3 bounds the growth for one acknowledgement by L = 8 segments if nothing is paced.
+//! As on Linux there is no bound: if the receiver gathers segments, one acknowledgement covers many more.
 
 /// The state of slow start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HyStart {
-    /// The round ends when this is acknowledged.
+    /// The round ends when this offset is acknowledged.
     window_end: i64,
     last_min_us: u32,
     current_min_us: u32,
-    /// Smallest round trip at the entry into conservative slow start; 0: not there.
+    /// The smallest round trip at the entry into conservative slow start, in microseconds; 0 outside of it.
     baseline_us: u32,
     samples: u8,
     rounds: u8,
@@ -20,11 +19,11 @@ pub(crate) struct HyStart {
 /// What an acknowledgement means for slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// By what is acknowledged.
+    /// The window grows by what is acknowledged.
     Slow,
-    /// By a quarter of it: the round trip has grown.
+    /// The window grows by a quarter of what is acknowledged, because the round trip has grown.
     Conservative,
-    /// It is over: the threshold is where the window is.
+    /// Slow start is over: the threshold is where the window is.
     Over,
 }
 
@@ -40,21 +39,21 @@ impl HyStart {
         }
     }
 
-    /// Text up to `una` is acknowledged, after `rtt_us` if that was measured; `nxt`: what has been sent
-    /// (§4.2).
+    /// Handles an acknowledgement of text up to `una` (RFC 9406 §4.2). `rtt_us` is the round trip, if it was
+    /// measured, and `nxt` the end of what has been sent.
     pub(crate) fn handle_ack(&mut self, una: i64, nxt: i64, rtt_us: Option<u32>) -> Growth {
         if let Some(us) = rtt_us {
             self.current_min_us = self.current_min_us.min(us);
             self.samples = self.samples.saturating_add(1);
         }
-        // What ends a round has measured a segment of it, not of the next one.
+        // The acknowledgement that ends a round has measured a segment of that round, not of the next one.
         if una >= self.window_end {
             self.window_end = nxt;
             self.last_min_us = self.current_min_us;
             self.current_min_us = u32::MAX;
             self.samples = 0;
             if self.baseline_us != 0 {
-                // Whoever has left slow start by it asks on.
+                // Conservative slow start counts its rounds, and ends after [`CSS_ROUNDS`].
                 self.rounds = self.rounds.saturating_add(1);
                 if self.rounds >= CSS_ROUNDS {
                     return Growth::Over;
@@ -69,7 +68,7 @@ impl HyStart {
                     self.rounds = 0;
                 }
             } else if self.current_min_us < self.baseline_us {
-                // It was jitter.
+                // The longer round trip was jitter.
                 self.baseline_us = 0;
             }
         }
@@ -77,19 +76,20 @@ impl HyStart {
     }
 }
 
-/// §4.3.
+/// The smallest and the largest growth of the round trip that counts, in microseconds, and the samples per
+/// round that are needed (RFC 9406 §4.3).
 const THRESHOLD_MIN_US: u32 = 4_000;
 const THRESHOLD_MAX_US: u32 = 16_000;
 const SAMPLES: u8 = 8;
 const CSS_ROUNDS: u8 = 5;
-/// `CSS_GROWTH_DIVISOR`.
+/// RFC 9406's `CSS_GROWTH_DIVISOR`.
 pub(crate) const CONSERVATIVE_DIVISOR: u32 = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Ten acknowledgements in a round of `us`.
+    /// Hands in ten acknowledgements, with round trips of `us` microseconds, as round `n`.
     fn round(hystart: &mut HyStart, n: i64, us: u32) -> Growth {
         (0..10).map(|ack| hystart.handle_ack(n * 10 + ack, n * 10 + 10, Some(us))).last().expect("ten")
     }

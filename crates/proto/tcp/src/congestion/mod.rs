@@ -1,4 +1,4 @@
-//! How much may be in the network, and how fast may it leave? RFC 5681, with the growth function of RFC 9438,
+//! How much may be in the network, and how fast it may leave: RFC 5681, with the growth function of RFC 9438,
 //! or the model of draft-ietf-ccwg-bbr.
 
 mod bbr;
@@ -15,23 +15,23 @@ use bbr::Bbr;
 use cubic::Cubic;
 use hystart::{CONSERVATIVE_DIVISOR, Growth, HyStart};
 
-/// Congestion window and what makes it grow.
+/// The congestion window, and what makes it grow.
 #[derive(Debug)]
 pub(crate) struct Congestion {
     /// Octets that may be in the network.
     pub(crate) cwnd: u32,
-    /// Octets up to which the window grows exponentially.
+    /// The size in octets up to which the window grows exponentially.
     pub(crate) ssthresh: u32,
     cubic: Cubic,
     hystart: HyStart,
-    /// While the algorithm is BBR, from the first sample on.
+    /// The state of BBR, from the first sample on, while BBR is the algorithm.
     bbr: Option<Box<Bbr>>,
     /// Octets acknowledged since the window last grew, for NewReno's linear growth.
     acked: u32,
     pub(crate) algorithm: Algorithm,
-    /// Whether the window was what held the sender back. It grows only then (RFC 9293 §3.8.2, RFC 7661).
+    /// Whether the window was what held the sender back. Only then does it grow (RFC 9293 §3.8.2, RFC 7661).
     pub(crate) limited: bool,
-    /// Most full segments in flight since there was none; `u16::MAX`: that many or more.
+    /// The most full segments in flight since nothing was in flight last; `u16::MAX` also stands for more.
     pub(crate) peak: u16,
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct Ack {
     pub(crate) acked: u32,
     pub(crate) mss: u16,
     pub(crate) srtt_us: u32,
-    /// The round trip just measured.
+    /// The round trip just measured, in microseconds.
     pub(crate) rtt_us: Option<u32>,
     pub(crate) una: i64,
     pub(crate) nxt: i64,
 }
 
-/// What has just been learnt of the path; for algorithms that have a model of it.
+/// What has just been learnt about the path, for algorithms that have a model of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) now: Instant,
@@ -62,13 +62,13 @@ pub(crate) struct Sample {
     pub(crate) pipe: u32,
     pub(crate) srtt_us: u32,
     pub(crate) rtt_us: Option<u32>,
-    /// By what was delivered last.
+    /// The rate measured by what was delivered last.
     pub(crate) rate: Option<RateSample>,
-    /// By what was found to be lost last.
+    /// The rate measured by what was found to be lost last.
     pub(crate) lost: Option<RateSample>,
-    /// The window was what held the sender back.
+    /// Whether the window was what held the sender back.
     pub(crate) limited: bool,
-    /// Spreads the probing of flows over time.
+    /// A random number that spreads the probing of flows over time.
     pub(crate) seed: u64,
 }
 
@@ -91,17 +91,18 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// The window is a model's, which needs to know of the application's pauses.
+    /// Returns whether the window comes from a model of the path, which needs to know of the application's
+    /// pauses.
     pub(crate) fn has_model(&self) -> bool {
         self.algorithm == Algorithm::Bbr
     }
 
-    /// Octets per second at which text may leave; `None`: as fast as the window allows.
+    /// Returns the octets per second at which text may leave; `None` if the window is the only limit.
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         self.bbr.as_ref().map(|bbr| bbr.pacing_rate)
     }
 
-    /// TCP_CONGESTION. The window stays as it is.
+    /// Sets TCP_CONGESTION. The window stays as it is.
     pub(crate) fn set_algorithm(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm {
             self.algorithm = algorithm;
@@ -110,7 +111,7 @@ impl Congestion {
         }
     }
 
-    /// Something was delivered or lost. Only for algorithms that have a model.
+    /// Handles something that was delivered or lost. Only algorithms that have a model use this.
     pub(crate) fn handle_sample(&mut self, sample: &Sample) {
         debug_assert!(self.has_model());
         let bbr =
@@ -118,7 +119,7 @@ impl Congestion {
         self.cwnd = bbr.handle_sample(sample, self.cwnd);
     }
 
-    /// Something has been acknowledged outside fast recovery.
+    /// Handles an acknowledgement of something new outside fast recovery.
     pub(crate) fn handle_ack(&mut self, ack: &Ack) {
         if self.has_model() {
             return;
@@ -136,7 +137,7 @@ impl Congestion {
         }
         let growth = match self.algorithm {
             Algorithm::NewReno => {
-                // RFC 5681 §3.1: one segment per window acknowledged.
+                // RFC 5681 §3.1: the window grows by one segment per window acknowledged.
                 self.acked = self.acked.saturating_add(acked);
                 if self.acked < self.cwnd {
                     return;
@@ -149,7 +150,7 @@ impl Congestion {
         self.cwnd = self.cwnd.saturating_add(growth).min(CWND_MAX);
     }
 
-    /// Slow start (RFC 5681 §3.1). Returns the octets that it has not used.
+    /// Grows the window by slow start (RFC 5681 §3.1). Returns the octets that slow start has not used.
     fn grow_exponentially(&mut self, ack: &Ack) -> u32 {
         // RFC 9406 §4.2: only the first slow start looks for the end of the pipe by itself.
         let growth = if self.ssthresh == u32::MAX {
@@ -173,7 +174,7 @@ impl Congestion {
         share - step
     }
 
-    /// Losses are known: fast recovery begins. `flight`: octets sent and not acknowledged.
+    /// Handles the begin of fast recovery. `flight` is the number of octets sent and not acknowledged.
     pub(crate) fn handle_loss(&mut self, flight: u32, mss: u16) {
         if self.has_model() {
             self.save_window();
@@ -183,7 +184,7 @@ impl Congestion {
         self.cwnd = self.cwnd.min(self.ssthresh);
     }
 
-    /// The network has marked something (RFC 3168 §6.1.2): as if it had been lost.
+    /// Handles a mark of the network like a loss (RFC 3168 §6.1.2).
     pub(crate) fn handle_mark(&mut self, now: Instant, flight: u32, mss: u16) {
         match &mut self.bbr {
             Some(bbr) => bbr.handle_mark(now),
@@ -197,8 +198,8 @@ impl Congestion {
         }
     }
 
-    /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a
-    /// row tells something new about the network.
+    /// Handles a retransmission time-out (RFC 5681 §3.1: the loss window is one segment). `first` says that
+    /// it is the first in a row; only that one tells something new about the network.
     pub(crate) fn handle_timeout(&mut self, flight: u32, mss: u16, first: bool) {
         if self.has_model() {
             self.save_window();
@@ -209,7 +210,7 @@ impl Congestion {
         self.cwnd = u32::from(mss);
     }
 
-    /// The losses of the episode were none: the windows as they were before it.
+    /// Restores the windows as they were before an episode whose losses were none.
     pub(crate) fn undo(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = ssthresh;
@@ -218,7 +219,7 @@ impl Congestion {
         }
     }
 
-    /// An episode of fast recovery, or of time-outs, is over.
+    /// Handles the end of an episode of fast recovery (`fast`) or of time-outs.
     pub(crate) fn end_recovery(&mut self, mss: u16, fast: bool) {
         if self.has_model() {
             self.cwnd = self.bbr.as_ref().map_or(self.cwnd, |bbr| bbr.restored_window(self.cwnd));
@@ -227,15 +228,15 @@ impl Congestion {
         }
     }
 
-    /// During fast recovery the window is that of PRR, unless a model has its own.
+    /// Sets the window during fast recovery, which is that of PRR, unless a model has its own.
     pub(crate) fn set_recovery_window(&mut self, cwnd: u32) {
         if !self.has_model() {
             self.cwnd = cwnd;
         }
     }
 
-    /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one
-    /// (RFC 2861, as on Linux).
+    /// Handles a pause: after nothing was sent for `idle`, the window is halved for every time-out passed,
+    /// down to the initial one (RFC 2861, as on Linux).
     pub(crate) fn handle_idle(&mut self, now: Instant, idle: Duration, rto: Duration, mss: u16) {
         if let Some(bbr) = &mut self.bbr {
             self.cwnd = bbr.handle_restart(now, self.cwnd);
@@ -256,19 +257,19 @@ impl Congestion {
         let floor = 2 * u32::from(mss);
         self.acked = 0;
         self.ssthresh = match self.algorithm {
-            // RFC 5681 §3.1 (4).
+            // RFC 5681 §3.1 (4) asks for half of the flight.
             Algorithm::NewReno => (flight / 2).max(floor),
             _ => self.cubic.handle_loss(self.cwnd, mss).max(floor),
         };
     }
 }
 
-/// RFC 6928: ten segments.
+/// Returns the initial window in octets: ten segments (RFC 6928).
 pub(crate) fn initial_window(mss: u16) -> u32 {
     10 * u32::from(mss)
 }
 
-/// More than any window can be (RFC 7323 §2.3).
+/// A bound in octets that is larger than any window can be (RFC 7323 §2.3).
 const CWND_MAX: u32 = 1 << 30;
 
 #[cfg(test)]

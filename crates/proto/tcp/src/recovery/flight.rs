@@ -1,4 +1,4 @@
-//! What is in flight, when did it leave, and what has become of it? RFC 8985 §5.2, RFC 2018 §5.
+//! What is in flight, when it left, and what has become of it (RFC 8985 §5.2, RFC 2018 §5).
 
 use alloc::collections::VecDeque;
 
@@ -8,36 +8,36 @@ use super::rack::Rack;
 use super::rate::Counters;
 use crate::snd::MSS_DEFAULT;
 
-/// A stretch that left at one moment and has one fate.
+/// A range of text that left at one moment and has one fate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
-    /// Stream offsets, half-open.
+    /// The first stream offset of the range; `end` is the first one after it.
     pub(crate) start: i64,
     pub(crate) end: i64,
-    /// When it left, the last time.
+    /// When the range left, the last time.
     pub(crate) sent_at: Instant,
-    /// What the sender had seen delivered when it left.
+    /// What the sender had counted as delivered when the range left.
     pub(crate) counters: Counters,
     pub(crate) fate: Fate,
-    /// It has left more than once: nobody knows which copy an acknowledgement means.
+    /// Whether the range has left more than once: it is not known then which copy an acknowledgement means.
     pub(crate) retransmitted: bool,
 }
 
 impl Sent {
-    /// `[start, end)`, sent once at `sent_at`.
+    /// Creates the record of `[start, end)`, which was sent once at `sent_at`.
     pub(crate) const fn once(start: i64, end: i64, sent_at: Instant, counters: Counters) -> Sent {
         Sent { start, end, sent_at, counters, fate: Fate::Outstanding, retransmitted: false }
     }
 }
 
-/// What the peer, or its silence, has said of a stretch.
+/// What the peer's answers, or its silence, say about a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Nothing yet.
+    /// Nothing is known yet.
     Outstanding,
-    /// It has arrived, but something before it has not.
+    /// The range has arrived, but something before it has not.
     Sacked,
-    /// It is taken as lost, and has not been sent again since.
+    /// The range counts as lost, and has not been sent again since.
     Lost,
 }
 
@@ -51,25 +51,25 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 pub(crate) struct Flight {
     records: VecDeque<Sent>,
-    /// Octets SACKed.
+    /// The number of octets SACKed.
     pub(crate) sacked: i64,
-    /// Octets lost and not sent again.
+    /// The number of octets lost and not sent again.
     pub(crate) lost: i64,
-    /// Right edge of the highest text SACKed (RFC 8985's RACK.fack).
+    /// The right edge of the highest text SACKed (RFC 8985's RACK.fack).
     pub(crate) fack: i64,
     pub(crate) rack: Rack,
-    /// What the next segment remembers.
+    /// The counters that the next segment will remember.
     pub(crate) counters: Counters,
-    /// What was found to be lost last, until somebody asks.
+    /// The record that was found to be lost last, until it is asked for.
     pub(crate) lost_news: Option<Sent>,
-    /// What has to be delivered until the application limits no more (C.app_limited).
+    /// The count of delivered octets from which the application is no longer the limit (C.app_limited).
     app_limited_until: i64,
-    /// Where what a predecessor has sent ends: nobody knows when that was.
+    /// The end of what a predecessor has sent; it is not known when that left.
     pub(crate) guessed_until: i64,
 }
 
 impl Flight {
-    /// `[una, nxt)` left at `sent_at`, with nothing in flight before.
+    /// Creates the record of `[una, nxt)`, which left at `sent_at`, with nothing in flight before.
     pub(crate) fn new(una: i64, nxt: i64, sent_at: Instant) -> Flight {
         let counters = Counters::new(una, sent_at);
         let mut flight = Flight {
@@ -87,7 +87,7 @@ impl Flight {
         flight
     }
 
-    /// New text `[from, to)` leaves; `pipe`: octets in the network before.
+    /// Notes that new text `[from, to)` leaves; `pipe` is the number of octets in the network before.
     pub(crate) fn send(&mut self, from: i64, to: i64, now: Instant, pipe: i64) {
         if from >= to {
             return;
@@ -106,14 +106,15 @@ impl Flight {
         self.records.push_back(Sent::once(from, to, now, counters));
     }
 
-    /// The application has less to send than the network would take, until what is sent now has been
-    /// delivered.
+    /// Notes that the application has less to send than the network would take. That holds until what is sent
+    /// now has been delivered.
     pub(crate) fn limit_by_application(&mut self, pipe: i64) {
         self.counters.app_limited = true;
         self.app_limited_until = self.counters.delivered + pipe;
     }
 
-    /// Something was delivered; `newest`, if given, is what left last of it. `una`: after it.
+    /// Counts a delivery after which `una` is the first offset not acknowledged; `newest`, if given, is the
+    /// delivered record that left last.
     pub(crate) fn count_delivered(&mut self, now: Instant, una: i64, newest: Option<&Sent>) {
         self.counters.delivered = una + self.sacked;
         self.counters.delivered_at = now;
@@ -125,7 +126,8 @@ impl Flight {
         }
     }
 
-    /// Everything below `una` is acknowledged. `news` sees what had not been SACKed before.
+    /// Removes everything below `una`, which is acknowledged. `news` sees the records that had not been
+    /// SACKed before.
     pub(crate) fn acknowledge(&mut self, una: i64, mut news: impl FnMut(&Sent)) {
         while let Some(front) = self.records.front_mut() {
             if front.start >= una {
@@ -144,8 +146,8 @@ impl Flight {
         }
     }
 
-    /// The peer reports `[left, right)` (RFC 2018 §4). `news` sees what is new. Returns the octets newly
-    /// SACKed.
+    /// Marks `[left, right)`, which the peer reports (RFC 2018 §4). `news` sees the records that are new.
+    /// Returns the octets newly SACKed.
     pub(crate) fn sack(&mut self, left: i64, right: i64, mut news: impl FnMut(&Sent)) -> i64 {
         let mut fresh = 0;
         let mut at = self.index_of(left);
@@ -158,7 +160,8 @@ impl Flight {
                 continue;
             }
             if record.start < left {
-                // The part from `left` on is the next record; without room for it, it stays unknown.
+                // The part from `left` on becomes the next record; without room for it, its fate stays
+                // unknown.
                 self.split_for_peer(at, left);
                 at += 1;
                 continue;
@@ -176,7 +179,7 @@ impl Flight {
         fresh
     }
 
-    /// Calls `judge` for each record that is outstanding, from the left, until it says `Stop`.
+    /// Calls `judge` for each record that is outstanding, from the left, until it returns `Stop`.
     pub(crate) fn judge_outstanding(&mut self, mut judge: impl FnMut(&Sent) -> Judgement) {
         for record in &mut self.records {
             if record.fate != Fate::Outstanding {
@@ -195,7 +198,7 @@ impl Flight {
         }
     }
 
-    /// Takes `[from, to)` as lost, as far as it is outstanding.
+    /// Marks `[from, to)` as lost, as far as it is outstanding.
     pub(crate) fn mark_lost(&mut self, from: i64, to: i64) {
         self.cut(from, to);
         self.judge_outstanding(|record| {
@@ -209,7 +212,7 @@ impl Flight {
         });
     }
 
-    /// Nothing is lost after all.
+    /// Makes all lost records outstanding again.
     pub(crate) fn unmark_lost(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.fate == Fate::Lost) {
             record.fate = Fate::Outstanding;
@@ -217,26 +220,27 @@ impl Flight {
         self.lost = 0;
     }
 
-    /// All of it was sent by a predecessor. What is lost until now says nothing about the network: congestion
-    /// control does not get to hear of it. When it was sent is a guess, which is no round trip.
+    /// Notes that everything in flight was sent by a predecessor. What is lost until now says nothing about
+    /// the network, so congestion control does not hear of it. The times of sending are guesses, so they
+    /// measure no round trip.
     pub(crate) fn is_of_predecessor(&mut self, nxt: i64) {
         self.counters.lost = 0;
         self.lost_news = None;
         self.guessed_until = nxt;
     }
 
-    /// What was SACKed is not believed any more (RFC 2018 §8).
+    /// Discards all SACKs, because they are not believed any more (RFC 2018 §8).
     pub(crate) fn forget_sacks(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.fate == Fate::Sacked) {
             record.fate = Fate::Outstanding;
-            // Joined records have forgotten which of them were sent twice.
+            // Joined records do not remember which of them were sent twice.
             record.retransmitted = true;
         }
         self.sacked = 0;
         self.fack = self.records.front().map_or(self.fack, |front| front.start);
     }
 
-    /// The first stretch that is lost and to be sent again, `[from, to)`.
+    /// Returns the first range that is lost and to be sent again, `[from, to)`.
     pub(crate) fn first_lost(&self) -> Option<(i64, i64)> {
         if self.lost == 0 {
             return None;
@@ -246,18 +250,18 @@ impl Flight {
         Some((self.records.get(at)?.start, stretch.last()?.end))
     }
 
-    /// Octets that were sent again and of which nothing is known since.
+    /// Returns the octets that were sent again and of which nothing is known since.
     pub(crate) fn retransmitted(&self) -> i64 {
         let again = |record: &&Sent| record.fate == Fate::Outstanding && record.retransmitted;
         self.records.iter().filter(again).map(|record| record.end - record.start).sum()
     }
 
-    /// The first record.
+    /// Returns the first record.
     pub(crate) fn first(&self) -> Option<&Sent> {
         self.records.front()
     }
 
-    /// `[from, to)` leaves again.
+    /// Notes that `[from, to)` leaves again.
     pub(crate) fn resend(&mut self, from: i64, to: i64, now: Instant, pipe: i64) {
         self.cut(from, to);
         let counters = self.counters.snapshot(pipe + (to - from));
@@ -274,7 +278,7 @@ impl Flight {
         }
     }
 
-    /// Index of the record that holds `offset`, or of the first one after it.
+    /// Returns the index of the record that holds `offset`, or of the first one after it.
     fn index_of(&self, offset: i64) -> usize {
         self.records.partition_point(|record| record.end <= offset)
     }
@@ -289,9 +293,9 @@ impl Flight {
         }
     }
 
-    /// The same as [`Flight::split`], where the peer says so. It has no reason to cut what is in flight into
-    /// more pieces than the segments that it consists of; one that reports octets one by one (CVE-2019-11478)
-    /// gets no further.
+    /// Splits a record like [`Flight::split`], on behalf of the peer. The peer has no reason to cut what is
+    /// in flight into more pieces than the segments that it consists of, so a peer that reports octets one by
+    /// one (CVE-2019-11478) gets no further.
     fn split_for_peer(&mut self, at: usize, edge: i64) -> bool {
         let octets =
             self.records.back().map_or(0, |back| back.end) - self.records.front().map_or(0, |front| front.start);
@@ -299,7 +303,7 @@ impl Flight {
         self.records.len() < pieces && self.split(at, edge)
     }
 
-    /// Cuts the record at `at` in two. `false`: there are too many, nothing has changed.
+    /// Cuts the record at `at` in two. Returns false, and changes nothing, if there are too many records.
     fn split(&mut self, at: usize, edge: i64) -> bool {
         if self.records.len() >= RECORDS_MAX {
             return false;
@@ -333,7 +337,7 @@ impl Flight {
         at
     }
 
-    /// Octets of heap in use.
+    /// Returns the octets of heap in use.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Flight>() + self.records.capacity() * size_of::<Sent>()
     }
@@ -359,19 +363,19 @@ impl Flight {
     }
 }
 
-/// What is decided of a record.
+/// What is decided about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Keep,
     Lost,
-    /// This one and all after it are kept.
+    /// Keep this record and all after it.
     Stop,
 }
 
-/// A peer that cuts what is in flight into more pieces than this is not understood any further: its blocks
-/// may still cover whole records.
+/// The most records. A peer that cuts what is in flight into more pieces is not followed any further: its
+/// blocks may still cover whole records.
 const RECORDS_MAX: usize = 8192;
-/// Small segments, and few of them, may be cut into so many pieces anyway.
+/// The number of pieces into which small segments, and few of them, may be cut in any case.
 const PIECES_MIN: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is lost, and what is sent again? RFC 8985 with SACK, RFC 6582 without, RFC 9937 for the pace.
+//! What is lost, and what is sent again: RFC 8985 with SACK, RFC 6582 without, and RFC 9937 for the pace.
 
 // structure: cycle of flight, rack, rate: what was sent keeps what RACK and the rate estimate need to know of it
 
@@ -21,59 +21,61 @@ pub(crate) use rate::{Counters, RateSample};
 pub(crate) use rtt::{RTO_MAX, Rtt};
 pub(crate) use undo::Undo;
 
-/// Is the connection repairing a loss?
+/// Whether the connection is repairing a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// No loss is known.
     Open,
     /// Fast recovery: losses are known by duplicate or selective acknowledgements.
     Recovery,
-    /// A retransmission time-out has passed: everything in flight is taken as lost.
+    /// A retransmission time-out has passed: everything in flight that had time to arrive counts as lost.
     Loss,
 }
 
-/// Whether a time-out may have been for nothing (F-RTO, RFC 5682).
+/// Whether a time-out may have been spurious (F-RTO, RFC 5682).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frto {
-    /// It is not asked, or has been decided.
+    /// The question is not open, or has been decided.
     Off,
     /// The first segment has been sent again; its acknowledgement is awaited.
     First,
-    /// New text is sent instead of what is lost: what comes back decides.
+    /// New text is sent instead of lost text: the answer to it decides.
     NewText,
 }
 
 /// What is known about losses.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// What is in flight. `None`: nothing, or all of it left at once and nothing has been heard of it since;
-    /// nearly every answer of a server is sent and acknowledged that way.
+    /// The records of what is in flight. `None` means that nothing is in flight, or that all of it left at
+    /// once and nothing has been heard of it since; nearly every answer of a server is sent and acknowledged
+    /// that way.
     pub(crate) flight: Option<Box<Flight>>,
-    /// The present episode; outlives it while text is in flight, because it may still turn out to have been
-    /// for nothing.
+    /// The present episode. It is kept after its end while text is in flight, because it may still turn out
+    /// to have been spurious.
     pub(crate) episode: Option<Box<Episode>>,
-    /// The episode ends when this is acknowledged: `nxt` at its start.
+    /// The episode ends when this offset is acknowledged: `nxt` at its start.
     pub(crate) recover: i64,
-    /// `nxt` after the end of what was sent has been probed; [`i64::MAX`]: no probe is under way
-    /// (TLP.end_seq).
+    /// `nxt` after the end of what was sent has been probed (TLP.end_seq); [`i64::MAX`] if no probe is under
+    /// way.
     pub(crate) probe_end: i64,
     pub(crate) rtt: Rtt,
-    /// Segments sent again in the life of the connection.
+    /// The number of segments sent again in the life of the connection.
     pub(crate) retransmits: u32,
-    /// Duplicate acknowledgements in a row.
+    /// The number of duplicate acknowledgements in a row.
     pub(crate) dup_acks: u16,
-    /// Time-outs, or unanswered probes, in a row.
+    /// The number of time-outs, or unanswered probes, in a row.
     pub(crate) retries: u8,
     pub(crate) phase: Phase,
     pub(crate) frto: Frto,
     pub(crate) reordering: Reordering,
-    /// The peer does not know SACK: duplicate acknowledgements are counted instead.
+    /// Whether the peer does not know SACK, so that duplicate acknowledgements are counted instead.
     pub(crate) reno: bool,
-    /// The probe under way is the last segment again, not new text (TLP.is_retrans).
+    /// Whether the probe under way is the last segment again, not new text (TLP.is_retrans).
     pub(crate) probe_is_old: bool,
-    /// No round trip was measured since the last probe: there is none before.
+    /// Whether no round trip was measured since the last probe; no further probe is sent before that.
     pub(crate) probed: bool,
-    /// Nobody knows when the SYN in flight left, or which one it is (Karn's rule).
+    /// Whether the SYN in flight cannot be timed, because it was sent more than once or by another process
+    /// (Karn's rule).
     pub(crate) untimed: bool,
 }
 
@@ -81,7 +83,7 @@ pub(crate) struct Recovery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
     pub(crate) prr: Prr,
-    /// What to go back to if the losses turn out to be none.
+    /// The windows to restore if the losses turn out to be none.
     pub(crate) undo: Option<Undo>,
 }
 
@@ -109,13 +111,13 @@ impl Recovery {
     // --- what is in flight
     // ---------------------------------------------------------------------------------------------
 
-    /// The records of what is in flight; from now on there are some. `sent_at`: when all of it left, if there
-    /// are none yet.
+    /// Returns the records of what is in flight, and creates them if there are none. `sent_at` is when all of
+    /// it left in that case.
     pub(crate) fn flight(&mut self, snd: &Snd, sent_at: Instant) -> &mut Flight {
         self.flight.get_or_insert_with(|| Box::new(Flight::new(snd.una, snd.nxt, sent_at)))
     }
 
-    /// Nothing is in flight any more.
+    /// Forgets the records, because nothing is in flight any more.
     pub(crate) fn forget_flight(&mut self) {
         self.flight = None;
         if self.phase == Phase::Open {
@@ -123,7 +125,8 @@ impl Recovery {
         }
     }
 
-    /// Octets that have left the network: SACKed, or by the count of duplicate ACKs where there is no SACK.
+    /// Returns the octets that have left the network: those SACKed, or without SACK those by the count of
+    /// duplicate ACKs.
     pub(crate) fn sacked(&self, snd: &Snd) -> i64 {
         if !self.reno {
             return self.flight.as_ref().map_or(0, |flight| flight.sacked);
@@ -132,12 +135,12 @@ impl Recovery {
         estimate.min(snd.flight() - i64::from(snd.mss) - self.lost()).max(0)
     }
 
-    /// Octets that are lost and have not been sent again.
+    /// Returns the octets that are lost and have not been sent again.
     pub(crate) fn lost(&self) -> i64 {
         self.flight.as_ref().map_or(0, |flight| flight.lost)
     }
 
-    /// Octets that are believed to be in the network (RFC 6675 §4, `Pipe`).
+    /// Returns the octets that are believed to be in the network (RFC 6675 §4, `Pipe`).
     pub(crate) fn pipe(&self, snd: &Snd) -> i64 {
         if self.flight.is_none() && self.dup_acks == 0 {
             return snd.flight();
@@ -145,7 +148,7 @@ impl Recovery {
         (snd.flight() - self.sacked(snd) - self.lost()).max(0)
     }
 
-    /// How long text out of order is waited for (RFC 8985 §6.2, step 4).
+    /// Returns how long text out of order is waited for (RFC 8985 §6.2, step 4).
     pub(crate) fn reordering_window(&self, snd: &Snd) -> Duration {
         // Three segments beyond a hole mean a loss, as long as nothing ever came out of order.
         let many =
@@ -157,7 +160,7 @@ impl Recovery {
         Duration::from_micros(us.min(self.rtt.srtt_us.into()))
     }
 
-    /// End of the first segment in flight.
+    /// Returns the end of the first segment in flight.
     pub(crate) fn first_segment_end(&self, snd: &Snd) -> i64 {
         (snd.una + i64::from(snd.mss)).min(snd.nxt)
     }
@@ -165,11 +168,11 @@ impl Recovery {
     // --- episodes
     // --------------------------------------------------------------------------------------------------------
 
-    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2). `delivered`: octets that the acknowledgement that
-    /// shows the loss has reported.
+    /// Begins fast recovery (RFC 6675 §5, RFC 6582 §3.2). `delivered` is the number of octets reported by the
+    /// acknowledgement that shows the loss.
     pub(crate) fn enter_recovery(&mut self, snd: &Snd, delivered: i64, undo: Option<Undo>) {
         self.phase = Phase::Recovery;
-        // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
+        // RFC 8985 §7.4.1: from here on, what arrives belongs to this episode, not to the probe before.
         self.probe_end = i64::MAX;
         self.recover = snd.nxt;
         // RFC 9937 §6.1: what was reported before will not be delivered in this episode.
@@ -177,15 +180,15 @@ impl Recovery {
         self.episode = Some(Box::new(Episode { prr: Prr::new(flight), undo }));
     }
 
-    /// A time-out has passed: what had time to arrive and is not SACKed is lost, and sent again from the
-    /// left.
+    /// Handles a time-out: what had time to arrive and is not SACKed is lost, and sent again from the left.
     pub(crate) fn enter_loss(&mut self, now: Instant, snd: &Snd, sent_at: Instant, undo: Option<Undo>) {
         let first_end = self.first_segment_end(snd);
         let retries = self.retries;
         let (window, usual) = (self.reordering_window(snd), Duration::from_micros(self.rtt.srtt_us.into()));
         let flight = self.flight(snd, sent_at);
-        // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it
-        // does not acknowledge; and after a second time-out nothing is believed any more.
+        // RFC 2018 §8: the receiver may have dropped text that it had SACKed. If it did, a SACKed record
+        // begins at `una` although it is not acknowledged. After a second time-out no SACK is believed any
+        // more.
         let reneged = flight.first().is_some_and(|first| first.fate == flight::Fate::Sacked);
         if retries > 1 || reneged {
             flight.forget_sacks();
@@ -198,7 +201,7 @@ impl Recovery {
         flight.judge_outstanding(|record| {
             if record.sent_at + wait <= now { flight::Judgement::Lost } else { flight::Judgement::Keep }
         });
-        // RFC 5682 §3.1, step 1: not within another episode.
+        // RFC 5682 §3.1, step 1: F-RTO does not begin within another episode.
         self.frto = if self.phase == Phase::Open { Frto::First } else { Frto::Off };
         if self.phase == Phase::Open {
             self.episode = Some(Box::new(Episode { prr: Prr::new(1), undo }));
@@ -209,7 +212,7 @@ impl Recovery {
         self.dup_acks = 0;
     }
 
-    /// The episode ends: nothing was lost.
+    /// Ends the episode because nothing was lost.
     pub(crate) fn end_by_undo(&mut self) {
         self.phase = Phase::Open;
         self.frto = Frto::Off;
@@ -222,7 +225,8 @@ impl Recovery {
         }
     }
 
-    /// `una` has moved by `acked` within an episode: either it ends, or the next hole is known.
+    /// Handles a move of `una` by `acked` within an episode: either the episode ends, or the next hole is
+    /// known.
     pub(crate) fn advance(&mut self, snd: &Snd, acked: i64) {
         if self.phase == Phase::Open {
             self.dup_acks = 0;
@@ -248,7 +252,7 @@ impl Recovery {
         }
     }
 
-    /// RFC 9937 §6: the congestion window after `delivered` octets have left the network.
+    /// Returns the congestion window after `delivered` octets have left the network (RFC 9937 §6).
     pub(crate) fn prr_window(&mut self, snd: &Snd, delivered: i64, ssthresh: u32, safe: bool) -> u32 {
         let pipe = self.pipe(snd);
         match &mut self.episode {
@@ -260,7 +264,8 @@ impl Recovery {
     // --- what leaves
     // -----------------------------------------------------------------------------------------------------
 
-    /// New text `[from, to)` leaves. `snd` still ends at `from`; `sent_at`: when text left before.
+    /// Notes that new text `[from, to)` leaves. `snd` still ends at `from`; `sent_at` is when text left
+    /// before.
     pub(crate) fn note_sent(&mut self, now: Instant, snd: &Snd, sent_at: Instant, to: i64, app_limited: bool) {
         if let Some(episode) = &mut self.episode {
             episode.prr.note_sent(to - snd.nxt);
@@ -277,12 +282,12 @@ impl Recovery {
         flight.send(snd.nxt, to, now, pipe);
     }
 
-    /// The next stretch to send again, `[from, to)`.
+    /// Returns the next range to send again, `[from, to)`.
     pub(crate) fn hole(&self) -> Option<(i64, i64)> {
         self.flight.as_ref()?.first_lost()
     }
 
-    /// `[from, to)` leaves again.
+    /// Notes that `[from, to)` leaves again.
     pub(crate) fn note_retransmitted(&mut self, now: Instant, snd: &Snd, sent_at: Instant, from: i64, to: i64) {
         let pipe = self.pipe(snd);
         self.flight(snd, sent_at).resend(from, to, now, pipe);
@@ -305,5 +310,5 @@ impl Recovery {
     }
 }
 
-/// RFC 6675 §2: duplicate acknowledgements that mean a loss.
+/// The number of duplicate acknowledgements that mean a loss (RFC 6675 §2).
 pub(crate) const DUP_THRESHOLD: u16 = 3;

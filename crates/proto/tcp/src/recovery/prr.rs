@@ -1,12 +1,12 @@
-//! How fast is sent during fast recovery? Proportional rate reduction, RFC 9937.
+//! How fast to send during fast recovery: proportional rate reduction, RFC 9937.
 
 /// The state of one episode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prr {
-    /// Octets delivered and sent in this episode.
+    /// Octets delivered in this episode; `out` counts those sent.
     delivered: u32,
     out: u32,
-    /// Octets in flight at its start (RecoverFS).
+    /// Octets in flight at the start of the episode (RecoverFS).
     flight: u32,
 }
 
@@ -15,8 +15,9 @@ impl Prr {
         Prr { delivered: 0, out: 0, flight: u32::try_from(flight.max(1)).unwrap_or(u32::MAX) }
     }
 
-    /// §6.2: the congestion window after `delivered` octets have left the network. `pipe`: octets still
-    /// there. `safe`: the acknowledgement has moved `una` and shown no further loss.
+    /// Returns the congestion window after `delivered` octets have left the network (RFC 9937 §6.2). `pipe`
+    /// is the number of octets still there. `safe` says that the acknowledgement has moved `una` and shown no
+    /// further loss.
     pub(super) fn window(&mut self, pipe: i64, delivered: i64, ssthresh: u32, mss: u32, safe: bool) -> u32 {
         let delivered = u32::try_from(delivered).unwrap_or(u32::MAX);
         let pipe = u32::try_from(pipe).unwrap_or(u32::MAX);
@@ -34,13 +35,13 @@ impl Prr {
         pipe.saturating_add(allowance).max(mss)
     }
 
-    /// Octets in flight at the start of the episode.
+    /// Returns the octets in flight at the start of the episode.
     #[cfg(test)]
     pub(crate) fn flight(&self) -> u32 {
         self.flight
     }
 
-    /// Octets delivered in the episode.
+    /// Returns the octets delivered in the episode.
     #[cfg(test)]
     pub(crate) fn delivered(&self) -> u32 {
         self.delivered

@@ -1,19 +1,19 @@
-//! How fast does the network deliver? draft-ietf-ccwg-bbr §4.1 (delivery rate estimation).
+//! How fast the network delivers: delivery rate estimation, draft-ietf-ccwg-bbr §4.1.
 //!
-//! Each segment remembers what had been delivered when it left. When it is delivered itself, the octets
-//! delivered in between, over the time in between, are a sample of the rate; but not more than was sent in
-//! the time that sending took.
+//! Each segment remembers what had been delivered when it left. When the segment itself is delivered, the
+//! octets delivered in between, over the time in between, are a sample of the rate. The sample is no higher
+//! than the rate at which the octets were sent.
 
 use atoll_base::{Duration, Instant};
 
 use super::flight::Sent;
 
-/// What a segment remembers of the moment it left, and what the connection counts.
+/// What the connection counts, and what a segment remembers of that from the moment it left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters {
-    /// Octets delivered: acknowledged or SACKed (C.delivered).
+    /// Octets delivered, that is acknowledged or SACKed (C.delivered).
     pub(crate) delivered: i64,
-    /// When that was last updated (C.delivered_time).
+    /// When `delivered` was last updated (C.delivered_time).
     pub(crate) delivered_at: Instant,
     /// When the segment left that was delivered last (C.first_send_time).
     pub(crate) first_sent_at: Instant,
@@ -21,7 +21,7 @@ pub(crate) struct Counters {
     pub(crate) lost: u32,
     /// Octets in the network after the segment left (P.tx_in_flight).
     pub(crate) in_flight: u32,
-    /// The application had less to send than the network would have taken (P.is_app_limited).
+    /// Whether the application had less to send than the network would have taken (P.is_app_limited).
     pub(crate) app_limited: bool,
 }
 
@@ -30,29 +30,29 @@ impl Counters {
         Counters { delivered, delivered_at: now, first_sent_at: now, lost: 0, in_flight: 0, app_limited: false }
     }
 
-    /// What a segment that makes `in_flight` octets in flight remembers.
+    /// Returns what a segment remembers that leaves and makes `in_flight` octets in flight.
     pub(super) fn snapshot(&self, in_flight: i64) -> Counters {
         Counters { in_flight: u32::try_from(in_flight.max(0)).unwrap_or(u32::MAX), ..*self }
     }
 }
 
-/// One measurement.
+/// One measurement of the delivery rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateSample {
     /// Octets delivered in `interval`.
     pub(crate) delivered: u64,
     pub(crate) interval: Duration,
-    /// C.delivered when the segment measured left: the start of its round.
+    /// `delivered` of the connection when the measured segment left (C.delivered): the start of its round.
     pub(crate) prior_delivered: i64,
-    /// Octets lost since then.
+    /// Octets lost since the segment left.
     pub(crate) lost: u32,
-    /// Octets in flight then.
+    /// Octets in flight when the segment left.
     pub(crate) in_flight: u32,
     pub(crate) app_limited: bool,
 }
 
 impl RateSample {
-    /// Octets per second; 0 if nothing can be said.
+    /// Returns the rate in octets per second; 0 if it is not known.
     pub(crate) fn rate(&self) -> u64 {
         let us = u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX);
         self.delivered.saturating_mul(1_000_000).checked_div(us).unwrap_or(0)
@@ -60,8 +60,8 @@ impl RateSample {
 }
 
 impl Counters {
-    /// The sample that `sent`, delivered now, gives; `self`: what the connection has counted, `sent`
-    /// included.
+    /// Returns the sample that the delivery of `sent` gives. `self` is what the connection has counted,
+    /// `sent` included.
     pub(crate) fn sample(&self, sent: &Sent, min_rtt: Duration) -> RateSample {
         let then = &sent.counters;
         let send_elapsed = sent.sent_at.since(then.first_sent_at);
@@ -69,7 +69,7 @@ impl Counters {
         let interval = send_elapsed.max(ack_elapsed);
         RateSample {
             delivered: u64::try_from(self.delivered - then.delivered).unwrap_or(0),
-            // Shorter than a round trip it says nothing.
+            // A sample over less than a round trip says nothing.
             interval: if interval < min_rtt { Duration::ZERO } else { interval },
             prior_delivered: then.delivered,
             lost: self.lost.wrapping_sub(then.lost),

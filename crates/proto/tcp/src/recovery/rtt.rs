@@ -1,19 +1,19 @@
-//! How long is a round trip, and how long is it waited for? RFC 6298.
+//! How long a round trip takes, and how long it is waited for (RFC 6298).
 
 use atoll_base::{Duration, Instant};
 
-/// Smoothed round-trip time and retransmission time-out.
+/// The smoothed round-trip time and the retransmission time-out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     /// SRTT in microseconds; 0 before the first sample.
     pub(crate) srtt_us: u32,
-    /// RTTVAR in microseconds; before the first sample the time-out, if it is longer than the initial one.
+    /// RTTVAR in microseconds; before the first sample, the time-out if it is longer than the initial one.
     pub(crate) rttvar_us: u32,
-    /// Smallest sample of late in microseconds; `u32::MAX` before the first.
+    /// The smallest recent sample in microseconds; `u32::MAX` before the first.
     pub(crate) min_us: u32,
-    /// When it was taken: seconds, modulo 2^16.
+    /// When the smallest sample was taken, in seconds modulo 2^16.
     min_at_s: u16,
-    /// Time-outs in a row: each doubles the time-out (RFC 6298 §5.5).
+    /// The number of time-outs in a row; each doubles the time-out (RFC 6298 §5.5).
     pub(crate) backoff: u8,
 }
 
@@ -22,17 +22,18 @@ impl Rtt {
         Rtt { srtt_us: 0, rttvar_us: 0, min_us: u32::MAX, min_at_s: 0, backoff: 0 }
     }
 
-    /// Goes on with what a predecessor has measured; `srtt_us` 0: nothing.
+    /// Continues with the round-trip time that a predecessor has measured; `srtt_us` is 0 if it has measured
+    /// none.
     pub(crate) fn resume(&mut self, srtt_us: u32) {
         self.srtt_us = srtt_us.min(SAMPLE_MAX_US);
         self.rttvar_us = self.srtt_us / 2;
     }
 
-    /// Takes a measurement (RFC 6298 §2.2, §2.3). It ends the backing off (§5.7).
+    /// Takes a measurement (RFC 6298 §2.2, §2.3), which ends the backing off (§5.7).
     pub(crate) fn sample(&mut self, now: Instant, us: u32) {
         let us = us.clamp(1, SAMPLE_MAX_US);
         let now_s = (now.as_millis() / 1000) as u16;
-        // RFC 8985 §6.2, step 1: paths change, so the smallest counts for a while only.
+        // RFC 8985 §6.2, step 1: paths change, so the smallest sample counts for a while only.
         if us <= self.min_us || now_s.wrapping_sub(self.min_at_s) >= MIN_LIFETIME_S {
             (self.min_us, self.min_at_s) = (us, now_s);
         }
@@ -47,14 +48,14 @@ impl Rtt {
         self.backoff = 0;
     }
 
-    /// The handshake took several SYNs and has measured nothing: the initial time-out was too short, perhaps
-    /// (RFC 6298 §5.7).
+    /// Makes the initial time-out longer after a handshake that took several SYNs and has measured nothing:
+    /// it may have been too short (RFC 6298 §5.7).
     pub(crate) fn distrust_initial(&mut self) {
         self.rttvar_us = RTO_DISTRUSTED_US;
         self.backoff = 0;
     }
 
-    /// The time-out without backing off.
+    /// Returns the time-out without backing off.
     ///
     /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms,
     /// so that the time-out never undercuts the peer's delayed ACK.
@@ -66,33 +67,33 @@ impl Rtt {
         Duration::from_micros(u64::from(self.srtt_us) + u64::from(variance_us)).min(RTO_MAX)
     }
 
-    /// The time-out as it stands now.
+    /// Returns the time-out as it stands now.
     pub(crate) fn rto(&self) -> Duration {
         self.base().saturating_mul(1 << self.backoff.min(BACKOFF_MAX)).min(RTO_MAX)
     }
 
-    /// Something was acknowledged that measures nothing.
+    /// Takes back one doubling, after an acknowledgement that measures nothing.
     pub(crate) fn ease_off(&mut self) {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
-    /// A time-out has passed.
+    /// Doubles the time-out, because it has passed.
     pub(crate) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
     }
 }
 
-/// RFC 6298 §2.1.
+/// The time-out before the first measurement (RFC 6298 §2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
 const RTO_DISTRUSTED_US: u32 = 3_000_000;
 const RTO_MIN_US: u32 = 200_000;
-/// RFC 6298 §2.5 allows a maximum of at least 60 s; Linux takes 120 s.
+/// The longest time-out. RFC 6298 §2.5 allows a maximum of at least 60 s; Linux takes 120 s.
 pub(crate) const RTO_MAX: Duration = Duration::from_secs(120);
-/// As Linux's `tcp_min_rtt_wlen`.
+/// How long the smallest sample counts, in seconds (Linux's `tcp_min_rtt_wlen`).
 const MIN_LIFETIME_S: u16 = 300;
-/// A longer round trip is taken as this.
+/// The longest sample, in microseconds; a longer round trip counts as this.
 const SAMPLE_MAX_US: u32 = 120_000_000;
-/// Doubling more often changes nothing: 200 ms * 2^10 is above the maximum.
+/// The most doublings that count: 200 ms * 2^10 is above the maximum.
 const BACKOFF_MAX: u8 = 10;
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(rtt.min_us, 60_000);
         rtt.sample(at(302), 50_000);
         assert_eq!(rtt.min_us, 50_000);
-        // The moment is kept modulo 2^16 seconds.
+        // The time of the sample is kept modulo 2^16 seconds.
         rtt.sample(at(70_000), 55_000);
         assert_eq!(rtt.min_us, 55_000);
     }

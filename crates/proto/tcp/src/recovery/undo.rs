@@ -1,23 +1,23 @@
-//! Was that loss real? Eifel detection by timestamps (RFC 3522), detection by D-SACK (RFC 3708), and what
-//! follows (RFC 4015, with the window as on Linux).
+//! Whether a loss was real: Eifel detection by timestamps (RFC 3522), detection by D-SACK (RFC 3708), and the
+//! response (RFC 4015, with the window as on Linux).
 //!
-//! The first acknowledgement of new text after a retransmission echoes the timestamp of what it answers. If
-//! that is older than the retransmission, the original had arrived after all: it was late, or out of order.
-//! And if everything that was sent again is reported to have arrived twice, nothing of it was lost.
+//! The first acknowledgement of new text after a retransmission echoes the timestamp of the segment that it
+//! answers. If that is older than the retransmission, the original had arrived after all: it was late, or out
+//! of order. If everything that was sent again is reported to have arrived twice, nothing of it was lost.
 
 use atoll_base::SeqNum;
 
-/// What there was before an episode, and what has been sent again since.
+/// The windows before an episode, and what has been sent again since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// Octets of congestion window.
+    /// The congestion window before the episode, in octets.
     pub(crate) cwnd: u32,
-    /// Octets of slow-start threshold.
+    /// The slow-start threshold before the episode, in octets.
     pub(crate) ssthresh: u32,
-    /// Our clock when the first segment was sent again, until the first acknowledgement; `None` also without
-    /// timestamps.
+    /// Our timestamp clock when the first segment was sent again, until the first acknowledgement; `None`
+    /// also without timestamps.
     stamp: Option<u32>,
-    /// Octets sent again, and those of them that were not needed.
+    /// Octets sent again; `twice` counts those of them that were not needed.
     resent: i64,
     twice: i64,
 }
@@ -27,8 +27,8 @@ impl Undo {
         Undo { cwnd, ssthresh, stamp, resent: 0, twice: 0 }
     }
 
-    /// The first acknowledgement of new text since the episode began: whether it answers, by its `echo`, what
-    /// was sent before.
+    /// Judges the first acknowledgement of new text since the episode began: returns whether its `echo` shows
+    /// that it answers what was sent before.
     pub(crate) fn is_due_by(&mut self, echo: Option<u32>) -> bool {
         let stamp = self.stamp.take();
         stamp.zip(echo).is_some_and(|(stamp, echo)| SeqNum(echo).before(SeqNum(stamp)))
@@ -38,7 +38,8 @@ impl Undo {
         self.resent += octets;
     }
 
-    /// The peer has `octets` twice. Whether that is everything that was sent again.
+    /// Notes that the peer has received `octets` twice. Returns whether that is everything that was sent
+    /// again.
     pub(crate) const fn note_twice(&mut self, octets: i64) -> bool {
         self.twice += octets;
         self.resent > 0 && self.twice >= self.resent

@@ -1,6 +1,7 @@
-//! How fast can the path deliver, and how much does it hold? BBRv3, draft-ietf-ccwg-bbr-05.
+//! BBRv3: a model of how fast the path delivers and how much it holds (draft-ietf-ccwg-bbr-05, whose sections
+//! the comments here cite).
 //!
-//! A model of the path (bandwidth and round trip, `model.rs`) sets the pace and the window; bandwidth and
+//! The model of the path (bandwidth and round trip, `model.rs`) sets the pace and the window; bandwidth and
 //! round trip are probed in turns (`probe.rs`). Rates are octets per second, gains per mille.
 //!
 //! ```text
@@ -16,27 +17,27 @@ use super::{Sample, initial_window};
 use model::Model;
 use probe::Probe;
 
-/// What the flow is doing (§3.3).
+/// What the flow is doing (draft §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Doubling the rate until the pipe is full.
+    /// The flow doubles its rate until the pipe is full.
     Startup,
-    /// Emptying the queue that this has built.
+    /// The flow empties the queue that STARTUP has built.
     Drain,
-    /// Sending a little less than the path delivers, so that others find room.
+    /// The flow sends a little less than the path delivers, so that others find room.
     Down,
-    /// Sending what the path delivers.
+    /// The flow sends what the path delivers.
     Cruise,
-    /// Filling the pipe, without a queue, before more is tried.
+    /// The flow fills the pipe, without a queue, before it tries more.
     Refill,
-    /// Trying more.
+    /// The flow tries more than the path has delivered so far.
     Up,
-    /// Sending very little, to see the round trip without a queue.
+    /// The flow sends very little, to see the round trip without a queue.
     ProbeRtt,
 }
 
 impl Mode {
-    /// §5.6.1, table 3.
+    /// Returns the pacing gain of the mode, per mille (draft §5.6.1, table 3).
     const fn pacing_gain(self) -> u64 {
         match self {
             Mode::Startup => 2773,
@@ -60,29 +61,29 @@ impl Mode {
     }
 }
 
-/// The state of one connection; boxed, because few use it.
+/// The state of one connection; it is boxed, because few connections use it.
 #[derive(Debug)]
 pub(crate) struct Bbr {
     mode: Mode,
     model: Model,
     probe: Probe,
     rng: Rng,
-    /// Octets per second (C.pacing_rate).
+    /// The pace in octets per second (C.pacing_rate).
     pub(crate) pacing_rate: u64,
-    /// The window before recovery, or before PROBE-RTT.
+    /// The window before recovery, or before PROBE-RTT, in octets.
     prior_cwnd: u32,
-    /// Bandwidth by which the pipe is found to be full (§5.3.1.2).
+    /// The bandwidth by which the pipe is found to be full (draft §5.3.1.2).
     full_bw: u64,
     full_bw_count: u8,
     full_bw_now: bool,
     full_bw_reached: bool,
     drain_round: u32,
-    /// Nothing has been delivered since a pause: there is no queue to be emptied for PROBE-RTT.
+    /// Whether nothing has been delivered since a pause: then there is no queue to be emptied for PROBE-RTT.
     idle_restart: bool,
 }
 
 impl Bbr {
-    /// `seed` spreads the probing of flows over time.
+    /// Creates the state in STARTUP. `seed` spreads the probing of flows over time.
     pub(crate) fn new(now: Instant, seed: u64, mss: u16, srtt_us: u32) -> Bbr {
         let rtt_us = if srtt_us == 0 { 1000 } else { srtt_us };
         let nominal = u64::from(initial_window(mss)) * 1_000_000 / u64::from(rtt_us);
@@ -102,7 +103,7 @@ impl Bbr {
         }
     }
 
-    /// Something was delivered, or is lost (§5.2.3). Returns the new window.
+    /// Handles something that was delivered or lost (draft §5.2.3). Returns the new window.
     pub(crate) fn handle_sample(&mut self, sample: &Sample, mut cwnd: u32) -> u32 {
         self.handle_lost(sample, cwnd);
         if let Some(rate) = &sample.rate {
@@ -128,7 +129,7 @@ impl Bbr {
         self.window(sample, cwnd)
     }
 
-    /// Text leaves after a pause with nothing in flight (§5.4.1).
+    /// Handles the restart after a pause with nothing in flight (draft §5.4.1). Returns the new window.
     pub(crate) fn handle_restart(&mut self, now: Instant, cwnd: u32) -> u32 {
         self.model.restart(now);
         self.idle_restart = true;
@@ -140,7 +141,7 @@ impl Bbr {
         cwnd
     }
 
-    /// The network has marked something: a loss as far as the model is concerned.
+    /// Handles a mark of the network, which is a loss as far as the model is concerned.
     pub(crate) fn handle_mark(&mut self, now: Instant) {
         self.model.note_mark();
         if self.mode == Mode::Up {
@@ -148,34 +149,34 @@ impl Bbr {
         }
     }
 
-    /// Recovery begins, or a time-out has passed: the window is kept for later (§5.6.4.4).
+    /// Saves the window when recovery begins or a time-out has passed (draft §5.6.4.4).
     pub(crate) fn save_window(&mut self, cwnd: u32) {
         let kept = self.model.loss_in_round || self.mode == Mode::ProbeRtt;
         self.prior_cwnd = if kept { self.prior_cwnd.max(cwnd) } else { cwnd };
     }
 
-    /// Recovery is over.
+    /// Returns the window after recovery.
     pub(crate) fn restored_window(&self, cwnd: u32) -> u32 {
         cwnd.max(self.prior_cwnd)
     }
 
-    /// The losses of an episode were none (§5.5.11).
+    /// Forgets the losses of an episode that were none (draft §5.5.11).
     pub(crate) fn undo(&mut self) {
         self.model.forget_short_term();
         self.model.loss_in_round = false;
         self.model.inflight_longterm = self.model.inflight_longterm_before;
     }
 
-    /// §5.6.2.
+    /// Sets the pace from the bandwidth (draft §5.6.2).
     fn set_pace(&mut self, pacing_gain: u64) {
-        // One percent below, so that no queue builds up by itself.
+        // The pace is one percent below, so that no queue builds up by itself.
         let rate = gain(self.model.bw, pacing_gain) / 100 * 99;
         if rate > 0 && (self.full_bw_reached || rate > self.pacing_rate) {
             self.pacing_rate = rate;
         }
     }
 
-    /// §5.6.4.
+    /// Returns the window for the sample (draft §5.6.4).
     fn window(&self, sample: &Sample, cwnd: u32) -> u32 {
         let mss = u32::from(sample.mss);
         let max_inflight = self.model.max_inflight(sample.mss, self.mode, self.mode.cwnd_gain());
@@ -198,7 +199,8 @@ impl Bbr {
         cwnd.min(longterm.min(self.model.inflight_shortterm).max(floor)).min(super::CWND_MAX)
     }
 
-    /// Three rounds in which the bandwidth does not grow by a quarter: the pipe is full (§5.3.1.2).
+    /// Finds the pipe full after three rounds in which the bandwidth does not grow by a quarter (draft
+    /// §5.3.1.2).
     fn check_full_pipe(&mut self, sample: &Sample) {
         let Some(rate) = &sample.rate else { return };
         if self.full_bw_now || !self.model.round_start || rate.app_limited {
@@ -220,7 +222,7 @@ impl Bbr {
     }
 
     fn check_startup_done(&mut self, sample: &Sample) {
-        // §5.3.1.3: so many losses in a round mean a full pipe, too.
+        // Draft §5.3.1.3: so many losses in a round mean a full pipe, too.
         if !self.full_bw_reached
             && self.model.loss_round_start
             && self.model.loss_events >= STARTUP_LOSSES
@@ -245,12 +247,12 @@ impl Bbr {
     }
 }
 
-/// `value` times `per_mille` thousandths.
+/// Returns `value` times `per_mille` thousandths.
 const fn gain(value: u64, per_mille: u64) -> u64 {
     value.saturating_mul(per_mille) / 1000
 }
 
-/// §5.3.1.3: BBRStartupFullLossCnt.
+/// The number of losses in a round that end STARTUP (draft §5.3.1.3: BBRStartupFullLossCnt).
 const STARTUP_LOSSES: u8 = 6;
 
 #[cfg(test)]

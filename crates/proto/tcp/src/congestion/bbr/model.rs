@@ -1,4 +1,4 @@
-//! What does the path deliver, how long does it take, and what does it lose? draft-ietf-ccwg-bbr-05 §5.5.
+//! What the path delivers, how long it takes, and what it loses (draft-ietf-ccwg-bbr-05 §5.5).
 
 use atoll_base::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use crate::recovery::RateSample;
 /// The model: bandwidth, round trip, and bounds that losses have set.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// The largest rate seen, in this cycle of probing and the one before.
+    /// The largest rates seen in the last cycle of probing and in this one, in octets per second.
     max_bw: [u64; 2],
-    /// The bandwidth to go by: `max_bw`, or less while there are losses.
+    /// The bandwidth to go by, in octets per second: `max_bw`, or less while there are losses.
     pub(super) bw: u64,
     bw_shortterm: u64,
     bw_latest: u64,
     pub(super) inflight_latest: u32,
     pub(super) inflight_shortterm: u32,
     pub(super) inflight_longterm: u32,
-    /// `inflight_longterm` before it was lowered last.
+    /// The value of `inflight_longterm` before it was lowered last.
     pub(super) inflight_longterm_before: u32,
     pub(super) min_rtt_us: u32,
     min_rtt_at: Instant,
-    /// Rounds: from sending something to its delivery (§5.5.1).
+    /// The number of rounds; a round lasts from sending something to its delivery (draft §5.5.1).
     pub(super) round_count: u32,
     pub(super) round_start: bool,
     next_round_delivered: i64,
@@ -31,7 +31,7 @@ pub(super) struct Model {
     loss_round_delivered: i64,
     pub(super) loss_in_round: bool,
     pub(super) loss_events: u8,
-    /// Octets that arrive in excess of the bandwidth, when ACKs come in bunches: maxima of this and the last
+    /// Octets that arrive in excess of the bandwidth when ACKs come in bunches: maxima of this and the last
     /// five rounds.
     extra_acked: [u32; 2],
     extra_acked_rounds: u8,
@@ -73,14 +73,14 @@ impl Model {
         self.max_bw[0].max(self.max_bw[1])
     }
 
-    /// §5.5.6: a cycle of probing is over; what the one before it has seen is forgotten.
+    /// Ends a cycle of probing, and forgets the largest rate of the cycle before it (draft §5.5.6).
     pub(super) fn advance_max_bw(&mut self) {
         if self.max_bw[1] > 0 {
             self.max_bw = [self.max_bw[1], 0];
         }
     }
 
-    /// §5.5.1.
+    /// Finds out whether a new round begins (draft §5.5.1).
     pub(super) fn update_round(&mut self, rate: &RateSample, delivered: i64) {
         self.round_start = rate.prior_delivered >= self.next_round_delivered;
         if self.round_start {
@@ -93,7 +93,7 @@ impl Model {
         self.next_round_delivered = delivered;
     }
 
-    /// §5.5.5, §5.5.10.3.
+    /// Updates the bandwidth and the bounds after a delivery (draft §5.5.5, §5.5.10.3).
     pub(super) fn update_bandwidth(&mut self, rate: &RateSample, delivered: i64, mode: Mode) {
         let bw = rate.rate();
         if bw > 0 && (bw >= self.max_bw() || !rate.app_limited) {
@@ -112,7 +112,7 @@ impl Model {
         }
     }
 
-    /// Losses outside of probing: less for a while, by 30 % at most.
+    /// Lowers the short-term bounds after losses outside of probing, by 30 % at most.
     fn lower(&mut self) {
         if self.bw_shortterm == u64::MAX {
             self.bw_shortterm = self.max_bw();
@@ -124,7 +124,7 @@ impl Model {
         self.inflight_shortterm = self.inflight_latest.max(saturated(gain(self.inflight_shortterm.into(), BETA)));
     }
 
-    /// The end of what §5.2.3 does for an acknowledgement: the next round begins with what this one has
+    /// Ends the handling of an acknowledgement (draft §5.2.3): the next round begins with what this one has
     /// shown.
     pub(super) fn advance_loss_round(&mut self, rate: &RateSample) {
         if self.loss_round_start {
@@ -151,7 +151,7 @@ impl Model {
         self.bw = self.max_bw().min(self.bw_shortterm);
     }
 
-    /// Something was lost. The first time in a round, the round that is looked at begins.
+    /// Notes a loss. The first one in a round begins the round in which losses are counted.
     pub(super) fn note_loss(&mut self, delivered: i64) {
         if !self.loss_in_round {
             self.loss_round_delivered = delivered;
@@ -159,13 +159,13 @@ impl Model {
         self.note_mark();
     }
 
-    /// Something was marked in this round.
+    /// Notes that something was marked in this round.
     pub(super) fn note_mark(&mut self) {
         self.loss_in_round = true;
         self.loss_events = self.loss_events.saturating_add(1);
     }
 
-    /// §5.5.9: how much more than the bandwidth arrives at once.
+    /// Measures how much more than the bandwidth arrives at once (draft §5.5.9).
     pub(super) fn update_aggregation(&mut self, sample: &Sample, cwnd: u32, full: bool) {
         let expected = |from: Instant| octets(self.bw, sample.now.since(from));
         let mut expected_delivered = expected(self.extra_acked_from);
@@ -188,7 +188,7 @@ impl Model {
         self.offload_budget = saturated(self.bw / 1000).min(64 << 10).max(2 * u32::from(sample.mss));
     }
 
-    /// §5.3.4.3. The smallest round trip of the last ten seconds.
+    /// Updates the smallest round trip of the last ten seconds (draft §5.3.4.3).
     pub(super) fn update_round_trip(&mut self, sample: &Sample) {
         let expired = sample.now > self.min_rtt_at + MIN_RTT_LIFETIME;
         if let Some(us) = sample.rtt_us
@@ -209,7 +209,7 @@ impl Model {
         self.extra_acked_delivered = 0;
     }
 
-    /// What the pipe holds, times `per_mille` thousandths.
+    /// Returns how many octets the pipe holds, times `per_mille` thousandths.
     pub(super) fn bdp(&self, per_mille: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return u32::MAX;
@@ -218,7 +218,7 @@ impl Model {
         saturated(gain(octets(bw, Duration::from_micros(self.min_rtt_us.into())), per_mille))
     }
 
-    /// §5.6.4.2: what has to be in flight to use the path wholly.
+    /// Returns how many octets have to be in flight to use the path wholly (draft §5.6.4.2).
     pub(super) fn max_inflight(&self, mss: u16, mode: Mode, cwnd_gain: u64) -> u32 {
         let extra = self.extra_acked[0].max(self.extra_acked[1]);
         self.quantized(self.bdp(cwnd_gain).saturating_add(extra), mss, mode)
@@ -234,7 +234,8 @@ impl Model {
         if mode == Mode::Up { inflight.saturating_add(2 * mss) } else { inflight }
     }
 
-    /// A little less than the most that is safe, so that others find room (§5.3.3.3).
+    /// Returns a little less than the most that is safe to have in flight, so that others find room (draft
+    /// §5.3.3.3).
     pub(super) fn inflight_with_headroom(&self, mss: u16) -> u32 {
         if self.inflight_longterm == u32::MAX {
             return u32::MAX;
@@ -245,12 +246,12 @@ impl Model {
     }
 }
 
-/// §5.5.10.2: more than 2 % of what was in flight was lost.
+/// Returns whether more than 2 % of what was in flight was lost (draft §5.5.10.2).
 pub(super) fn is_too_high(rate: &RateSample) -> bool {
     u64::from(rate.lost) * 50 > u64::from(rate.in_flight)
 }
 
-/// What `rate` octets per second deliver in `time`.
+/// Returns how many octets a rate of `rate` octets per second delivers in `time`.
 fn octets(rate: u64, time: Duration) -> u64 {
     let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     u64::try_from(u128::from(rate) * u128::from(us) / 1_000_000).unwrap_or(u64::MAX)

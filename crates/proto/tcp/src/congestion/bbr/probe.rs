@@ -1,5 +1,5 @@
-//! When is more bandwidth tried, and when is the round trip measured anew? draft-ietf-ccwg-bbr-05 §5.3.3,
-//! §5.3.4.
+//! When more bandwidth is tried, and when the round trip is measured anew (draft-ietf-ccwg-bbr-05 §5.3.3,
+//! §5.3.4).
 
 use atoll_base::{Duration, Instant};
 
@@ -13,15 +13,15 @@ pub(super) struct Probe {
     cycle_at: Instant,
     wait: Duration,
     pub(super) rounds_since: u32,
-    /// Which phase the acknowledgements that arrive now belong to.
+    /// The phase to which the acknowledgements that arrive now belong.
     acks: Acks,
-    /// Losses now tell of the bandwidth tried.
+    /// Whether losses now tell something about the bandwidth tried.
     samples: bool,
     up_rounds: u8,
     up_acks: u32,
-    /// Octets acknowledged for which the bound rises by one segment.
+    /// The number of octets acknowledged for which the bound rises by one segment.
     up_count: u32,
-    /// The smallest round trip of the last five seconds.
+    /// The smallest round trip of the last five seconds, in microseconds.
     rtt_us: u32,
     rtt_at: Instant,
     rtt_done_at: Instant,
@@ -63,7 +63,7 @@ impl Bbr {
     // --- bandwidth
     // -------------------------------------------------------------------------------------------------------
 
-    /// §5.3.3.6.
+    /// Advances the cycle of bandwidth probing (draft §5.3.3.6).
     pub(super) fn update_cycle(&mut self, sample: &Sample, cwnd: u32) {
         if !self.full_bw_reached {
             return;
@@ -104,7 +104,7 @@ impl Bbr {
     pub(super) fn start_down(&mut self, now: Instant) {
         self.model.forget_signals();
         self.probe.up_count = u32::MAX;
-        // §5.3.3.5.3: two to three seconds, so that flows do not probe in step.
+        // Draft §5.3.3.5.3: wait two to three seconds, so that flows do not probe in step.
         self.probe.rounds_since = self.rng.below(2);
         self.probe.wait = Duration::from_millis(2000 + u64::from(self.rng.below(1001)));
         self.probe.cycle_at = now;
@@ -112,7 +112,8 @@ impl Bbr {
         self.mode = Mode::Down;
     }
 
-    /// Time to try more: by the clock, or as soon as a Reno flow would have grown as much (§5.3.3.5.3).
+    /// Begins to try more when it is time: by the clock, or as soon as a Reno flow would have grown as much
+    /// (draft §5.3.3.5.3).
     fn start_refill_in_time(&mut self, sample: &Sample, cwnd: u32) -> bool {
         let segments = self.model.bdp(1000).min(cwnd) / u32::from(sample.mss).max(1);
         let due = sample.now > self.probe.cycle_at + self.probe.wait
@@ -152,7 +153,7 @@ impl Bbr {
     fn raise_slope(&mut self, sample: &Sample, cwnd: u32) {
         let growth = u32::from(sample.mss) << self.probe.up_rounds;
         self.probe.up_rounds = (self.probe.up_rounds + 1).min(UP_ROUNDS_MAX);
-        // One segment for as many octets as make `growth` in a round.
+        // The bound rises by one segment for as many octets as make `growth` in a round.
         let steps = (growth / u32::from(sample.mss).max(1)).max(1);
         self.probe.up_count = (cwnd / steps).max(u32::from(sample.mss));
     }
@@ -171,7 +172,7 @@ impl Bbr {
         }
     }
 
-    /// §5.5.10.2: something is lost.
+    /// Handles a loss (draft §5.5.10.2).
     pub(super) fn handle_lost(&mut self, sample: &Sample, cwnd: u32) {
         let Some(lost) = &sample.lost else { return };
         self.model.note_loss(sample.delivered);
@@ -180,7 +181,7 @@ impl Bbr {
         }
         self.probe.samples = false;
         if !lost.app_limited {
-            // The point up to which no more than the threshold was lost.
+            // This is the point up to which no more than the threshold was lost.
             let allowed = lost.in_flight / 50;
             let at_loss = lost.in_flight.saturating_sub(lost.lost.saturating_sub(allowed));
             let target = gain(self.model.bdp(1000).min(cwnd).into(), BETA);
@@ -195,7 +196,8 @@ impl Bbr {
     // --- round trip
     // ------------------------------------------------------------------------------------------------------
 
-    /// §5.3.4.3. Returns the window, which may be the one before PROBE-RTT.
+    /// Enters or leaves PROBE-RTT (draft §5.3.4.3). Returns the window, which may be the one before
+    /// PROBE-RTT.
     pub(super) fn check_probe_rtt(&mut self, sample: &Sample, cwnd: u32) -> u32 {
         let probe = &mut self.probe;
         let expired = sample.now > probe.rtt_at + PROBE_RTT_INTERVAL;
@@ -245,13 +247,13 @@ impl Bbr {
         self.restored_window(cwnd)
     }
 
-    /// Half of what the pipe holds.
+    /// Returns the window in PROBE-RTT, in octets: half of what the pipe holds.
     pub(super) fn probe_rtt_window(&self, mss: u16) -> u32 {
         self.model.bdp(Mode::ProbeRtt.cwnd_gain()).max(4 * u32::from(mss))
     }
 }
 
-/// As often as a Reno flow would need to fill a pipe of this many segments.
+/// The most rounds between two probes: a Reno flow needs as many to fill a pipe of this many segments.
 const RENO_ROUNDS_MAX: u32 = 63;
 const UP_ROUNDS_MAX: u8 = 15;
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);

@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 const MSS: u16 = 1000;
 const MSS64: i64 = MSS as i64;
 
-/// A path: one queue that drains at `rate` octets per second, and a delay. Never lossy unless the queue is
-/// longer than `room`.
+/// A path: one queue that drains at `rate` octets per second, and a delay. Segments are lost only if the
+/// queue is longer than `room`.
 struct Path {
     rate: u64,
     delay: Duration,
     room: usize,
 }
 
-/// Sends for `time` as much as BBR lets. Returns BBR, the octets delivered in the last second, and the
-/// largest queue then.
+/// Sends for `time` as much as BBR allows. Returns BBR, the octets delivered in the last second, and the
+/// largest queue in that second.
 fn flow(path: &Path, time: Duration) -> (Bbr, u64, usize) {
     let mut now = Instant::from_millis(1);
     let end = now + time;

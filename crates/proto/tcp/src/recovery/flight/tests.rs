@@ -8,7 +8,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// Ten segments of ten octets, one each millisecond.
+/// Returns ten segments of ten octets, one sent each millisecond.
 fn flight() -> Flight {
     let mut flight = Flight::new(0, 10, at(0));
     (1..10).for_each(|n| flight.send(n * 10, n * 10 + 10, at(n as u64), n * 10));
@@ -116,7 +116,7 @@ fn a_peer_that_cuts_everything_into_pieces_gets_no_more_than_so_many() {
     }
     assert!(flight.records.len() <= RECORDS_MAX);
     flight.check_invariants(0, 1_000_000);
-    // It may still cover all of it.
+    // The peer's block may still cover all of it.
     flight.sack(0, 1_000_000, |_| {});
     assert_eq!((flight.sacked, flight.records.len()), (1_000_000, 1));
 }
