@@ -68,7 +68,7 @@ fn after_a_syn_that_does_not_ask_any_more_text_is_not_marked() {
         t.takes(data(1..1001).marked());
         assert_ne!(count(&t.poll()[0].segment), 0);
     }
-    // One that asks again changes nothing, and one that begins to ask neither.
+    // A repeated SYN that asks again changes nothing, and neither does one that begins to ask.
     for (first, answered) in [(Flags::ECE | Flags::CWR, true), (Flags(0), false)] {
         let mut t = Tcb::accepting(syn().with(first), &settings());
         t.poll();
@@ -179,7 +179,7 @@ fn marks_are_counted_and_told_modulo_eight() {
     let mut t = Tcb::connecting(&asking_accurate());
     t.poll();
     t.takes(syn_ack(1).with(Flags::CWR).marked());
-    // The first ACK says how the SYN-ACK came, the following ones count.
+    // The first ACK says how the SYN-ACK came; the following ones have the count.
     assert_eq!(count(&t.poll()[0].segment), CODE_CE);
     t.conn.rcv.quick = 0;
     for n in 0..10u8 {
@@ -202,7 +202,7 @@ fn what_the_peer_has_counted_reduces_the_window() {
     assert!(t.conn.congestion.cwnd >= 10_000);
     t.takes(ack(2001).with(with_ace(6)));
     assert!(t.conn.congestion.cwnd < 8_000);
-    // Told once more of the same, and by an ACK that was overtaken.
+    // The same count comes once more, and an ACK that was overtaken has an older one.
     t.takes(ack(3001).with(with_ace(6)));
     t.takes(ack(3001).with(with_ace(5)));
     assert!((7_000..8_500).contains(&t.conn.congestion.cwnd));
@@ -233,7 +233,7 @@ fn how_the_syn_ack_came_is_told_by_an_ack_alone() {
     let sent = t.poll();
     assert_eq!(sent.iter().map(|transmit| transmit.segment.len).collect::<std::vec::Vec<_>>(), [0, MSS]);
     assert_eq!((count(&sent[0].segment), count(&sent[1].segment)), (0b010, COUNT_START));
-    // The server reads it so: a mark on the SYN-ACK is counted then, and not by the next segment once more.
+    // The server reads it so: a mark on the SYN-ACK is counted then, and not once more by the next segment.
     for (first, told) in [(ack(1).with(with_ace(CODE_CE)), 6), (data(1..11).ack(1).with(with_ace(6)), 6)] {
         let mut t = Tcb::accepting(syn().with(with_ace(0b111)), &settings());
         t.poll();
@@ -251,7 +251,7 @@ fn bits_that_are_cleared_on_the_way_end_it() {
     t.takes(ack(1));
     t.write(2 * MSS);
     assert!(t.poll().iter().all(|transmit| transmit.segment.ecn == Ecn::NotEct));
-    // What is told means nothing, but marks of the peer's text are told.
+    // The marks that the peer reports mean nothing, but marks of the peer's text are reported.
     t.takes(ack(1001).with(with_ace(3)));
     assert!(t.conn.congestion.cwnd >= 10_000);
     t.takes(data(1..1001).marked());
@@ -268,7 +268,8 @@ fn the_accurate_kind_is_asked_for_twice() {
         t.advance_to_timer();
     }
     assert_eq!(asked, [0b111, 0b111, 0]);
-    // What answers the first counts still; but for the old kind a SYN that did not ask is one too many.
+    // An answer of the accurate kind still counts; for the classic kind, a SYN that did not ask is one too
+    // many.
     for (code, marks) in [(0b010, true), (0b001, false)] {
         let mut t = Tcb::connecting(&asking_accurate());
         for _ in 0..3 {

@@ -16,7 +16,7 @@ fn cookie() -> FastOpen {
 // --- the client
 // -----------------------------------------------------------------------------------------------------------
 
-/// A client with a cookie that has written `octets`.
+/// Returns a client with a cookie that has written `octets`.
 fn client(octets: u32) -> Tcb {
     let mut t = Tcb::connecting(&settings());
     t.conn.open_fast(cookie(), MSS as u16);
@@ -75,7 +75,7 @@ fn a_syn_that_is_sent_again_has_neither_text_nor_cookie() {
     t.advance_to_timer();
     let sent = t.expect([syn_with(0).retransmit()]);
     assert_eq!(t.conn.fast_open_option(sent[0].retransmit), None);
-    // The first may have arrived all the same.
+    // The first SYN may have arrived all the same.
     assert_eq!(t.takes(syn_ack(501)), Events::ESTABLISHED | Events::ACKED);
 }
 
@@ -109,7 +109,7 @@ fn a_client_that_closes_without_text_is_forgotten() {
 // --- the server
 // -----------------------------------------------------------------------------------------------------------
 
-/// A server that has taken `len` octets of a SYN's text.
+/// Returns a server that has taken `len` octets of a SYN's text.
 fn server(len: u32) -> Tcb {
     let t = Tcb::accepting(syn(), &settings());
     let (now, at) = (t.now, t.conn.rcv.start.plus(u32::MAX));

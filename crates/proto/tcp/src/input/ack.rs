@@ -1,4 +1,4 @@
-//! How is an incoming ACK processed? RFC 9293 §3.10.7.4 fifth.
+//! How an incoming ACK is processed (RFC 9293 §3.10.7.4 fifth).
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Segment};
@@ -23,16 +23,16 @@ impl Connection {
             return Err(Input::answered(Reason::AckUnsent, self.challenge(now)));
         }
         if ack < (self.snd.una - i64::from(self.snd.window_max)).max(0) {
-            // RFC 5961 §5.2: blind injection of text needs a plausible acknowledgement. And, as on Linux
-            // since 6.7, not of what lies before our SYN: or a large window would make every other guess
-            // right.
+            // RFC 5961 §5.2: blind injection of text needs a plausible acknowledgement. As on Linux since
+            // 6.7, an acknowledgement of what lies before our SYN does not count either: with a large window
+            // every other guess would be right otherwise.
             return Err(Input::answered(Reason::AckOld, self.challenge(now)));
         }
         self.take_echo(now, segment, ack > self.snd.una);
         let mut delivery = Delivery::new(&self.recovery, &self.snd);
         self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {
-            // Reordered: its blocks may be news, its window is not.
+            // The segment was reordered: its blocks may be news, its window is not.
             self.learn(now, segment, &delivery);
             self.detect_loss(now, &delivery);
             self.sample_path(now, &delivery);
@@ -54,7 +54,7 @@ impl Connection {
                 self.detect_loss(now, &delivery);
             }
             if self.snd.flight() == 0 {
-                // The answer to a probe: the peer lives.
+                // The peer has answered a probe, so it lives.
                 self.recovery.retries = 0;
             }
         }
@@ -64,7 +64,7 @@ impl Connection {
         Ok(events)
     }
 
-    /// Our text, or FIN, up to `ack` has arrived.
+    /// Handles the arrival of our text, or FIN, up to `ack`.
     fn advance_una(&mut self, now: Instant, segment: &Segment, ack: i64, delivery: &mut Delivery) -> Events {
         let had_flight = self.snd.flight();
         delivery.acked = ack - self.snd.una;
@@ -113,7 +113,7 @@ impl Connection {
         if self.snd.una > 0 { Events::ACKED } else { Events::NONE }
     }
 
-    /// The peer's SYN-ACK acknowledges our SYN.
+    /// Handles the peer's acknowledgement of our SYN.
     pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment, ack: i64) {
         let mut delivery = Delivery::new(&self.recovery, &self.snd);
         delivery.acked = ack - self.snd.una;
@@ -123,7 +123,7 @@ impl Connection {
         self.judge_handshake();
     }
 
-    /// What is in flight below `ack` has been delivered, if it was not SACKed before.
+    /// Notes the delivery of what is in flight below `ack`, unless it was SACKed before.
     fn take_acknowledged(&mut self, ack: i64, delivery: &mut Delivery) {
         if let Some(flight) = &mut self.recovery.flight {
             flight.acknowledge(ack, |sent| delivery.note(sent));
@@ -138,7 +138,7 @@ impl Connection {
         delivery.note(&sent);
     }
 
-    /// What the delivery tells of round trips, of reordering, and of the rate.
+    /// Learns round-trip times, reordering and the delivery rate from the delivery.
     fn learn(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
         self.recovery.reordering.seen |= delivery.reordered && self.options.sack;
         self.take_round_trip_sample(now, segment, delivery);
@@ -163,26 +163,25 @@ impl Connection {
         }
     }
 
-    /// An episode of recovery begins: what the windows are now.
+    /// Returns what is needed to undo the reduction of the windows in the episode of recovery that begins.
     pub(crate) fn remember_for_undo(&self, now: Instant) -> Undo {
         let stamp = self.options.timestamps.then(|| self.options.clock(now));
         Undo::new(self.congestion.cwnd, self.congestion.ssthresh, stamp)
     }
 
-    /// The first acknowledgement of new text in an episode: if it answers what was sent before, nothing was
-    /// lost.
+    /// Handles the first acknowledgement of new text in an episode: if it answers what was sent before the
+    /// episode, nothing was lost.
     fn undo_if_spurious(&mut self, segment: &Segment) {
         let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else { return };
         let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
         if undo.is_due_by(echo) && self.recovery.phase != Phase::Open {
-            // What was late came out of order.
+            // The text was late, so it came out of order.
             self.recovery.reordering.seen = true;
             self.undo();
         }
     }
 
-    /// RFC 3708: a first block below the acknowledgement, or within the second, says what has arrived twice
-    /// (RFC 2883 §4).
+    /// Undoes the episode if everything that was sent again has arrived twice (RFC 3708).
     fn undo_if_all_arrived_twice(&mut self, segment: &Segment, ack: i64) {
         let Some((from, to)) = self.twice(segment, ack) else { return };
         let (una, nxt) = (self.snd.una, self.snd.nxt);
@@ -195,7 +194,8 @@ impl Connection {
         }
     }
 
-    /// What the segment reports to have arrived twice.
+    /// Returns the text that the segment reports to have arrived twice (RFC 2883 §4): its first block, if
+    /// that lies below the acknowledgement or within the second block.
     fn twice(&self, segment: &Segment, ack: i64) -> Option<(i64, i64)> {
         if !self.options.sack {
             return None;
@@ -207,7 +207,7 @@ impl Connection {
         (first.0 < first.1 && (first.1 <= ack || within)).then_some(first)
     }
 
-    /// Back to the windows before the episode.
+    /// Restores the windows that were in use before the episode.
     fn undo(&mut self) {
         let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.take()) else { return };
         self.congestion.undo(undo.cwnd, undo.ssthresh);
@@ -215,22 +215,22 @@ impl Connection {
         self.pending.clear(Pending::RETRANSMIT);
     }
 
-    /// Was the time-out for nothing? F-RTO, RFC 5682 §3.1, with SACK as in its §3 and on Linux.
+    /// Judges whether a time-out was spurious: F-RTO, RFC 5682 §3.1, with SACK as in §3 there and on Linux.
     fn judge_timeout(&mut self, delivery: &Delivery) {
         if self.recovery.phase != Phase::Loss || self.recovery.frto == Frto::Off {
             return;
         }
         if delivery.original {
-            // Step 3 (b): something that was sent once, before the time-out, has arrived after it.
+            // Step 3 (b): text that was sent once, before the time-out, has arrived after it.
             self.recovery.reordering.seen = true;
             self.undo();
         } else if self.recovery.frto == Frto::NewText {
             if delivery.duplicate {
-                // Step 3 (a): it was lost indeed.
+                // Step 3 (a): the text was lost indeed.
                 self.recovery.frto = Frto::Off;
             }
         } else if delivery.acked > 0 && self.snd.una < self.recovery.recover {
-            // Step 2 (b): what was never sent goes first.
+            // Step 2 (b): text that was never sent goes first.
             let has_text = self.snd.nxt < self.snd.end() && self.snd.nxt < self.snd.edge;
             self.recovery.frto = if has_text { Frto::NewText } else { Frto::Off };
             self.recovery.recover = self.snd.nxt;
@@ -240,7 +240,8 @@ impl Connection {
         }
     }
 
-    /// Which states our acknowledged FIN leaves (RFC 9293 §3.10.7.4 fifth, from FIN-WAIT-1 on).
+    /// Leaves the states that end when our FIN is acknowledged (RFC 9293 §3.10.7.4 fifth, from FIN-WAIT-1
+    /// on).
     fn advance_state(&mut self, now: Instant) -> Events {
         if !self.snd.fin_acked() {
             return Events::NONE;
@@ -289,14 +290,14 @@ impl Connection {
         moved
     }
 
-    /// Marks what the peer reports (RFC 2018 §3).
+    /// Marks the text that the SACK blocks report (RFC 2018 §3).
     fn take_sack_blocks(&mut self, segment: &Segment, ack: i64, delivery: &mut Delivery) {
         if !self.options.sack || self.snd.flight() == 0 {
             return;
         }
         for (left, right) in segment.options.sack.iter() {
-            // Below the acknowledgement it is a D-SACK (RFC 2883 §4): text arrived twice. What was never sent
-            // is nonsense.
+            // A block below the acknowledgement is a D-SACK (RFC 2883 §4): text arrived twice. A block beyond
+            // what was sent is nonsense.
             let left = self.snd.offset_of(left).max(ack).max(self.snd.una);
             let right = self.snd.offset_of(right);
             if left >= right || right > self.snd.nxt {
@@ -307,7 +308,8 @@ impl Connection {
         }
     }
 
-    /// RFC 5681 §2, duplicate acknowledgement; with SACK RFC 6675 §2: one that reports something new.
+    /// Returns whether the segment is a duplicate acknowledgement (RFC 5681 §2). With SACK, that is one that
+    /// reports something new (RFC 6675 §2).
     fn is_duplicate(&self, segment: &Segment, window_moved: bool, delivery: &Delivery) -> bool {
         if self.options.sack {
             return delivery.sacked > 0;
@@ -343,14 +345,15 @@ impl Connection {
         }
     }
 
-    /// Tells congestion control, if it has a model of the path, what has been delivered and lost, and how
-    /// fast.
+    /// Tells congestion control what has been delivered and lost, and how fast, if it has a model of the
+    /// path.
     fn sample_path(&mut self, now: Instant, delivery: &Delivery) {
         if !self.congestion.has_model() {
             return;
         }
         let min_rtt = Duration::from_micros(if self.recovery.reno { 0 } else { self.recovery.rtt.min_us.into() });
-        // Nothing is in flight any more, or all of it left at once: what is known is what it remembers.
+        // Nothing is in flight any more, or all of it left at once; then these defaults take the place of the
+        // records.
         let mut counters = Counters::new(self.snd.una, now);
         let mut lost = None;
         if let Some(flight) = &mut self.recovery.flight {
@@ -392,7 +395,7 @@ impl Connection {
         }
     }
 
-    /// The reordering window of something has passed (RFC 8985 §6.3).
+    /// Handles the end of a reordering window (RFC 8985 §6.3).
     pub(crate) fn handle_reordering_timeout(&mut self, now: Instant) -> Events {
         if self.snd.flight() > 0 {
             self.arm_rto(now);
@@ -403,7 +406,8 @@ impl Connection {
         Events::NONE
     }
 
-    /// Losses are known: fast recovery. `delivered`: octets that have just left the network.
+    /// Begins fast recovery because losses are known. `delivered` is the number of octets that have just left
+    /// the network.
     fn begin_recovery(&mut self, now: Instant, delivered: i64) {
         if self.only_probe_is_lost() {
             return;
@@ -418,8 +422,8 @@ impl Connection {
         self.pending.set(Pending::RETRANSMIT);
     }
 
-    /// The earliest text that was sent once and has been delivered now is measured; after a retransmission
-    /// the echoed timestamp tells which copy was acknowledged (RFC 7323 §4).
+    /// Takes a sample of the round trip from the earliest text that was sent once and has been delivered now.
+    /// After a retransmission, the echoed timestamp says which copy was acknowledged (RFC 7323 §4).
     pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
         let timed = delivery.rtt_us(now).filter(|_| !self.recovery.untimed);
         let sample = match timed {
@@ -433,15 +437,15 @@ impl Connection {
                 self.recovery.probed = false;
             }
             // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
-            // timestamps nothing is while a long flight is repaired, and each further loss would wait for
-            // minutes; so progress takes back a doubling.
+            // timestamps nothing is measured while a long flight is repaired, and each further loss would
+            // wait for minutes; so progress takes back a doubling.
             None if delivery.acked > 0 && self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
             None => {}
         }
     }
 }
 
-/// What one segment says has been delivered.
+/// What one segment reports as delivered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     /// Octets by which `una` moves.
@@ -450,23 +454,23 @@ pub(super) struct Delivery {
     sacked: i64,
     /// Octets that have left the network.
     delivered: i64,
-    /// What left last of that.
+    /// The delivered record that left last.
     newest: Option<Sent>,
-    /// When the earliest of that left which was sent once, and by nobody else.
+    /// When the earliest delivered record left that was sent once, and by this process.
     first_sent_at: Option<Instant>,
-    /// Something that was sent once has arrived after something that was sent later.
+    /// Whether something that was sent once has arrived after something that was sent later.
     reordered: bool,
-    /// Something that was sent more than once has arrived.
+    /// Whether something that was sent more than once has arrived.
     retransmitted: bool,
-    /// Something that was sent once, before `recover`, has arrived.
+    /// Whether something that was sent once, before `recover`, has arrived.
     original: bool,
     recover: i64,
-    /// Right edge of what had been SACKed before this segment: of what it reports itself nobody knows the
-    /// order.
+    /// The right edge of what had been SACKed before this segment. The order of arrival of what the segment
+    /// itself reports is not known.
     fack: i64,
-    /// Where what a predecessor has sent ends: nobody knows when that was.
+    /// The end of what a predecessor has sent; it is not known when that left.
     guessed_until: i64,
-    /// It counts as a duplicate acknowledgement.
+    /// Whether the segment counts as a duplicate acknowledgement.
     duplicate: bool,
 }
 
@@ -488,14 +492,14 @@ impl Delivery {
         }
     }
 
-    /// The round trip of what left first, if all of it was sent once: else it may have waited for what was
-    /// sent twice.
+    /// Returns the round trip in microseconds of the record that left first, if everything delivered was sent
+    /// once: otherwise it may have waited for what was sent twice.
     fn rtt_us(&self, now: Instant) -> Option<u32> {
         let sent_at = self.first_sent_at.filter(|_| !self.retransmitted)?;
         Some(u32::try_from(now.since(sent_at).as_micros()).unwrap_or(u32::MAX))
     }
 
-    /// `sent` has been delivered.
+    /// Notes that `sent` has been delivered.
     fn note(&mut self, sent: &Sent) {
         self.delivered += sent.end - sent.start;
         if self.newest.is_none_or(|newest| (newest.sent_at, newest.end) < (sent.sent_at, sent.end)) {

@@ -151,7 +151,7 @@ fn the_window_ends_at_its_right_edge_to_the_octet() {
     let mut t = Tcb::established();
     let last = t.recv(data(50_000..50_001));
     assert_eq!(last.text.map(|text| (text.offset, text.len)), Some((49_999, 1)));
-    // Who begins where it ends is heard, without his text: he may not know better yet.
+    // A segment that begins at the right edge counts, without its text: the peer may not know better yet.
     assert_eq!(t.recv(data(50_001..50_011)).text, None);
     t.takes(bare().seq(50_001));
     t.drops(bare().seq(50_002), Reason::OutsideWindow);
@@ -205,7 +205,7 @@ fn the_echo_is_that_of_the_first_segment_not_acknowledged() {
     t.takes(data(1..1001).timestamps(10, 0));
     t.takes(data(1001..2001).timestamps(20, 0));
     assert_eq!(echo(&mut t), Some(10));
-    // Out of order, and then what was missing before it.
+    // Text comes out of order, and then the text that was missing before it.
     t.takes(data(3001..4001).timestamps(30, 0));
     assert_eq!(echo(&mut t), Some(10));
     t.takes(data(2001..3001).timestamps(40, 0));
@@ -290,7 +290,7 @@ fn an_ack_frees_the_send_buffer_and_stops_the_timer() {
     assert_eq!(t.conn.send_una(), 1000);
     assert_eq!(t.takes(ack(2001)), Events::ACKED);
     assert_eq!(t.conn.next_timeout(), None);
-    // Going backwards changes nothing.
+    // An acknowledgement that goes backwards changes nothing.
     assert_eq!(t.takes(ack(1001)), Events::NONE);
     assert_eq!(t.conn.send_una(), 2000);
 }

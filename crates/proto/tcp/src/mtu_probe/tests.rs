@@ -4,12 +4,12 @@ use crate::outcome::{Events, Transmit};
 use crate::recovery::Phase;
 use crate::testing::{MSS, Tcb, ack, data, ms, settings, syn_ack};
 
-/// An open connection that sends segments of 1000 octets, of which ten full ones are on their way.
+/// Returns an open connection that sends segments of 1000 octets, with ten full ones in flight.
 fn full() -> Tcb {
     Tcb::established().sent(10 * MSS)
 }
 
-/// Until the next time-out of what is in flight, tail probes aside.
+/// Advances to the next time-out of what is in flight, passing tail probes, and returns what is sent then.
 fn time_out(t: &mut Tcb) -> Vec<Transmit> {
     let before = t.conn.recovery.retries;
     while t.conn.recovery.retries == before {
@@ -22,8 +22,8 @@ fn time_out(t: &mut Tcb) -> Vec<Transmit> {
     t.poll()
 }
 
-/// A connection behind a hole: it has found 500 octets to pass, everything is acknowledged, and its window is
-/// wide.
+/// Returns a connection behind a black hole: it has found that 500 octets pass, everything is acknowledged,
+/// and its window is wide.
 fn narrowed() -> Tcb {
     let mut t = full();
     for _ in 0..4 {
@@ -59,7 +59,7 @@ fn probe(t: &Tcb) -> (u32, u32) {
     (probe.from as u32 + 1, probe.end as u32 + 1)
 }
 
-// Black holes.
+// Black holes
 
 #[test]
 fn segments_become_small_after_several_time_outs() {
@@ -97,7 +97,7 @@ fn a_path_that_never_was_large_is_left_alone() {
     assert_eq!(t.conn.mss(), 200);
 }
 
-// The search.
+// The search
 
 #[test]
 fn a_probe_that_arrives_makes_segments_larger() {
@@ -107,7 +107,7 @@ fn a_probe_that_arrives_makes_segments_larger() {
     assert_eq!(end - from, 750, "the middle between 500 and 1000");
     acknowledge_all(&mut t);
     assert_eq!(t.conn.mss(), 750);
-    // On and on, until the link's size is reached; then the search is over.
+    // The search goes on until the link's size is reached; then it is over.
     for _ in 0..20 {
         t.write(30_000);
         t.poll();
@@ -152,7 +152,7 @@ fn a_probe_that_is_lost_alone_is_no_congestion() {
     assert_eq!(t.conn.recovery.phase, Phase::Open);
     assert!(t.conn.congestion.cwnd >= window, "{} {window}", t.conn.congestion.cwnd);
     assert_eq!(t.conn.mss(), 500);
-    // The next one is smaller.
+    // The next probe is smaller.
     for _ in 0..10 {
         t.write(8_000);
         t.poll();
@@ -199,7 +199,7 @@ fn the_search_ends_and_begins_again_after_ten_minutes() {
     panic!("no probe");
 }
 
-// What ICMP claims.
+// Claims of ICMP
 
 #[test]
 fn a_claim_that_contradicts_what_arrived_waits_for_a_time_out() {

@@ -276,13 +276,13 @@ fn text_that_comes_a_little_late_is_waited_for() {
         t.advance(ms(1));
     }
     t.advance(ms(97));
-    // The third has arrived, the first two not: a quarter of a round trip is waited.
+    // The third has arrived, the first two have not: the connection waits a quarter of a round trip.
     t.takes(ack(1).sack(2001..3001));
     t.expect_silence();
     let (wait, _) = t.advance_to_timer();
     assert!(wait > ms(20) && wait < ms(25), "{wait:?}");
     t.expect([data(1..1001).retransmit()]);
-    // They were late indeed: the second arrives, then the first; from now on three segments beyond a hole
+    // They were late indeed: the second arrives, then the first. From now on three segments beyond a hole
     // prove nothing.
     t.takes(ack(1).sack(1001..3001));
     t.takes(ack(3001));
@@ -321,7 +321,7 @@ fn a_time_out_that_was_too_early_is_taken_back() {
             t.advance_to_timer();
             t.poll();
         }
-        // The originals were only late. New text leaves, and its acknowledgement tells.
+        // The originals were only late. New text leaves, and its acknowledgement shows that.
         t.write(4 * MSS);
         t.takes(ack(1001));
         t.expect([data(4001..5001), data(5001..6001)]);
@@ -351,7 +351,7 @@ fn a_time_out_that_was_right_goes_on_with_what_is_lost() {
 
 #[test]
 fn an_ack_stays_within_the_peers_window_even_if_more_was_sent() {
-    // As Linux's tcp_acceptable_seq; simulation seed 17968.
+    // Linux's tcp_acceptable_seq does the same. Found by simulation seed 17968.
     let mut t = Tcb::established().sent(10 * MSS);
     t.takes(data(1..1001).ack(1).window(4000));
     t.takes(data(1001..2001).ack(1).window(4000));
@@ -379,7 +379,7 @@ fn a_time_out_sends_the_first_segment_and_backs_off() {
     let (wait, _) = t.advance_to_timer();
     assert_eq!(wait, 2 * rto);
     t.expect([data(1..1001).retransmit()]);
-    // Slow start through the rest.
+    // Slow start goes on through the rest.
     t.takes(ack(1001));
     t.expect([data(1001..2001).retransmit(), data(2001..3001).retransmit()]);
     t.takes(ack(3001));
@@ -426,7 +426,7 @@ fn a_time_out_leaves_out_what_may_only_be_out_of_order() {
     t.conn.recovery.rtt.backoff = 1;
     t.conn.arm_rto(t.now);
     let wait = t.conn.next_timeout().expect("a time-out").since(t.now);
-    // The round trip is 100 ms, and 25 ms are waited for what is out of order: this one has 10 ms left.
+    // The round trip is 100 ms, and text out of order is waited for 25 ms: this one has 10 ms left.
     t.advance(wait - ms(115));
     t.write(MSS);
     t.poll();
@@ -461,7 +461,8 @@ fn without_sack_what_duplicates_have_counted_is_not_counted_again() {
     }
     let delivered = |t: &Tcb| t.conn.recovery.episode.as_ref().map(|episode| episode.prr.delivered());
     assert_eq!(delivered(&t), Some(7_000));
-    // The first segment, which was lost, has come, and five that were counted: the seventh is lost, too.
+    // The first segment, which was lost, has come, and so have five that were counted: the seventh is lost,
+    // too.
     t.takes(ack(6001));
     assert_eq!(delivered(&t), Some(8_000));
 }
@@ -537,7 +538,7 @@ fn one_end_is_probed_at_a_time() {
         t.poll();
         assert!(!t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe), "new text: {new_text}");
     }
-    // The probe is acknowledged, but which copy of it nobody knows.
+    // The probe is acknowledged, but it is not known which copy of it.
     let mut t = Tcb::established().sent(MSS);
     t.advance_to_timer();
     t.poll();
@@ -653,7 +654,7 @@ fn after_a_handshake_with_losses_a_connection_begins_carefully() {
         for t in [active, passive] {
             assert_eq!(t.conn.congestion.cwnd, window, "{lost}");
             let rtt = t.conn.recovery.rtt;
-            // Nobody knows which copy was answered: RFC 6298 §3.
+            // It is not known which copy was answered (RFC 6298 §3).
             assert_eq!((rtt.srtt_us, rtt.rto()), if lost == 0 { (100_000, ms(300)) } else { (0, ms(3000)) });
         }
     }

@@ -4,7 +4,7 @@ use atoll_base::Rng;
 
 use super::*;
 
-/// The clear version: one entry per octet.
+/// The plain model: one entry per octet.
 fn runs(octets: &BTreeSet<i64>) -> Vec<(i64, i64)> {
     let mut runs: Vec<(i64, i64)> = Vec::new();
     for octet in octets {

@@ -1,5 +1,5 @@
-//! Does a successor go on where its predecessor was? Whole exchanges with crashes at any moment are in the
-//! simulator (`testing/sim`).
+//! Tests that a successor goes on where its predecessor was. Whole exchanges with crashes at any moment are
+//! in the simulator (`testing/sim`).
 
 use std::format;
 use std::prelude::v1::*;
@@ -39,8 +39,8 @@ fn a_successor_has_the_record_of_its_predecessor() {
     assert_eq!((first.offset, first.segment.len, first.retransmit), (0, 536, true));
 }
 
-/// When a predecessor has sent something is a guess. As a sample of the round trip it would raise the
-/// estimate with each death, until nothing moves any more (seed 10040 of the pairs).
+/// The time at which a predecessor has sent something is a guess. As a sample of the round trip it would
+/// raise the estimate with each death, until nothing moves any more (seed 10040 of the pairs).
 #[test]
 fn what_a_predecessor_has_sent_is_no_sample_of_the_round_trip() {
     let mut connection = established();
@@ -52,7 +52,7 @@ fn what_a_predecessor_has_sent_is_no_sample_of_the_round_trip() {
     let soon = NOW + Duration::from_millis(1);
     next.handle_segment(soon, &ack(2500));
     assert_eq!(next.record().srtt_us, 10_000);
-    // What it sends itself is one.
+    // What the successor sends itself gives a sample.
     next.handle_send_tail(soon, 3000);
     while next.poll_transmit(soon, 1000).is_some() {}
     next.handle_segment(soon + Duration::from_millis(18), &ack(3000));
@@ -68,9 +68,9 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
 }
 
-/// A record has the timestamp that was heard when it was written. The peer would take an echo of that for the
-/// answer to something that it has sent long ago: one round trip of seconds, and its next time-out takes as
-/// long.
+/// A record has the timestamp of the moment when it was written. The peer would take an echo of it for the
+/// answer to something that it has sent long ago: one round trip of seconds, after which its next time-out
+/// takes as long.
 #[test]
 fn who_has_heard_nothing_yet_echoes_nothing() {
     let stamp = |value| Some(Timestamps { value, echo: 0 });
@@ -80,7 +80,7 @@ fn who_has_heard_nothing_yet_echoes_nothing() {
     let echo = |connection: &mut Connection| {
         connection.poll_transmit(NOW, 1000).and_then(|sent| sent.segment.options.timestamps).map(|stamps| stamps.echo)
     };
-    // In its SYN-ACK it does: that is the SYN's.
+    // The SYN-ACK of a successor echoes the timestamp, which is that of the SYN.
     let mut next = Connection::resume(NOW, &connection.record(), 0).expect("it is consistent");
     assert_eq!((echo(&mut connection), echo(&mut next)), (Some(1000), Some(1000)));
     let ack = Segment { flags: Flags::ACK, seq: SeqNum(100), ack: SeqNum(8), ..syn };
@@ -92,13 +92,13 @@ fn who_has_heard_nothing_yet_echoes_nothing() {
     next.handle_segment(NOW, &Segment { len: 5, ..at(9000) });
     next.greet();
     assert_eq!(echo(&mut next), Some(9000));
-    // What is older than the record is old all the same.
+    // A segment that is older than the record is still rejected as old.
     let mut next = Connection::resume(NOW, &connection.record(), 0).expect("it is consistent");
     next.handle_segment(NOW, &Segment { len: 5, ..at(1999) });
     assert_eq!(next.receive_nxt(), 0);
 }
 
-/// The SYN took text along, and the peer has it, a part of it, or nothing.
+/// The SYN has taken text along, and the peer has all of it, a part of it, or nothing.
 #[test]
 fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
     for taken in [0u32, 4, 10] {
@@ -123,7 +123,7 @@ fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
     }
 }
 
-/// A segment of text from the peer.
+/// Returns a segment of text from the peer.
 fn text(offset: u32, len: u32) -> Segment {
     Segment { flags: Flags::ACK, seq: SeqNum(100 + offset), ack: SeqNum(8), window: 5000, len, ..Segment::default() }
 }
@@ -144,13 +144,13 @@ fn what_has_arrived_out_of_order_need_not_come_again() {
     next.handle_segment(NOW, &text(1500, 1500));
     assert_eq!(next.receive_nxt(), 3500);
 
-    // Its progress says more than the rest of the record: what it has reached is in order.
+    // The progress says more than the rest of the record: text that it has reached is in order.
     let later = Record { received: 3000, ..record };
     let next = Connection::resume(NOW, &later, 0).expect("it is consistent");
     next.check_invariants();
     assert_eq!((next.receive_nxt(), next.record().beyond[0]), (3500, (5000, 5500)));
 
-    // What no window has ever allowed is left out.
+    // Text that no window has ever allowed is left out.
     let window = i64::from(record.settings.receive_capacity);
     let beyond = [(window - 500, window), (window + 1, window + 2), (i64::MAX - 1, i64::MAX), (5, -5)];
     let next = Connection::resume(NOW, &Record { beyond, ..record }, 0).expect("it is consistent");

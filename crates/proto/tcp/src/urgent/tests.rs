@@ -6,13 +6,13 @@ use crate::outcome::{Events, Reason};
 use crate::settings::Settings;
 use crate::testing::{MSS, Tcb, ack, bare, data, fin, ms, settings, syn_ack};
 
-/// Writes `octets` of which the last is urgent.
+/// Writes `octets` octets, the last of which is urgent.
 fn write_urgent(t: &mut Tcb, octets: u32) {
     t.write(octets);
     t.conn.handle_urgent(t.conn.send_tail());
 }
 
-/// Where the segments that are sent now begin, and what their urgent pointers are.
+/// Returns where the segments that are sent now begin, and their urgent pointers.
 fn pointers(t: &mut Tcb) -> Vec<(u64, Option<u16>)> {
     let sent = t.poll_up_to(64_000);
     sent.iter().map(|sent| (sent.offset, sent.segment.has(Flags::URG).then_some(sent.segment.urgent))).collect()
@@ -83,7 +83,7 @@ fn urgent_text_waits_for_nothing_small() {
 
 #[test]
 fn a_probe_of_a_closed_window_brings_the_pointer() {
-    // RFC 9293 §3.8.5: urgency is told although the window is closed.
+    // RFC 9293 §3.8.5: urgency is reported although the window is closed.
     let mut t = Tcb::established();
     t.takes(bare().window(0));
     write_urgent(&mut t, 5);
@@ -118,7 +118,7 @@ fn a_new_pointer_is_told_once() {
     let mut t = Tcb::established();
     assert_eq!(t.takes(data(1..11).urgent(10)), Events::URGENT | Events::READABLE);
     assert_eq!(t.conn.receive_mark(), Some(9));
-    // A pointer to what was there already, and the same one again.
+    // These pointers show text that was there already, and the same octet again.
     assert_eq!(t.takes(data(1..21).urgent(5)), Events::READABLE);
     assert_eq!(t.takes(data(21..31).urgent(20)), Events::URGENT | Events::READABLE);
     assert_eq!(t.takes(data(31..41).urgent(10)), Events::READABLE);
@@ -130,10 +130,10 @@ fn the_pointer_comes_before_the_text() {
     let mut t = Tcb::established();
     assert_eq!(t.takes(bare().urgent(500)), Events::URGENT);
     assert_eq!(t.conn.receive_mark(), Some(499));
-    // It does not go back.
+    // The mark does not go back.
     assert_eq!(t.takes(bare().urgent(400)), Events::NONE);
     assert_eq!(t.takes(data(1..501).urgent(500)), Events::READABLE);
-    // An offset is as large as a pointer may be, beyond the window.
+    // The offset is as large as a pointer may be, beyond the window.
     assert_eq!(t.takes(bare().urgent(u16::MAX)), Events::URGENT);
     assert_eq!(t.conn.receive_mark(), Some(500 + 65534));
 }
