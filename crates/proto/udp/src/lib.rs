@@ -1,5 +1,5 @@
-//! Datagrams: how they lie in a socket buffer. Headers and checksums are `atoll_wire::udp`; the port table is
-//! the transport server's.
+//! How datagrams lie in a socket buffer. Headers and checksums are in `atoll_wire::udp`; the transport server
+//! has the table of ports.
 //!
 //! Storey 2: `no_std`.
 #![no_std]

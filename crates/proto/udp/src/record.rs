@@ -1,53 +1,54 @@
-//! How does a datagram lie in a socket buffer? A record: 24 bytes of head, the payload, padding to 8 bytes.
+//! A datagram in a socket buffer is a record: 24 bytes of head, the payload, and padding to 8 bytes.
 //!
 //! ```text
 //!   0        4      6       8                       24
 //!   | len    | port | flags | addr                  | payload (len bytes) ... | padding |
 //! ```
-//! All fields are in the byte order of the machine, which both sides share. Whoever writes the buffer may be
-//! hostile: the head is copied out and decoded, and only the copy is used.
+//! All fields are in the byte order of the machine, which both sides share. The process that writes the
+//! buffer may be hostile: the head is copied out and decoded, and only the copy is used.
 
 use atoll_base::{Addr, Endpoint};
 
-/// Bytes of a record's head.
+/// The length of a record's head in bytes.
 pub const RECORD_LEN: usize = 24;
 
-/// Records start at multiples of this offset in the stream.
+/// The alignment of records: they start at multiples of this offset in the stream, in bytes.
 pub const RECORD_ALIGN: u64 = 8;
 
-/// The largest payload, that of IPv6: 65535 bytes less the header of UDP.
+/// The largest payload in bytes, which is that over IPv6: 65535 less the header of UDP.
 pub const DATAGRAM_MAX: u32 = 65_527;
 
-/// The largest over IPv4.
+/// The largest payload over IPv4 in bytes.
 pub const DATAGRAM_MAX_V4: u32 = 65_507;
 
 /// The head of one datagram in a socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Bytes of payload, at most [`DATAGRAM_MAX`]. Zero is a datagram too.
+    /// Bytes of payload, at most [`DATAGRAM_MAX`]. A datagram may be empty.
     pub len: u32,
     /// The other end: the sender in a receive buffer, the receiver in a send buffer.
     pub peer: Endpoint,
-    /// What else is to be known.
+    /// Further properties of the datagram.
     pub flags: Flags,
 }
 
-/// Flags of a [`Record`]; a set of bits of which none is undefined.
+/// The flags of a [`Record`]: a set of bits in which every bit is defined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
-/// Why a head is none. The writer of the buffer is at fault, and loses this socket only.
+/// Why a head is not valid. The writer of the buffer is at fault, and loses this socket only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BadRecord {
     /// The payload is longer than any datagram.
     TooLong,
     /// Head, payload and padding are not (yet) in the buffer as a whole.
     Incomplete,
-    /// A flag that does not exist.
+    /// A flag is set that does not exist.
     Reserved,
 }
 
-/// The head of `record`. `len` beyond [`DATAGRAM_MAX`] is a bug of the caller; the reader will refuse it.
+/// Encodes the head of `record`. A `len` beyond [`DATAGRAM_MAX`] is a bug of the caller, and makes the reader
+/// refuse the record.
 pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
     debug_assert!(record.len <= DATAGRAM_MAX);
     let mut bytes = [0; RECORD_LEN];
@@ -60,8 +61,8 @@ pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
     bytes
 }
 
-/// Validates a head. `available`: bytes of the stream from the head on, head included. On success
-/// `padded_len(record.len) <= available`.
+/// Decodes and validates a head. `available` is the number of bytes in the stream from the head on, head
+/// included. If the head is valid, `padded_len(record.len) <= available`.
 pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
     let [a, b, c, d, e, f, g, h, addr @ ..] = *bytes;
     let len = u32::from_ne_bytes([a, b, c, d]);
@@ -79,25 +80,27 @@ pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, 
     Ok(Record { len, peer, flags: Flags(flags) })
 }
 
-/// Bytes of the stream that a record with `len` bytes of payload takes: head, payload and padding.
+/// Returns the bytes of the stream that a record with `len` bytes of payload takes: head, payload and
+/// padding.
 pub const fn padded_len(len: u32) -> u64 {
     (RECORD_LEN as u64 + len as u64).next_multiple_of(RECORD_ALIGN)
 }
 
 impl Flags {
-    /// No flag.
+    /// The empty set.
     pub const NONE: Flags = Flags(0);
-    /// Receive: the datagram was sent to a broadcast address. Send: broadcast is allowed (`SO_BROADCAST`).
+    /// In a receive buffer, the datagram was sent to a broadcast address. In a send buffer, broadcast is
+    /// allowed (`SO_BROADCAST`).
     pub const BROADCAST: Flags = Flags(1);
-    /// Every flag there is.
+    /// All flags that are defined.
     pub const ALL: Flags = Flags(1);
 
-    /// Whether all of `flags` are set.
+    /// Returns whether all of `flags` are set.
     pub const fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// These flags and `flags`.
+    /// Returns the union of these flags and `flags`.
     #[must_use]
     pub const fn with(self, flags: Flags) -> Flags {
         Flags(self.0 | flags.0)
