@@ -1,10 +1,12 @@
-//! Shared memory as the layouts of `atoll-ipc` see it: [`Memory`] over a mapping of sealed memory.
+//! Shared memory for the layouts of `atoll-ipc`: [`Memory`] over a mapping of sealed memory.
 //!
-//! Invariants of this crate (its `unsafe` rests on them):
+//! The `unsafe` of this crate rests on these invariants:
+//!
 //! 1. `base` and `len` describe a live `MAP_SHARED` mapping, because every [`ShmMemory`] holds a reference to
 //!    it.
-//! 2. The mapping is sealed against shrinking (checked by `Mapping::new`), or a page of the stack that nobody
-//!    cuts who has a descriptor for that (`Mapping::of_views`), so an access inside it never raises SIGBUS.
+//! 2. An access inside the mapping never raises SIGBUS. The mapping is sealed against shrinking (checked by
+//!    `Mapping::new`), or it is a page of the stack that no process with a descriptor for it cuts
+//!    (`Mapping::of_views`).
 //! 3. Every offset is checked against `len` and, for words, against alignment before a pointer is made of it.
 //! 4. No reference into the memory is ever made: words are accessed through atomics, bytes through raw copies
 //!    into or out of private memory. Another process may be writing the same bytes; torn bytes are judged
@@ -20,7 +22,8 @@ use atoll_ipc::Memory;
 pub use atoll_sys::{Access, Prefault};
 use atoll_sys::{Mapping, OutOfBounds};
 
-/// A mapped region. Clones are handles to the same mapping, which is unmapped with the last of them.
+/// A mapped region. Clones are handles to the same mapping, which is unmapped when the last of them is
+/// dropped.
 #[derive(Clone)]
 pub struct ShmMemory {
     base: *mut u8,
@@ -36,12 +39,12 @@ unsafe impl Send for ShmMemory {}
 unsafe impl Sync for ShmMemory {}
 
 impl ShmMemory {
-    /// Maps the first `len` bytes of `fd`. Errors: see `Mapping::new`.
+    /// Maps the first `len` bytes of `fd`. `Mapping::new` describes the errors.
     pub fn map(fd: impl AsFd, len: usize, access: Access) -> io::Result<ShmMemory> {
         Ok(ShmMemory::of(Mapping::new(fd, len, access, Prefault::No)?))
     }
 
-    /// Maps a page that the supervisor gave. Errors: see `Mapping::of_views`.
+    /// Maps a page that the supervisor has sent. `Mapping::of_views` describes the errors.
     pub fn map_page(fd: impl AsFd, len: usize, access: Access) -> io::Result<ShmMemory> {
         Ok(ShmMemory::of(Mapping::of_views(fd, len, access)?))
     }
@@ -53,15 +56,16 @@ impl ShmMemory {
         Ok((fd, ShmMemory::of(mapping)))
     }
 
-    /// The same, but nobody else can ever write it: see `Mapping::create_own`.
+    /// Creates sealed memory like [`ShmMemory::create`], but no other process can ever write to it: see
+    /// `Mapping::create_own`.
     pub fn create_own(name: &str, len: usize) -> io::Result<(std::os::fd::OwnedFd, ShmMemory)> {
         let (fd, mapping) = Mapping::create_own(name, len)?;
         Ok((fd, ShmMemory::of(mapping)))
     }
 
-    /// Copies `len` bytes from `from_at` of another region to `at`, without a private copy in between. Ranges
-    /// that are out of bounds copy nothing. The regions are different mappings, so they do not overlap for
-    /// this process.
+    /// Copies `len` bytes from `from_at` of another region to `at`, without a private copy in between. If a
+    /// range is out of bounds, nothing is copied. The regions are different mappings, so they do not overlap
+    /// for this process.
     pub fn copy_from(&self, at: usize, from: &ShmMemory, from_at: usize, len: usize) {
         let (Ok(to), Ok(source)) = (self.range(at, len), from.range(from_at, len)) else {
             debug_assert!(false, "{len} bytes from {from_at} to {at}");
@@ -84,12 +88,13 @@ impl ShmMemory {
         }
     }
 
-    /// The mapping, for gathering writes straight from shared memory and for punching holes.
+    /// Returns the mapping, for gathering writes straight from shared memory and for punching holes.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// The address of `len` bytes from `at` on, for system calls that read or write them directly.
+    /// Returns the address of `len` bytes from `at` on, for system calls that read or write them directly.
+    /// Fails if they are not all inside the mapping.
     pub fn range(&self, at: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         self.mapping.range(at, len)
     }
@@ -122,13 +127,14 @@ impl ShmMemory {
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 
-    /// A word to be read and waited for, wherever it may be written: whoever stores to it where this process
-    /// may not, dies. `None` as below.
+    /// Returns a word to be read and waited for, even if this process may not write to it: a store to a
+    /// read-only mapping raises SIGSEGV. `None` if `at` is out of range or not aligned.
     pub fn watched32(&self, at: usize) -> Option<&AtomicU32> {
         self.word32(at)
     }
 
-    /// A word as an atomic, for futexes and locks. `None` out of range or out of alignment.
+    /// Returns a word as an atomic, for futexes and locks. `None` if `at` is out of range or not aligned, or
+    /// if the mapping is read-only.
     pub fn atomic32(&self, at: usize) -> Option<&AtomicU32> {
         if self.writable { self.word32(at) } else { None }
     }
@@ -230,7 +236,7 @@ impl Memory for ShmMemory {
     }
 
     fn discard(&self, at: usize, len: usize) {
-        // Whole pages only; what cannot be given back stays.
+        // Only whole pages are given back; the rest stays.
         let (first, last) = (at.next_multiple_of(PAGE), at.saturating_add(len) / PAGE * PAGE);
         if self.writable && first < last {
             let _ = self.mapping.punch_hole(first..last);
@@ -254,7 +260,7 @@ impl Memory for ShmMemory {
     }
 }
 
-/// The pages of shared memory; larger ones are not used for it.
+/// The page size of shared memory in bytes; larger pages are not used for it.
 const PAGE: usize = 4096;
 
 impl fmt::Debug for ShmMemory {
