@@ -1,4 +1,4 @@
-//! How does a TAP device come into being, and what is missing if it does not?
+//! How a TAP device is opened, and what is missing if that fails.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,13 +11,13 @@ use crate::Queue;
 use crate::ioctl::{self, InterfaceRequest};
 use crate::queue::VNET_HEADER_LEN;
 
-/// How many queues the driver allows per device (MAX_TAP_QUEUES).
+/// The most queues that the driver allows per device (MAX_TAP_QUEUES).
 pub const QUEUES_MAX: usize = 256;
 
-/// Longest name of a link in bytes.
+/// The longest name of a link in bytes.
 pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// How many frames wait in a queue before the kernel drops them, silently.
+/// How many frames wait in a queue before the kernel silently drops further ones.
 ///
 /// The driver's default is 1000. A frame in the queue counts as sent for the kernel's TCP, so nothing else
 /// holds a sender back: with 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing
@@ -27,36 +27,37 @@ pub const QUEUE_LEN: u32 = 10_000;
 /// What kind of device to open.
 #[derive(Clone, Copy, Debug)]
 pub struct TapOptions<'name> {
-    /// Its name; `None` lets the kernel choose one (`tap0`, `tap1` ...).
+    /// The name of the device; `None` lets the kernel choose one (`tap0`, `tap1` ...).
     pub name: Option<&'name str>,
-    /// How many queues, `1..=QUEUES_MAX`: one for every replica there may ever be.
+    /// The number of queues, `1..=QUEUES_MAX`: one for every replica there may ever be.
     ///
     /// Closing a queue later renumbers the last one into its place, so queues are opened once and idle ones
     /// stay.
     pub queues: usize,
-    /// What the stack is ready to receive.
+    /// The offloads that the stack is ready to receive.
     pub offloads: Offloads,
     /// What to do if the device exists.
     pub existing: Existing,
 }
 
-/// Which unfinished work the stack takes over from the kernel's senders, and may hand over to its receivers.
-/// Unfinished checksums always.
+/// The unfinished work that the stack takes over from the kernel's senders, and may hand over to its
+/// receivers. Unfinished checksums are always included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
-    /// TCP segments of up to 64 KiB, to be cut into `gso_size` pieces.
+    /// Whether there may be TCP segments of up to 64 KiB, to be cut into `gso_size` pieces.
     pub tso: bool,
-    /// Trains of datagrams in one frame. Dropped from [`Tap::offloads`] on kernels before 6.2.
+    /// Whether there may be trains of datagrams in one frame. [`Tap::offloads`] lacks this on kernels before
+    /// 6.2.
     pub uso: bool,
 }
 
-/// What to do if there is a device of that name.
+/// What to do if there is a device of that name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Fail with [`OpenError::Busy`]. Otherwise two stacks could end up sharing one device without noticing.
     Refuse,
-    /// Attach to it: `ip tuntap add mode tap multi_queue vnet_hdr user USER` made it for a user without
-    /// privileges.
+    /// Attach to the device, which `ip tuntap add mode tap multi_queue vnet_hdr user USER` has made for a
+    /// user without privileges.
     Attach,
 }
 
@@ -69,9 +70,10 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens a device in the network namespace of the calling thread. It is down, and has no address.
+    /// Opens a device in the network namespace of the calling thread. The device is down, and has no address.
     ///
-    /// Needs /dev/net/tun, and CAP_NET_ADMIN in the namespace unless it attaches to a device of the caller.
+    /// This needs /dev/net/tun, and CAP_NET_ADMIN in the namespace unless it attaches to a device of the
+    /// caller.
     pub fn open(options: &TapOptions<'_>) -> Result<Tap, OpenError> {
         if options.queues == 0 || options.queues > QUEUES_MAX {
             return Err(OpenError::QueueCount(options.queues));
@@ -98,8 +100,8 @@ impl Tap {
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         match set_queue_len(&name) {
-            // The owner of a device that somebody else made may not change it; then its length is that one's
-            // choice.
+            // The user of a device that somebody else has made may not change the length, which is the
+            // maker's choice then.
             Err(error) if !(options.existing == Existing::Attach && error.raw_os_error() == Some(libc::EPERM)) => {
                 return Err(OpenError::Other("setting the queue length", error.raw_os_error().unwrap_or(0)));
             }
@@ -108,27 +110,28 @@ impl Tap {
         Ok(Tap { name, offloads, queues: queues.into_iter().map(Queue::from_fd).collect() })
     }
 
-    /// The device's name, by which netlink finds it.
+    /// Returns the device's name, by which netlink finds it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the kernel agreed to hand over; may be less than was asked for.
+    /// Returns the offloads that the kernel has agreed to; they may be fewer than were asked for.
     pub fn offloads(&self) -> Offloads {
         self.offloads
     }
 
-    /// The queues, by number.
+    /// Returns the queues, by number.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
 
-    /// The queues, by number, to read and write them here.
+    /// Returns the queues, by number, for reading and writing.
     pub fn queues_mut(&mut self) -> &mut [Queue] {
         &mut self.queues
     }
 
-    /// Gives the queues away; the device lives as long as any of them, or a copy of its descriptor, does.
+    /// Returns the queues by value; the device lives as long as any of them, or a copy of its descriptor,
+    /// does.
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues
     }
@@ -182,16 +185,16 @@ fn set_queue_len(name: &str) -> std::io::Result<()> {
     netlink.set_queue_len(index, QUEUE_LEN)
 }
 
-/// Why there is no device.
+/// Why a device was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
     /// /dev/net/tun does not exist.
     NoDeviceNode,
     /// /dev/net/tun exists, but no driver answers.
     NoDriver,
-    /// /dev/net/tun may not be opened.
+    /// This process may not open /dev/net/tun.
     DeviceNodeNotPermitted,
-    /// CAP_NET_ADMIN is missing, or the existing device belongs to somebody else.
+    /// CAP_NET_ADMIN is missing, or the existing device belongs to another user.
     NotPermitted,
     /// There is a device of that name, or all its queues are in use.
     Busy,
@@ -204,7 +207,7 @@ pub enum OpenError {
     NameLength(usize),
     /// This many queues were asked for, not `1..=QUEUES_MAX`.
     QueueCount(usize),
-    /// This step failed with this errno.
+    /// The named step failed with this errno.
     Other(&'static str, i32),
 }
 

@@ -1,11 +1,11 @@
-//! Which requests does the TUN/TAP driver take? linux/if_tun.h, Documentation/networking/tuntap.rst.
+//! The requests that the TUN/TAP driver takes (linux/if_tun.h, Documentation/networking/tuntap.rst).
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Result;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
 
-/// `struct ifreq`, as far as TUNSETIFF looks at it.
+/// `struct ifreq`, as far as TUNSETIFF reads it.
 #[repr(C)]
 pub(crate) struct InterfaceRequest {
     pub(crate) name: [u8; libc::IFNAMSIZ],
@@ -15,7 +15,8 @@ pub(crate) struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
-/// Makes `fd` a queue of the device that `request` describes, and puts the device's name into it. TUNSETIFF.
+/// Makes `fd` a queue of the device that `request` describes, and puts the device's name into `request`
+/// (TUNSETIFF).
 pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) -> Result<()> {
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, and InterfaceRequest has its layout (asserted above).
     let request = unsafe { Updater::<{ libc::TUNSETIFF as Opcode }, InterfaceRequest>::new(request) };
@@ -23,7 +24,7 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) 
     unsafe { ioctl(fd, request) }
 }
 
-/// Says which super-packets and unfinished checksums the reader of the device accepts. TUNSETOFFLOAD.
+/// Sets which super-packets and unfinished checksums the reader of the device accepts (TUNSETOFFLOAD).
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, offloads: u32) -> Result<()> {
     // SAFETY: TUNSETOFFLOAD takes a number in place of a pointer, and touches no memory of ours.
     let request = unsafe { IntegerSetter::<{ libc::TUNSETOFFLOAD as Opcode }>::new_usize(offloads as usize) };
@@ -31,7 +32,7 @@ pub(crate) fn set_offload(fd: BorrowedFd<'_>, offloads: u32) -> Result<()> {
     unsafe { ioctl(fd, request) }
 }
 
-/// Sets the length of the header before each frame. TUNSETVNETHDRSZ.
+/// Sets the length of the header before each frame, in bytes (TUNSETVNETHDRSZ).
 pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: i32) -> Result<()> {
     // SAFETY: TUNSETVNETHDRSZ reads one int.
     let request = unsafe { Setter::<{ libc::TUNSETVNETHDRSZ as Opcode }, libc::c_int>::new(len) };
@@ -39,7 +40,7 @@ pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: i32) -> Result<()> {
     unsafe { ioctl(fd, request) }
 }
 
-/// Makes the fields of that header little-endian on every machine. TUNSETVNETLE.
+/// Makes the fields of the header before each frame little-endian on every machine (TUNSETVNETLE).
 pub(crate) fn set_vnet_little_endian(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: TUNSETVNETLE reads one int.
     let request = unsafe { Setter::<{ libc::TUNSETVNETLE as Opcode }, libc::c_int>::new(1) };
@@ -47,7 +48,8 @@ pub(crate) fn set_vnet_little_endian(fd: BorrowedFd<'_>) -> Result<()> {
     unsafe { ioctl(fd, request) }
 }
 
-/// Lets a socket filter choose the queue of each frame; -1 removes it. TUNSETSTEERINGEBPF.
+/// Lets the socket filter `program` choose the queue of each frame; -1 removes the filter
+/// (TUNSETSTEERINGEBPF).
 pub(crate) fn set_steering(fd: BorrowedFd<'_>, program: i32) -> Result<()> {
     // SAFETY: TUNSETSTEERINGEBPF, although numbered as if it wrote, reads one int: a descriptor, which it
     // checks.

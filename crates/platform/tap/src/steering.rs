@@ -1,5 +1,5 @@
-//! Which queue gets the frames of a flow group? The one in the steering table, a map of the program
-//! `bpf/steer.c`.
+//! The steering of flow groups to queues: the table is a map of the program `bpf/steer.c`, and names the
+//! queue for each group.
 
 use std::error::Error;
 use std::fmt;
@@ -13,25 +13,26 @@ use aya::{Ebpf, EbpfLoader, Pod};
 
 use crate::ioctl;
 
-/// Queue by flow group. Numbers beyond the device's queues wrap around, which is the kernel's rule.
+/// The queue of each flow group. Numbers beyond the device's queues wrap around, which is the kernel's rule.
 pub type Table = [u8; FLOW_GROUPS];
 
-/// The steering of one device. It stays in force when this is dropped, until the device goes or
-/// [`Steering::detach`] is called; then [`Steering::from_table`] takes it up again.
+/// The steering of one device. It stays in force after this is dropped, until the device goes or
+/// [`Steering::detach`] is called; [`Steering::from_table`] takes it up again.
 pub struct Steering {
     map: Array<MapData, u32>,
-    /// A second descriptor of `map`, because aya lends none.
+    /// A second descriptor of `map`, because the library aya lends none.
     map_fd: OwnedFd,
-    /// What the kernel has, so that [`Steering::set_all`] writes only what changes.
+    /// The table as the kernel has it, so that [`Steering::set_all`] writes only what changes.
     table: Box<Table>,
 }
 
 impl Steering {
-    /// Steers the device of `queue` (any of its queues) by `table`, with the hash keyed by `key`. Replaces
-    /// what was there.
+    /// Steers the device of `queue` (any of its queues) by `table`, with the hash keyed by `key`. This
+    /// replaces any earlier steering.
     ///
     /// Loading a program needs CAP_BPF in the first user namespace. Without it the error is
     /// [`SteeringError::NotPermitted`]; frames then go to queues of the kernel's choice, and replicas must
+    /// forward them.
     /// forward them.
     pub fn attach(queue: impl AsFd, key: FlowKey, table: &Table) -> Result<Steering, SteeringError> {
         let mut loaded = load(key)?;
@@ -44,7 +45,7 @@ impl Steering {
         }
         let program = steer_program(&mut loaded)?;
         let fd = program.fd().map_err(|error| cause("finding the program", &error))?;
-        // From here on the driver holds the program, and the program its maps.
+        // From here on the driver holds the program, and the program holds its maps.
         ioctl::set_steering(queue.as_fd(), fd.as_fd().as_raw_fd()).map_err(|error| match error {
             rustix::io::Errno::INVAL | rustix::io::Errno::NOTTY => SteeringError::Unsupported,
             other => SteeringError::Other("TUNSETSTEERINGEBPF", other.raw_os_error()),
@@ -52,7 +53,7 @@ impl Steering {
         Ok(steering)
     }
 
-    /// Takes up the steering that another process attached and whose [`Steering::table_fd`] it sent here.
+    /// Takes up the steering that another process has attached; `fd` is a copy of its [`Steering::table_fd`].
     pub fn from_table(fd: OwnedFd) -> Result<Steering, SteeringError> {
         let mut steering = Steering::over(fd)?;
         for group in 0..FLOW_GROUPS {
@@ -68,19 +69,20 @@ impl Steering {
         Ok(ioctl::set_steering(queue.as_fd(), -1)?)
     }
 
-    /// The table in force.
+    /// Returns the table in force.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The table's descriptor: all that another process needs to change it.
+    /// Returns the table's descriptor, which is all that another process needs to change the table.
     pub fn table_fd(&self) -> BorrowedFd<'_> {
         self.map_fd.as_fd()
     }
 
-    /// From now on the frames of `group` go to `queue`; those already in a queue stay there. ~1 us.
+    /// Sends the frames of `group` to `queue` from now on; frames that are in a queue already stay there.
+    /// Takes about 1 us.
     ///
-    /// A group outside the table is [`SteeringError::BadGroup`].
+    /// Fails with [`SteeringError::BadGroup`] if the group is outside the table.
     pub fn set(&mut self, group: FlowGroup, queue: u8) -> Result<(), SteeringError> {
         match self.table.get(usize::from(group.0)) {
             None => Err(SteeringError::BadGroup),
@@ -89,8 +91,8 @@ impl Steering {
         }
     }
 
-    /// Changes what differs from `table`, group by group. If it fails, the groups before the failure have
-    /// changed, and [`Steering::table`] tells which.
+    /// Changes the groups that differ from `table`, one by one. If this fails, the groups before the failure
+    /// have changed, and [`Steering::table`] shows which.
     pub fn set_all(&mut self, table: &Table) -> Result<(), SteeringError> {
         (0..).zip(table).try_for_each(|(group, &queue)| self.set(FlowGroup(group), queue))
     }
@@ -119,7 +121,7 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// `struct flow_key` of the program.
+/// The key of the hash, as `struct flow_key` of the program.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ProgramKey {
@@ -130,11 +132,11 @@ struct ProgramKey {
 // SAFETY: two u32 without padding; every value of the bytes is valid.
 unsafe impl Pod for ProgramKey {}
 
-/// The program, loaded but not attached, with its key in place.
+/// Loads the program with its key in place, but does not attach it.
 fn load(key: FlowKey) -> Result<Ebpf, SteeringError> {
     const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
-    // Without the kernel's type information, which takes milliseconds to parse: the program looks at packets
-    // only.
+    // The kernel's type information is not used, because parsing it takes milliseconds and the program looks
+    // only at packets.
     let mut loaded = EbpfLoader::new().load(OBJECT).map_err(|error| cause("creating the maps", &error))?;
     let map = loaded.map_mut("flow_key").ok_or(SteeringError::BadProgram)?;
     let mut map: Array<_, ProgramKey> = Array::try_from(map).map_err(|error| cause("finding the key", &error))?;
@@ -153,7 +155,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, SteeringError> {
     fd.try_clone_to_owned().map_err(|error| cause("copying a descriptor", &error))
 }
 
-/// The errno at the bottom of a chain of errors decides what the caller can do.
+/// Converts a chain of errors; the errno at its end decides what the caller can do.
 fn cause(step: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
     let mut at = Some(error);
     while let Some(error) = at {
@@ -178,7 +180,7 @@ pub enum SteeringError {
     BadGroup,
     /// The program or the table is not the one this version was built with.
     BadProgram,
-    /// This step failed with this errno.
+    /// The named step failed with this errno.
     Other(&'static str, i32),
 }
 

@@ -1,5 +1,5 @@
-//! The program against the Rust hash, frame by frame, through BPF_PROG_TEST_RUN: no device is needed, only
-//! root.
+//! Tests of the program against the Rust hash, frame by frame, through BPF_PROG_TEST_RUN: no device is
+//! needed, only root.
 
 use super::*;
 use atoll_base::{Addr, Endpoint, FourTuple, Rng};
@@ -7,8 +7,8 @@ use aya::programs::{TestRun, TestRunOptions};
 
 const FIXTURES: &str = include_str!("../../../../../bpf/fixtures/steer.txt");
 
-/// The rule of `bpf/steer.c`, written to be read: the group of a frame, `None` for "queue 0 whatever the
-/// table says".
+/// Implements the rule of `bpf/steer.c` in a readable way: returns the group of a frame, or `None` for "queue
+/// 0 whatever the table says".
 fn oracle(key: FlowKey, frame: &[u8]) -> Option<FlowGroup> {
     let packet = frame.strip_prefix(frame.get(..12)?)?;
     if let Some(ip) = packet.strip_prefix(&[0x86, 0xdd]) {
@@ -50,11 +50,12 @@ fn oracle_v6(key: FlowKey, ip: &[u8]) -> Option<FlowGroup> {
     (!remote.addr.is_v4()).then(|| key.group(&FourTuple { local, remote }))
 }
 
-/// The program with a table that names each group, as its number plus one, so that 0 is nobody.
+/// The program with a table that has each group's number plus one, so that 0 stands for no group.
 struct Program(Ebpf);
 
 impl Program {
-    /// `None`, with the reason printed, if this process may not load programs; as root that is a failure.
+    /// Loads the program. Returns `None`, and prints the reason, if this process may not load programs; as
+    /// root that is a failure.
     fn load(key: FlowKey) -> Option<Program> {
         let mut loaded = match load(key) {
             Ok(loaded) => loaded,
@@ -70,8 +71,8 @@ impl Program {
     }
 
     fn group(&mut self, frame: &[u8]) -> Option<FlowGroup> {
-        // The test harness of the kernel strips an Ethernet header before it calls a socket filter, the TAP
-        // does not.
+        // The test harness of the kernel strips an Ethernet header before it calls a socket filter; TAP does
+        // not.
         let wrapped = [&[0; 14][..], frame].concat();
         let mut options = TestRunOptions::new();
         options.data_in = Some(&wrapped);
@@ -135,7 +136,7 @@ fn the_program_agrees_with_the_rust_hash_on_random_frames() {
     }
 }
 
-/// Random bytes that are mostly IPv6 with TCP or UDP.
+/// Returns random bytes that are mostly IPv6 with TCP or UDP.
 fn random_frame_v6(rng: &mut Rng) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..14 + rng.next_u64() % 90).map(|_| rng.next_u64() as u8).collect();
     let mut put = |at: usize, value: u8| frame.get_mut(at).into_iter().for_each(|byte| *byte = value);
@@ -146,7 +147,7 @@ fn random_frame_v6(rng: &mut Rng) -> Vec<u8> {
     frame
 }
 
-/// Random bytes that are mostly IPv4 with TCP or UDP, and sometimes broken in one field.
+/// Returns random bytes that are mostly IPv4 with TCP or UDP, and sometimes broken in one field.
 fn random_frame(rng: &mut Rng) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..14 + rng.next_u64() % 90).map(|_| rng.next_u64() as u8).collect();
     let mut put = |at: usize, value: u8| frame.get_mut(at).into_iter().for_each(|byte| *byte = value);
@@ -155,7 +156,7 @@ fn random_frame(rng: &mut Rng) -> Vec<u8> {
     let header_words = [5, 5, 5, 6, 15][rng.next_u64() as usize % 5];
     put(14, 0x40 | header_words);
     if !rng.next_u64().is_multiple_of(4) {
-        // Otherwise random, that is nearly always a fragment.
+        // Without this the field would be random, which is nearly always a fragment.
         put(20, 0x40);
         put(21, 0);
     }
