@@ -38,9 +38,9 @@ impl Connection {
         connection
     }
 
-    /// Notes that the SYN-ACK was sent before as a SYN cookie. [`Connection::accept`] was then given the SYN
-    /// that [`crate::check_syn_cookie`] returned. Call this before anything else, and hand in the peer's
-    /// acknowledgement right afterwards.
+    /// Notes that the SYN-ACK has been sent already, with a SYN cookie. [`Connection::accept`] was then given
+    /// the SYN that [`crate::check_syn_cookie`] returned. Call this before anything else, and hand in the
+    /// peer's acknowledgement right afterwards.
     pub fn skip_syn_ack(&mut self, now: Instant) {
         self.pending.clear(Pending::SYN);
         self.snd.nxt = 0;
@@ -83,7 +83,8 @@ impl Connection {
         self.snd.mss = smallest - options;
     }
 
-    /// Enters ESTABLISHED: our SYN is acknowledged, and the peer's is known. Returns the event of that.
+    /// Enters ESTABLISHED: our SYN is acknowledged, and the peer's is known. Returns
+    /// [`Events::ESTABLISHED`].
     pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
         if self.is_open_early() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
             // The application has read the text of the SYN; the peer could not be told before.

@@ -53,7 +53,7 @@ impl HyStart {
             self.current_min_us = u32::MAX;
             self.samples = 0;
             if self.baseline_us != 0 {
-                // Conservative slow start counts its rounds, and ends after [`CSS_ROUNDS`].
+                // Conservative slow start counts its rounds, and ends after `CSS_ROUNDS`.
                 self.rounds = self.rounds.saturating_add(1);
                 if self.rounds >= CSS_ROUNDS {
                     return Growth::Over;

@@ -10,8 +10,8 @@ use crate::pending::Pending;
 use crate::state::State;
 
 impl Connection {
-    /// Checks the segment at stream offset `seq`. Returns the answer as error if the segment is not
-    /// acceptable; that answer is an ACK, unless the segment is a RST.
+    /// Checks the segment at stream offset `seq`. Fails with the verdict if the segment is not acceptable.
+    /// The peer gets an ACK then, unless the segment is a RST or lacks its timestamp, or ACKs came too often.
     pub(super) fn check_sequence(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<(), Input> {
         let is_reset = segment.has(Flags::RST);
         if self.options.timestamps && !is_reset {

@@ -1,4 +1,4 @@
-//! Tail loss probes (RFC 8985 §7): is the end of what was sent lost?
+//! Tail loss probes, which find out whether the end of what was sent is lost (RFC 8985 §7).
 //!
 //! The loss of the last segments brings no SACK that could show it. After two round trips one segment is sent
 //! again. The peer's answer shows the loss, and fast recovery repairs it, much earlier than a time-out would.

@@ -4,7 +4,7 @@ use atoll_base::Rng;
 
 use super::*;
 
-/// The plain model: one entry per octet.
+/// Returns the ranges of a set with one entry per octet: the plain model.
 fn runs(octets: &BTreeSet<i64>) -> Vec<(i64, i64)> {
     let mut runs: Vec<(i64, i64)> = Vec::new();
     for octet in octets {
