@@ -1,22 +1,22 @@
-//! Where does a process ask for its next connection? The naive accept of P4: a message for each call, and an
-//! answer.
+//! Asks replicas for the next connection: the naive accept of P4, with a message for each call and an answer.
 //!
 //! ```text
-//!   accept        AskConnection{takes}  -->  CM takes one from its queue  -->  ConnectionAvailable, or ConnectionsWait{no}
-//!   poll, epoll   AskConnection         -->                                    ConnectionsWait{yes or no}
-//!   asleep                                   one arrives                  -->  ConnectionsWait{yes}, once for each "no"
+//! accept        AskConnection{takes} -> CM takes one from its queue -> ConnectionAvailable,
+//!                                                                      or ConnectionsWait{no}
+//! poll, epoll   AskConnection        ->                                ConnectionsWait{yes or no}
+//! asleep                                one arrives                 -> ConnectionsWait{yes}, once for each "no"
 //! ```
 
-/// What is known of the queues of one listener, a bit for each replica.
+/// What is known of the replicas' queues for one listener; each mask has one bit for each replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asking {
-    /// An answer is awaited.
+    /// Replicas whose answer is awaited.
     asked: u32,
-    /// It has said that none waits, and will tell when one does.
+    /// Replicas that reported an empty queue, and will notify this process of the next connection.
     tells: u32,
-    /// It has said that some wait.
+    /// Replicas that reported waiting connections.
     waiting: u32,
-    /// Whom to ask first.
+    /// The replica to ask first.
     turn: u8,
 }
 
@@ -25,17 +25,17 @@ pub struct Asking {
 pub enum Next {
     /// Ask this replica for a connection, and wait for its answer.
     Ask(u8),
-    /// An answer is under way already.
+    /// Wait for an answer that was asked for already.
     Wait,
-    /// Nobody has one.
+    /// No replica has a connection.
     Nobody,
 }
 
 impl Asking {
-    /// Accept wants a connection of one of `replicas`; those in `tried` have been asked by this call. Notes
-    /// whom it asks.
+    /// Chooses one of `replicas` replicas that accept asks for a connection, and records the question.
+    /// `tried` has the replicas that this call of accept has asked, as bits.
     ///
-    /// One replica after another is asked, so that no process takes more than it accepts.
+    /// The replicas are asked in turn, so that no process takes more than it accepts.
     pub fn take(&mut self, replicas: u8, tried: &mut u32) -> Next {
         if self.asked != 0 {
             return Next::Wait;
@@ -50,12 +50,13 @@ impl Asking {
         Next::Ask(replica)
     }
 
-    /// Poll wants to know who has some. Returns whom it has to ask; all answers are to be awaited.
+    /// Returns the replicas to ask whether connections wait, as bits; poll(2) awaits all answers.
     pub fn look(&mut self, replicas: u8) -> u32 {
         self.ask(all(replicas) & !self.asked)
     }
 
-    /// The process will sleep. Returns who has to be asked so that it is told; no answer need be awaited.
+    /// Returns the replicas to ask before the process sleeps, as bits, so that they notify it of
+    /// connections. No answer need be awaited.
     pub fn before_sleep(&mut self, replicas: u8) -> u32 {
         self.ask(all(replicas) & !(self.asked | self.tells | self.waiting))
     }
@@ -65,7 +66,8 @@ impl Asking {
         whom
     }
 
-    /// A replica says whether connections wait.
+    /// Notes that a replica reported whether connections wait. `answers` says whether that is the answer to a
+    /// question.
     pub fn told(&mut self, replica: u8, waiting: bool, answers: bool) {
         let bit = 1 << (replica & 31);
         self.asked &= !(u32::from(answers) * bit);
@@ -76,28 +78,28 @@ impl Asking {
         }
     }
 
-    /// A replica gives a connection.
+    /// Notes that a replica gave a connection.
     pub fn given(&mut self, replica: u8) {
         self.asked &= !(1 << (replica & 31));
     }
 
-    /// What a replica has said may be lost.
+    /// Forgets the questions and promises of a replica, whose messages may be lost.
     pub fn forget(&mut self, replica: u8) {
         let bit = 1 << (replica & 31);
         (self.asked, self.tells) = (self.asked & !bit, self.tells & !bit);
     }
 
-    /// No answer is awaited any more, though not all have come.
+    /// Stops awaiting answers, though not all have come.
     pub fn give_up(&mut self) {
         (self.asked, self.tells) = (0, 0);
     }
 
-    /// Whether all answers are there.
+    /// Returns whether all answers have come.
     pub const fn is_answered(&self) -> bool {
         self.asked == 0
     }
 
-    /// Whether connections wait, as far as is known.
+    /// Returns whether connections wait, as far as is known.
     pub const fn has_waiting(&self) -> bool {
         self.waiting != 0
     }
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(asking.take(3, &mut tried), Next::Ask(2));
         asking.given(2);
         assert!(!asking.has_waiting());
-        // The next call.
+        // The next call of accept begins.
         let mut tried = 0;
         for replica in [0, 1, 2] {
             assert_eq!(asking.take(3, &mut tried), Next::Ask(replica));
@@ -153,7 +155,7 @@ mod tests {
         asking.told(0, false, true);
         asking.told(1, true, true);
         assert_eq!(asking.before_sleep(2), 0, "there is something to wake up for");
-        // Another thread takes it: then nobody would tell.
+        // Another thread takes the connection, after which no replica would notify the process.
         assert_eq!(asking.take(2, &mut 0), Next::Ask(1));
         asking.given(1);
         assert_eq!(asking.before_sleep(2), 0b10);

@@ -1,7 +1,7 @@
-//! What do receive and send do on a datagram socket? udp(7), recv(2), send(2).
+//! Receive and send on a datagram socket: udp(7), recv(2), send(2).
 //!
-//! A datagram socket has one slot in each replica's arena; datagrams leave through one of them and arrive in
-//! any.
+//! A datagram socket has one slot in each replica's arena. Datagrams leave through one of the slots, and
+//! arrive in any.
 
 use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
@@ -11,26 +11,26 @@ use atoll_ipc::{Cause, Memory};
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
-/// The largest payload over IPv6.
+/// The largest payload of a datagram over IPv6, in octets.
 pub const DATAGRAM_MAX: usize = 65_527;
-/// The largest payload over IPv4.
+/// The largest payload of a datagram over IPv4, in octets.
 pub const DATAGRAM_MAX_V4: usize = 65_507;
 const FLAG_BROADCAST: u16 = 1;
-/// Library word of a slot: the error that was told last.
+/// The library word of a slot that holds the error that was reported last.
 const TOLD: usize = 2;
 
 /// A datagram at the head of a receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {
-    /// Its sender.
+    /// The sender of the datagram.
     pub peer: Endpoint,
-    /// Octets of payload.
+    /// The length of the payload in octets.
     pub len: usize,
     head: u64,
     extents: Extents,
 }
 
-/// One slot of a datagram socket, looked at for the length of one call.
+/// A view of one slot of a datagram socket, for the length of one call.
 #[derive(Debug)]
 pub struct Datagrams<'a, M: Memory> {
     port: &'a Port<M>,
@@ -43,33 +43,33 @@ const fn padded(len: usize) -> u64 {
 }
 
 impl<'a, M: Memory> Datagrams<'a, M> {
-    /// The socket's slot on one replica.
+    /// Creates a view of the socket's slot on one replica.
     pub fn new(port: &'a Port<M>, slot: SlotId, generation: u32) -> Datagrams<'a, M> {
         Datagrams { port, slot, generation }
     }
 
-    /// Whether the replica has opened the socket.
+    /// Returns whether the replica has opened the socket.
     pub fn is_open(&self) -> bool {
         self.port
             .slot(self.slot)
             .is_some_and(|slot| slot.replica_generation() == self.generation && slot.state() == SlotState::Open)
     }
 
-    /// Why the replica has not opened the socket; `None`: it has, or has not looked yet.
+    /// Returns why the replica has not opened the socket; `None` if it has, or has not answered yet.
     pub fn refusal(&self) -> Option<Errno> {
         let slot = self.port.slot(self.slot)?;
         let is_refused = slot.replica_generation() == self.generation && slot.state() == SlotState::Closing;
         if is_refused { Errno::of(slot.error()) } else { None }
     }
 
-    /// Whether a datagram waits, cheaply.
+    /// Returns whether a datagram waits, without reading its record.
     pub fn has_waiting(&self) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
         slot.replica_generation() == self.generation && slot.receive_tail() != slot.receive_head()
     }
 
-    /// The datagram at the head; `None` when none waits. A buffer that holds nonsense is skipped to its end:
-    /// its writer is broken, and the datagrams are lost, as datagrams may be.
+    /// Returns the datagram at the head; `None` when none waits. A buffer with invalid content is skipped to
+    /// its end: its writer is broken, and the datagrams are lost, as datagrams may be.
     pub fn waiting(&self) -> Option<Waiting> {
         let slot = self.port.slot(self.slot)?;
         if slot.replica_generation() != self.generation {
@@ -98,7 +98,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         record
     }
 
-    /// Copies payload from octet `skip` of the datagram on, as much as fits `out`; returns how much.
+    /// Copies payload from octet `skip` of the datagram on, as much as fits `out`; returns the number of
+    /// octets.
     pub fn copy_out(&self, waiting: &Waiting, skip: usize, out: &mut [u8]) -> usize {
         let n = out.len().min(waiting.len.saturating_sub(skip));
         let at = waiting.head + (RECORD_BYTES + skip) as u64;
@@ -109,7 +110,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         n
     }
 
-    /// The datagram was taken. Returns whether the replica is to be kicked.
+    /// Removes a datagram that was read from the buffer. Returns whether the replica is to be kicked.
     pub fn consume(&self, waiting: &Waiting) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
         let to = waiting.head + padded(waiting.len);
@@ -119,8 +120,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         waiting.head < mark && mark <= to
     }
 
-    /// The error that is pending (an ICMP message, say) and has not been told yet; `word`: where the library
-    /// keeps what was told.
+    /// Takes the pending error (from an ICMP message, for example): each is reported once.
     pub fn take_error(&self) -> Option<Errno> {
         let slot = self.port.slot(self.slot)?;
         if !self.has_error() {
@@ -131,14 +131,14 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         Errno::of(cause)
     }
 
-    /// The replica has told of an error: it is pending, even if it is the same as the last one.
+    /// Notes that the replica has reported an error: it is pending, even if it equals the last one.
     pub fn error_arrived(&self) {
         if let Some(slot) = self.port.slot(self.slot) {
             slot.set_library_word(TOLD, 0);
         }
     }
 
-    /// Whether an error is pending.
+    /// Returns whether an error is pending.
     pub fn has_error(&self) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
         let cause = slot.error();
@@ -147,7 +147,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             && slot.library_word(TOLD) != u64::from(cause as u8)
     }
 
-    /// Whether a datagram of middling size could be sent now.
+    /// Returns whether at most half of the send limit is queued, as poll(2) reports it.
     pub fn is_writable(&self) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
         if slot.replica_generation() != self.generation {
@@ -157,7 +157,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         queued.saturating_mul(2) <= u64::from(slot.send_limit())
     }
 
-    /// Appends a datagram to the send buffer.
+    /// Appends a datagram to the send buffer. Fails with EMSGSIZE if it is too large, and would block without
+    /// room.
     pub fn send<'b>(
         &self,
         peer: Endpoint,

@@ -1,4 +1,4 @@
-//! Which errno does a failure become? The one table of the project.
+//! Maps causes of failure to errno values. This is the project's only such table.
 
 use atoll_ipc::Cause;
 
@@ -9,9 +9,9 @@ pub struct Errno(pub i32);
 /// Why an operation did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nothing can be done now; later perhaps.
+    /// The operation cannot be done now, but perhaps later.
     WouldBlock,
-    /// It failed for good.
+    /// The operation failed for good.
     Error(Errno),
 }
 
@@ -38,7 +38,7 @@ errnos! {
 }
 
 impl Errno {
-    /// The errno of a cause; `None` for [`Cause::None`].
+    /// Returns the errno of a cause; `None` for [`Cause::None`].
     pub const fn of(cause: Cause) -> Option<Errno> {
         Some(match cause {
             Cause::None => return None,

@@ -1,20 +1,20 @@
 //! POSIX socket semantics without system calls: what a call on a socket does to the socket's slot, and what
-//! it answers.
+//! it returns.
 //!
-//! Storey 3. Everything here runs on [`atoll_ipc::Memory`]; nothing blocks, nothing allocates per call.
-//! Operations finish, fail with an [`Errno`], or say that they would block; waiting is the business of
-//! `bin/preload`.
+//! This crate belongs to storey 3. Everything here runs on [`atoll_ipc::Memory`]; nothing blocks, and nothing
+//! allocates per call. Operations finish, fail with an [`Errno`], or report that they would block;
+//! `bin/preload` does the waiting.
 //!
 //! * [`client`]: everything that one process knows of its sockets
 //! * [`port`]: the library's side of one session arena: commands out, events in, slots, send buffers
 //! * [`stream`]: receive, send, shutdown and readiness of a connection
-//! * [`urgent`]: the octets of which one is told, and where reading stops
-//! * [`datagram`]: the same for records
+//! * [`urgent`]: urgent octets of a connection, and where reading stops
+//! * [`datagram`]: receive, send and readiness of a datagram socket
 //! * [`listener`]: connections on offer, and the claim (P4)
-//! * [`asking`]: the same for applications that ask for each connection (P4's naive accept)
+//! * [`asking`]: connections for applications that ask for each one (P4's naive accept)
 //! * [`options`]: the table of socket options, and the values of one socket
 //! * [`watch`]: interest lists and ready lists of epoll
-//! * [`errno`]: from cause to errno
+//! * [`errno`]: the errno of each cause of failure
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Which connections are on offer to a listener of this process, and which one does accept take? P4,
-//! accept(2).
+//! The connections on offer to a listener of this process, and the claim by which accept(2) takes one (P4).
 
 use alloc::collections::VecDeque;
 
@@ -10,56 +9,57 @@ use atoll_ipc::slot::SlotState;
 use crate::asking::Asking;
 use crate::port::Port;
 
-/// Most offers that are remembered; replicas bound theirs by the backlog, so more is nonsense.
+/// The maximum number of offers that a listener keeps. Replicas bound their offers by the backlog, so more
+/// would be nonsense.
 pub const OFFERS_MAX: usize = 65536;
 
-/// CONNECTION-AVAILABLE as it waits for accept.
+/// A CONNECTION-AVAILABLE message that waits for accept(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The replica that offers.
+    /// The replica that offers the connection.
     pub replica: u8,
     /// The slot that the connection will have.
     pub slot: SlotId,
-    /// Generation of the offer.
+    /// The generation of the slot that is offered.
     pub generation: u32,
-    /// Own end of the connection.
+    /// The local address and port of the connection.
     pub local: Endpoint,
-    /// Peer of the connection.
+    /// The remote address and port of the connection.
     pub remote: Endpoint,
 }
 
-/// Listener state of one process.
+/// The state of a listener in one process.
 #[derive(Debug, Default)]
 pub struct Listener {
-    /// Offers in the order of their arrival.
+    /// The offers, in the order of their arrival.
     pub offers: VecDeque<Offer>,
-    /// ACCEPT-CONNECTION was sent to these replicas (one bit each) and they have not removed us since.
+    /// The replicas that were sent ACCEPT-CONNECTION and have not removed this process since, one bit each.
     pub accepting: u32,
-    /// What is known of the queues, where connections are asked for.
+    /// What is known of the replicas' queues, where connections are asked for (naive accept).
     pub asking: Asking,
-    /// Backlog asked for in listen(2).
+    /// The backlog given to listen(2).
     pub backlog: u32,
-    /// A claim whose verdict is awaited.
+    /// The claim whose verdict is awaited.
     pub claimed: Option<Offer>,
-    /// The verdict, once it is there.
+    /// The verdict on the claim, once it has come.
     pub verdict: Option<bool>,
-    /// shutdown(2) has ended it: accept fails.
+    /// Whether shutdown(2) has ended the listener; accept(2) fails then.
     pub is_shut: bool,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The connection is ours.
+    /// The connection belongs to this process.
     Held,
-    /// The replica may have revoked the offer: wait for the verdict.
+    /// The replica may have revoked the offer: the caller has to wait for the verdict.
     Doubtful,
     /// The offer is gone.
     Gone,
 }
 
 impl Listener {
-    /// Remembers an offer; false when there are too many.
+    /// Stores an offer; returns false when there are [`OFFERS_MAX`] already.
     pub fn offer(&mut self, offer: Offer) -> bool {
         if self.offers.len() >= OFFERS_MAX {
             return false;
@@ -69,7 +69,8 @@ impl Listener {
     }
 }
 
-/// Claims `offer` for process `member`: prepares the slot's lines, then claims.
+/// Claims `offer` for process `member`. Prepares the part of the slot that the application writes, then
+/// claims it.
 pub fn claim<M: Memory>(port: &Port<M>, offer: &Offer, member: u8, bell: u32) -> Claim {
     let Some(slot) = port.slot(offer.slot) else { return Claim::Gone };
     if slot.replica_generation() != offer.generation

@@ -1,8 +1,8 @@
-//! What if a replica takes commands more slowly than its ring fills? The commands wait here, in their order,
-//! and none is lost. How long whoever gives them waits, the caller decides.
+//! Holds commands for a replica whose ring has no room for them, in order, so that none is lost. The caller
+//! decides how long the thread that sends them waits.
 //!
-//! A ring holds 4096 commands, so this happens when a replica stands still, or when a process gives very many
-//! at once: a successor is told of each of its listeners.
+//! A ring holds 4096 commands. It fills when a replica stands still, or when a process sends very many
+//! commands at once: a successor is told of each of the process's listeners.
 
 use alloc::collections::VecDeque;
 
@@ -11,27 +11,28 @@ use atoll_ipc::{Command, Memory};
 
 use crate::port::Port;
 
-/// How long a replica may take nothing before nobody waits for it any more.
+/// The time without any command taken after which no thread waits for a replica any more.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Commands for one replica that its ring had no room for, oldest first.
+/// Commands for one replica for which its ring had no room, oldest first.
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: VecDeque<Command>,
-    /// When the replica was last seen to take something, or when somebody first looked.
+    /// When the replica was last seen to take a command, or when the outbox was first checked while the ring
+    /// was full.
     taken_at: Option<Instant>,
-    /// The replica has taken nothing for [`PATIENCE`].
+    /// Whether the replica has taken nothing for [`PATIENCE`].
     stalled: bool,
 }
 
-/// What became of commands.
+/// What became of the commands that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// All are on the ring.
+    /// All commands are on the ring.
     All,
-    /// Some were put on the ring, others wait.
+    /// Some commands were put on the ring, and others wait.
     Some,
-    /// The ring is full.
+    /// The ring is full, and no command was put on it.
     Nothing,
 }
 
@@ -41,7 +42,7 @@ impl Outbox {
         Outbox { waiting: VecDeque::new(), taken_at: None, stalled: false }
     }
 
-    /// Gives a command to the replica, behind those that wait.
+    /// Sends a command to the replica, after those that wait.
     #[inline]
     pub fn send<M: Memory>(&mut self, port: &mut Port<M>, command: &Command) -> Sent {
         if self.waiting.is_empty() && port.push(command) {
@@ -56,8 +57,8 @@ impl Outbox {
         self.fill(port)
     }
 
-    /// Puts as many of those that wait on the ring as it has room for, and notes since when the replica takes
-    /// nothing.
+    /// Moves waiting commands to the ring as far as there is room. If there is none, records at `now` since
+    /// when the replica takes nothing.
     pub fn send_waiting<M: Memory>(&mut self, port: &mut Port<M>, now: Instant) -> Sent {
         let sent = self.fill(port);
         if sent == Sent::Nothing {
@@ -67,7 +68,8 @@ impl Outbox {
         sent
     }
 
-    /// If the session is cut off, no replica reads its rings any more, and those that wait are forgotten.
+    /// Moves waiting commands to the ring. If the session is cut off, no replica reads its rings any more,
+    /// and all that wait are dropped.
     fn fill<M: Memory>(&mut self, port: &mut Port<M>) -> Sent {
         let before = self.waiting.len();
         while let Some(command) = self.waiting.front() {
@@ -80,7 +82,7 @@ impl Outbox {
             self.waiting.clear();
         }
         if self.waiting.len() < before || self.waiting.is_empty() {
-            // It takes something: it is worth waiting for again.
+            // The replica takes commands, so it is worth waiting for again.
             (self.taken_at, self.stalled) = (None, false);
         }
         match self.waiting.len() {
@@ -90,13 +92,13 @@ impl Outbox {
         }
     }
 
-    /// Whether the replica has taken nothing for [`PATIENCE`]: its commands still go out in order, but
-    /// waiting for it would stop a program for as long as the replica stands still.
+    /// Returns whether the replica has taken nothing for [`PATIENCE`]. Its commands still go out in order,
+    /// but waiting for it would stop a program for as long as the replica stands still.
     pub const fn has_stalled(&self) -> bool {
         self.stalled
     }
 
-    /// Whether none waits.
+    /// Returns whether no commands wait.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -144,7 +146,7 @@ mod tests {
         let (all, mut taken) = (3 * COMMANDS, Vec::new());
         for number in 0..all {
             outbox.send(&mut port, &kick(number));
-            // Slower than they come.
+            // The replica takes commands more slowly than they come.
             if number % 64 == 0 {
                 taken.extend(take(&memory, 16));
             }

@@ -1,15 +1,16 @@
-//! What does the library do with one session arena? Commands out, events in, slots, send buffers.
+//! The library's side of one session arena: commands out, events in, slots, and send buffers.
 //!
 //! The library region of the arena (see [`atoll_ipc::arena`]) is laid out here and means nothing to replicas:
 //!
 //! ```text
 //!   0      lock word of the family (u32): see `bin/preload`
-//!   64     application slots handed out so far (u32), first free slot + 1 (u32); free slots are linked by library word 1
+//! |  64     application slots handed out so far (u32), first free slot + 1 (u32);
+//!          free slots are linked by library word 1
 //!   1024   calls resolved (u64), calls that made a system call (u64): read by `atoll status`
 //!   4096   pool of the send area
 //! ```
-//! All of it survives the process that wrote it; a child that inherited the arena goes on where its parent
-//! was.
+//! The library region survives the process that wrote it: a child that inherited the arena continues where
+//! its parent stopped.
 
 use alloc::vec::Vec;
 
@@ -27,14 +28,15 @@ pub const COUNTERS: usize = 1024;
 const SLOTS_USED: usize = 64;
 const SLOTS_FREE: usize = 68;
 
-/// Library word of a slot: generation that was closed and whose `SlotDone` is awaited, plus this flag. (Of
-/// whoever died nothing says so but that the slot has no holders.)
+/// The library word of a slot that holds the generation that was closed and whose `SlotDone` is awaited, plus
+/// the flag `CLOSING`. (If the holders died, only the slot's empty set of holders shows it.)
 const WORD_CLOSING: usize = 0;
 const WORD_LINK: usize = 1;
 const CLOSING: u64 = 1 << 32;
-/// In the same word: the generation is over, and all that belonged to it was given back.
+/// The flag in `WORD_CLOSING` that says that the generation is over and everything that belonged to it was
+/// given back.
 const DONE: u64 = 1 << 33;
-/// Messages of applications carry no incarnation: they have only one life.
+/// The epoch in messages of applications, which have no incarnations.
 const EPOCH: u32 = 1;
 
 /// The library's side of one arena.
@@ -47,50 +49,50 @@ pub struct Port<M: Memory> {
 }
 
 impl<M: Memory> Port<M> {
-    /// Takes over where the last user of the arena stopped.
+    /// Opens an arena, and continues where its last user stopped.
     pub fn new(memory: M, layout: ArenaLayout) -> Port<M> {
         let commands = Producer::resume(&memory, layout.commands, COMMANDS);
         let events = Consumer::resume(&memory, layout.events, EVENTS);
         Port { memory, layout, commands, events }
     }
 
-    /// The arena.
+    /// Returns the arena's memory.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The arena's layout.
+    /// Returns the arena's layout.
     #[inline]
     pub fn layout(&self) -> &ArenaLayout {
         &self.layout
     }
 
-    /// A slot, `None` for a number out of range.
+    /// Returns a slot; `None` if the number is out of range.
     #[inline]
     pub fn slot(&self, slot: SlotId) -> Option<Slot<'_, M>> {
         Slot::new(&self.memory, &self.layout, slot)
     }
 
-    /// Another process of the family may have pushed: read the own position again. Under the family's lock.
-    /// (Events are taken by the session's owner alone.)
+    /// Reads the position of the command ring again, because another process of the family may have pushed.
+    /// The caller holds the family's lock. (Only the session's owner takes events.)
     pub fn reload(&mut self) {
         self.commands.reload(&self.memory);
     }
 
-    /// Appends a command; false when the ring is full.
+    /// Appends a command; returns false when the ring is full.
     #[inline]
     pub fn push(&mut self, command: &Command) -> bool {
         self.commands.push(&self.memory, EPOCH, &command.encode())
     }
 
-    /// Whether an event waits.
+    /// Returns whether an event waits.
     #[inline]
     pub fn has_event(&self) -> bool {
         self.events.is_ready(&self.memory)
     }
 
-    /// Takes the next event; garbled ones are skipped.
+    /// Takes the next event; invalid ones are skipped.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             let (_, payload) = self.events.pop(&self.memory)?;
@@ -100,25 +102,26 @@ impl<M: Memory> Port<M> {
         }
     }
 
-    /// Gives taken events back to the replica. Once per batch.
+    /// Gives the space of taken events back to the replica. Call once per batch.
     pub fn publish(&mut self) {
         self.events.publish(&self.memory);
     }
 
-    /// How often an event did not fit the ring.
+    /// Returns how often an event did not fit the ring.
     #[inline]
     pub fn overflow(&self) -> u32 {
         self.memory.load32_acquire(OVERFLOW)
     }
 
-    /// Whether the replica does not listen any more, because servers have died of this session: what is sent
-    /// to it is not answered.
+    /// Returns whether the session is cut off: servers have died of it, and the replica reads none of its
+    /// commands any more.
     #[inline]
     pub fn is_cut_off(&self) -> bool {
         self.memory.load32_acquire(CUT_OFF) != 0
     }
 
-    /// Takes a slot of the application's half and starts a new generation in it. `None`: all are in use.
+    /// Takes a slot of the application's half and starts a new generation in it. Returns `None` if all are in
+    /// use.
     pub fn allocate_slot(&mut self) -> Option<(SlotId, u32)> {
         let m = &self.memory;
         let (used_at, free_at) = (self.layout.library + SLOTS_USED, self.layout.library + SLOTS_FREE);
@@ -145,8 +148,8 @@ impl<M: Memory> Port<M> {
         Some((slot, generation))
     }
 
-    /// Process `member` holds the slot no longer. Returns whether it was the last holder, which has to tell
-    /// the replica. Under the family's lock.
+    /// Removes process `member` from the holders of a slot. Returns whether it was the last holder, which has
+    /// to notify the replica. The caller holds the family's lock.
     pub fn close_slot(&self, slot: SlotId, generation: u32, member: u8) -> bool {
         let Some(view) = self.slot(slot).filter(|view| view.app_generation() == generation) else { return false };
         if view.remove_holder(member) != 0 {
@@ -164,12 +167,12 @@ impl<M: Memory> Port<M> {
         }
     }
 
-    /// The replica is done with the slot: its send buffer goes back to the pool, an application's slot to the
-    /// free list. Returns whether the slot was waiting for this.
+    /// Notes that the replica is done with a slot: its send buffer goes back to the pool, and a slot of the
+    /// application's half goes to the free list. Returns whether the slot was waiting for this.
     pub fn slot_done(&mut self, slot: SlotId, generation: u32) -> bool {
         let Some(view) = self.slot(slot).filter(|view| self.is_over(view, generation)) else { return false };
         self.release_send(slot);
-        // The slot is in no list while it says that it is done, and in one at most.
+        // A slot marked as done is in at most one list; it is marked before it enters one.
         view.set_library_word(WORD_CLOSING, DONE | u64::from(generation));
         if self.layout.application_slots().contains(&slot.0) {
             let free_at = self.layout.library + SLOTS_FREE;
@@ -179,14 +182,14 @@ impl<M: Memory> Port<M> {
         true
     }
 
-    /// Whether all holders of this generation of a slot have closed it or died, and [`Port::slot_done`] has
-    /// not seen it yet.
+    /// Returns whether all holders of this generation of a slot have closed it or died, and
+    /// [`Port::slot_done`] has not been called for it yet.
     fn is_over(&self, view: &Slot<'_, M>, generation: u32) -> bool {
         let (word, low) = (view.library_word(WORD_CLOSING), u64::from(generation));
         view.app_generation() == generation && (word == CLOSING | low || view.holders() == 0 && word != DONE | low)
     }
 
-    /// Returns the send buffer of a slot to the pool whatever it holds.
+    /// Returns the send buffer of a slot to the pool, whatever the buffer holds.
     pub fn release_send(&self, slot: SlotId) {
         let Some(view) = self.slot(slot) else { return };
         if let Some(mut extents) = view.send_extents(&self.layout)
@@ -197,7 +200,7 @@ impl<M: Memory> Port<M> {
         }
     }
 
-    /// Finishes every closed slot whose replica is done with it: after events were lost.
+    /// Finishes every closed slot that its replica is done with. Call after events were lost.
     pub fn sweep(&mut self) {
         let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
         for n in (0..used).chain(self.layout.replica_slots()) {
@@ -214,13 +217,12 @@ impl<M: Memory> Port<M> {
         }
     }
 
-    /// Makes good what a process left half done that died while it had the family's lock: the pool of the
-    /// send area says again what the slots say. Under that lock. Who dies meanwhile leaves it to the next
-    /// one.
+    /// Repairs the pool of the send area after a process died with the family's lock: the pool agrees with
+    /// the slots again. The caller holds that lock. If it dies meanwhile, the next holder repairs the pool.
     ///
-    /// A block that was taken and is in no slot yet is free, one that was given back and is still in a slot
-    /// is in use; it is given back once more when the slot's next writer looks. Slots that were being given
-    /// back are lost with the only one who does that, the session's owner.
+    /// A block that was taken and is in no slot yet becomes free. A block that was given back and is still in
+    /// a slot becomes used, and the slot's next writer gives it back again. Slots that were being given back
+    /// are lost together with the session's owner, the only process that gives them back.
     pub fn repair(&self) {
         let pool = &self.layout.send_pool;
         let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
@@ -234,8 +236,8 @@ impl<M: Memory> Port<M> {
             blocks.extend([extents.current, extents.old].into_iter().flatten().map(|ring| (ring.unit, ring.log2)));
         }
         pool.reset(&self.memory);
-        // Blocks that two slots name cannot be: extents are published under the lock, after the pool has
-        // given them.
+        // Two slots cannot name the same block: extents are published under the lock, after the pool has
+        // handed out the blocks.
         pool.resume(&self.memory, &mut blocks);
     }
 

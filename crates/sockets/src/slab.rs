@@ -1,15 +1,15 @@
-//! Where do objects live whose number is handed out? A table in chunks: numbers stay, objects never move,
-//! freed numbers are used again, the last freed first.
+//! Stores objects under numbers, in a table of chunks. Numbers stay, objects never move, and freed numbers
+//! are used again, the last freed first.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const CHUNK: usize = 64;
 
-/// No object.
+/// The number that means no object.
 pub const NONE: u32 = u32::MAX;
 
-/// Objects by number.
+/// A table of objects by number.
 #[derive(Debug)]
 pub struct Slab<T> {
     chunks: Vec<Box<[Option<T>; CHUNK]>>,
@@ -19,7 +19,7 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty table; takes no memory.
+    /// Creates an empty table, which takes no memory.
     pub const fn new() -> Slab<T> {
         Slab { chunks: Vec::new(), free: Vec::new(), used: 0, len: 0 }
     }
@@ -38,7 +38,7 @@ impl<T> Slab<T> {
         index
     }
 
-    /// Takes the object out.
+    /// Takes an object out of the table; returns `None` if the number is not in use.
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let value = self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK].take()?;
         self.free.push(index);
@@ -46,29 +46,29 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The object, if the number is in use.
+    /// Returns the object with this number, if the number is in use.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK].as_ref()
     }
 
-    /// The object, if the number is in use.
+    /// Returns the object with this number for writing, if the number is in use.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK].as_mut()
     }
 
-    /// Numbers in use, ascending.
+    /// Returns the numbers in use, in ascending order.
     pub fn indices(&self) -> Vec<u32> {
         (0..self.used).filter(|i| self.get(*i).is_some()).collect()
     }
 
-    /// Number of objects.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the table holds no objects.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

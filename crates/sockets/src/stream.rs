@@ -1,7 +1,6 @@
-//! What do receive, send, shutdown and poll do on a connection? tcp(7), recv(2), send(2), shutdown(2),
-//! poll(2).
+//! Receive, send, shutdown and poll on a connection: tcp(7), recv(2), send(2), shutdown(2), poll(2).
 //!
-//! All positions live in the slot, shared with the family; the few facts that belong to one process are in
+//! All positions are in the slot, which the family shares; the few facts that belong to one process are in
 //! [`Local`].
 
 use core::sync::atomic::{Ordering, fence};
@@ -17,23 +16,23 @@ use atoll_ipc::{Cause, Memory, Ready};
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
-/// What one process knows of a connection and the slot does not.
+/// Facts about a connection that one process has and the slot does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Local {
-    /// The error of the connection has been told to the program; it is told once.
+    /// Whether the error of the connection was reported to the program; it is reported once.
     pub error_taken: bool,
-    /// `SO_RCVLOWAT`, 0 and 1 mean the same.
+    /// The value of `SO_RCVLOWAT` in octets; 0 and 1 mean the same.
     pub receive_low: u32,
-    /// The last attempt to send found room in the window of the buffer, but no memory.
+    /// Whether the last attempt to send found room below the send limit, but no memory.
     pub starved: bool,
-    /// `SO_OOBINLINE`: the urgent octet is part of the stream.
+    /// `SO_OOBINLINE`: whether the urgent octet is part of the stream.
     pub urgent_inline: bool,
-    /// The last attempt to read found only octets that are none of the stream, up to here: see
-    /// [`Stream::pass`].
+    /// The offset up to which the last attempt to read found only octets that do not belong to the stream:
+    /// see [`Stream::pass`].
     pub pass: Option<u64>,
 }
 
-/// One connection, looked at for the length of one call.
+/// A view of one connection, for the length of one call.
 #[derive(Debug)]
 pub struct Stream<'a, M: Memory> {
     slot: Slot<'a, M>,
@@ -45,11 +44,11 @@ pub struct Stream<'a, M: Memory> {
 /// Octets that can be read now.
 #[derive(Clone, Copy, Debug)]
 pub struct Readable {
-    /// Stream offset of the first.
+    /// The stream offset of the first octet.
     pub head: u64,
-    /// How many; 0 is the end of the stream.
+    /// The number of octets; 0 means the end of the stream.
     pub len: u64,
-    /// There are more, beyond the mark: no reason to wait for them.
+    /// Whether there are more octets beyond the mark, so that a call need not wait for more.
     pub is_cut: bool,
     extents: Extents,
 }
@@ -57,43 +56,43 @@ pub struct Readable {
 /// Room that can be written now.
 #[derive(Clone, Copy, Debug)]
 pub struct Writable {
-    /// Stream offset of the first octet.
+    /// The stream offset of the first octet.
     pub tail: u64,
-    /// How many octets fit, at least 1.
+    /// The number of octets that fit, at least 1.
     pub len: usize,
     extents: Extents,
     changed: bool,
 }
 
 impl<'a, M: Memory> Stream<'a, M> {
-    /// The connection in a slot; `None` for a slot number out of range.
+    /// Creates a view of the connection in a slot; returns `None` if the slot number is out of range.
     #[inline]
     pub fn new(port: &'a Port<M>, slot: atoll_base::SlotId, generation: u32) -> Option<Stream<'a, M>> {
         Some(Stream { slot: port.slot(slot)?, memory: port.memory(), layout: port.layout(), generation })
     }
 
-    /// The slot.
+    /// Returns the connection's slot.
     pub fn slot(&self) -> &Slot<'a, M> {
         &self.slot
     }
 
-    /// The arena.
+    /// Returns the arena's memory.
     pub fn memory(&self) -> &'a M {
         self.memory
     }
 
-    /// Where the send area of the arena starts.
+    /// Returns the offset of the arena's send area.
     pub fn send_area(&self) -> usize {
         self.layout.send_area
     }
 
-    /// Whether nothing more will be received: FIN, reset or end.
+    /// Returns whether nothing more will be received: after a FIN, a reset, the end, or a shutdown.
     pub fn has_ended(&self) -> bool {
         self.slot.replica_flags() & (REPLICA_FIN | REPLICA_CLOSED | REPLICA_RESET) != 0
             || self.slot.app_flags() & APP_SHUT_RECEIVE != 0
     }
 
-    /// Whether the replica has not taken up this generation yet, or the handshake is under way.
+    /// Returns whether the replica has not taken up this generation yet, or the handshake is under way.
     #[inline]
     pub fn is_connecting(&self) -> bool {
         if self.slot.replica_generation() != self.generation {
@@ -102,13 +101,13 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.state() == SlotState::Connecting && self.slot.replica_flags() & REPLICA_CLOSED == 0
     }
 
-    /// Asks for TCP Fast Open, before the replica is told to open the connection.
+    /// Asks for TCP Fast Open. Call before the command that opens the connection.
     pub fn ask_for_fast_open(&self) {
         self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN);
     }
 
-    /// Says whether the close is to be a reset (`SO_LINGER` with no time), for whoever closes: another
-    /// process, or the replica, if the last holder dies.
+    /// Sets whether the close is to be a reset (`SO_LINGER` with a time of 0), even if another process closes
+    /// the slot, or the replica after the last holder has died.
     pub fn set_reset_on_close(&self, on: bool) {
         let flags = self.slot.app_flags();
         let wanted = if on { flags | APP_RESET } else { flags & !APP_RESET };
@@ -117,12 +116,12 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
     }
 
-    /// Whether the replica has taken up the command to connect.
+    /// Returns whether the replica has taken up the command to connect.
     pub fn is_answered(&self) -> bool {
         self.is_current()
     }
 
-    /// Whether the replica has taken up this generation, and the SYN waits for text (TCP Fast Open).
+    /// Returns whether the replica has taken up this generation, and the SYN waits for data (TCP Fast Open).
     pub fn waits_for_text(&self) -> bool {
         self.is_current()
             && self.slot.replica_flags() & REPLICA_FAST_OPEN != 0
@@ -130,30 +129,30 @@ impl<'a, M: Memory> Stream<'a, M> {
             && self.slot.send_tail() == 0
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.is_current() && self.slot.replica_flags() & REPLICA_CLOSED != 0
     }
 
-    /// Whether the replica means this generation of the slot, too.
+    /// Returns whether the replica has taken up this generation of the slot.
     pub(crate) fn is_current(&self) -> bool {
         self.slot.replica_generation() == self.generation
     }
 
-    /// The error that the connection ended with, whether told already or not.
+    /// Returns the error that the connection ended with, whether it was reported already or not.
     pub fn error(&self) -> Option<Errno> {
         let cause = self.is_closed().then(|| self.slot.error())?;
         let has_ended = self.slot.replica_flags() & REPLICA_FIN != 0;
         let goes_on = self.slot.app_flags() & APP_SHUT_SEND == 0;
         match cause {
-            // tcp_reset: in CLOSE-WAIT it is the sending that the peer wants no more of.
+            // tcp_reset: in CLOSE-WAIT the peer refuses what is sent.
             Cause::ConnectionReset if has_ended && goes_on => Some(Errno::EPIPE),
             cause => Errno::of(cause),
         }
     }
 
-    /// Takes the error: it is told once (`SO_ERROR`, or the first failing call).
+    /// Takes the error, which is reported once (by `SO_ERROR`, or the first failing call).
     pub fn take_error(&self, local: &mut Local) -> Option<Errno> {
         if local.error_taken {
             return None;
@@ -163,7 +162,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         Some(error)
     }
 
-    /// The bits of poll(2) that hold now.
+    /// Returns the bits of poll(2) that hold now.
     pub fn readiness(&self, local: &Local) -> u32 {
         if self.slot.replica_generation() != self.generation {
             return 0; // The replica has not seen the connect yet.
@@ -176,7 +175,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             if self.urgent_octet().is_some() {
                 ready |= Ready::PRI;
             }
-            // As Linux: the octet at the mark alone is nothing to read.
+            // As on Linux, the octet at the mark alone is nothing to read.
             low += u64::from(!local.urgent_inline && self.is_at_mark(local));
             low += self.slot.mark().map_or(0, |mark| self.passed(local, mark));
         }
@@ -188,7 +187,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             return ready.0 | NORMAL;
         }
         if self.slot.state() == SlotState::Connecting {
-            // tcp_poll: so that the program writes, and the SYN has text to take along.
+            // tcp_poll: the program is to write, so that the SYN has data to carry.
             return if self.waits_for_text() { with_normal(Ready::OUT.0) } else { 0 };
         }
         if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
@@ -221,7 +220,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         with_normal(ready.0)
     }
 
-    /// What a receiving call finds.
+    /// Returns the octets that a receiving call finds, or why there are none.
     #[inline]
     pub fn readable(&self, local: &mut Local) -> Result<Readable, Failure> {
         if self.slot.replica_generation() != self.generation {
@@ -246,7 +245,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
         let end = Ok(Readable { head, len: 0, is_cut: false, extents: Extents::default() });
         if flags & REPLICA_FIN != 0 {
-            // Whoever has sent all of it has, whatever became of the connection afterwards.
+            // The peer has sent the whole stream, whatever became of the connection afterwards.
             return end;
         }
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
@@ -259,21 +258,20 @@ impl<'a, M: Memory> Stream<'a, M> {
         Err(Failure::WouldBlock)
     }
 
-    /// `len` octets from `head` on; `None` if the replica publishes nonsense.
+    /// Returns `len` octets from `head` on; `None` if the replica publishes nonsense.
     #[inline]
     pub(crate) fn octets_at(&self, head: u64, len: u64) -> Option<Readable> {
         let extents = self.slot.receive_extents(self.layout)?;
         Some(Readable { head, len, is_cut: false, extents })
     }
 
-    /// The connection had to go for want of memory, and with it what had not been read.
+    /// Returns whether the connection was ended for want of memory, and unread octets were lost with it.
     fn is_void(&self) -> bool {
         self.is_closed() && self.slot.error() == Cause::NoBuffers
     }
 
-    /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`.
-    /// Returns false when the replica has published rings that do not hold them, or has given their memory to
-    /// others.
+    /// Copies octets from stream offset `at` on, as many as fit `out`; they must lie within `readable`.
+    /// Returns false when the replica has published rings that do not hold them, or has reused their memory.
     #[inline]
     pub fn copy_out(&self, readable: &Readable, at: u64, out: &mut [u8]) -> bool {
         if out.is_empty() {
@@ -282,8 +280,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         match readable.extents.pieces(at, out.len()) {
             Some(pieces) => {
                 pieces.read(self.memory, self.layout.receive_area, out);
-                // Partner: the replica says that it is void, commits, and only then gives the memory to
-                // others.
+                // Partner: the replica marks the connection as void, commits, and only then reuses the
+                // memory.
                 fence(Ordering::Acquire);
                 !self.is_void()
             }
@@ -291,19 +289,19 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
     }
 
-    /// Publishes that everything before `to` was consumed. Returns whether the replica is to be kicked: the
-    /// window was nearly closed.
+    /// Publishes that everything before `to` was consumed. Returns whether the replica is to be kicked
+    /// because the window was nearly closed.
     #[inline]
     pub fn consume(&self, to: u64) -> bool {
         let before = self.slot.receive_head();
         self.slot.set_receive_head(to);
-        // Partner: the replica sets the mark, fences, and looks at the head.
+        // Partner: the replica sets the mark, fences, and reads the head.
         self.memory.fence();
         let mark = self.slot.read_mark();
         before < mark && mark <= to
     }
 
-    /// Why nothing can be sent any more: the pending error first, then EPIPE. send(2).
+    /// Returns why nothing can be sent any more: the pending error first, then EPIPE (send(2)).
     pub fn refusal(&self, local: &mut Local) -> Option<Errno> {
         let is_shut = self.slot.app_flags() & APP_SHUT_SEND != 0;
         // The replica may not have seen the connect yet.
@@ -347,7 +345,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         Ok(Writable { tail, len, extents, changed })
     }
 
-    /// The places of `len` octets from `tail + skip` on, as offsets in the send area of the arena.
+    /// Returns the places of `len` octets from `tail + skip` on, as offsets in the send area of the arena.
     #[inline]
     pub fn places(&self, room: &Writable, skip: usize, len: usize) -> Option<Pieces> {
         room.extents.pieces(room.tail + skip as u64, len)
@@ -361,7 +359,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
     }
 
-    /// As [`Stream::commit`], of octets that are urgent (MSG_OOB): the last of them becomes the mark.
+    /// Publishes octets as [`Stream::commit`] does, and marks the last of them as urgent (MSG_OOB).
     pub fn commit_urgent(&self, room: &Writable, len: usize) {
         if len > 0 {
             self.slot.set_send_urgent(room.tail + len as u64);
@@ -380,7 +378,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
     }
 
-    /// Gives back what the peer has acknowledged. Returns whether anything was freed.
+    /// Gives back buffer space that the peer has acknowledged. Returns whether any was freed.
     pub fn release(&self) -> bool {
         let Some(mut extents) = self.slot.send_extents(self.layout) else { return false };
         if extents == Extents::default() {
@@ -395,12 +393,13 @@ impl<'a, M: Memory> Stream<'a, M> {
         changed
     }
 
-    /// Whether there is a send buffer.
+    /// Returns whether the connection owns a send buffer.
     pub fn owns_buffer(&self) -> bool {
         self.slot.send_extents(self.layout).is_some_and(|extents| extents != Extents::default())
     }
 
-    /// shutdown(2) of either direction. Fails with ENOTCONN before the connection and after its end.
+    /// Implements shutdown(2) of either direction. Fails with ENOTCONN before the connection and after its
+    /// end.
     pub fn shutdown(&self, receive: bool, send: bool) -> Result<(), Errno> {
         if self.is_connecting() || self.is_closed() {
             return Err(Errno::ENOTCONN);
@@ -416,12 +415,12 @@ impl<'a, M: Memory> Stream<'a, M> {
         Ok(())
     }
 
-    /// Octets that were received and not read.
+    /// Returns the number of octets that were received and not read.
     pub(crate) fn waiting(&self) -> u64 {
         self.slot.receive_tail().wrapping_sub(self.slot.receive_head()).min(self.layout.receive_bytes as u64)
     }
 
-    /// Octets not yet acknowledged by the peer (`SIOCOUTQ`).
+    /// Returns the number of octets that the peer has not acknowledged yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> u64 {
         self.slot.send_tail().saturating_sub(self.slot.acknowledged())
     }
@@ -430,7 +429,7 @@ impl<'a, M: Memory> Stream<'a, M> {
 /// `POLLRDNORM` and `POLLWRNORM`, which Linux sets together with `POLLIN` and `POLLOUT`.
 const NORMAL: u32 = 0x140;
 
-/// Adds `POLLRDNORM` and `POLLWRNORM`.
+/// Adds `POLLRDNORM` and `POLLWRNORM` to the bits of `POLLIN` and `POLLOUT`.
 #[inline]
 pub(crate) fn with_normal(ready: u32) -> u32 {
     ready | (ready & 1) << 6 | (ready & 4) << 6

@@ -1,4 +1,4 @@
-//! One end of a connection for tests, with a replica that does what it is told.
+//! One end of a connection for tests, whose replica does what the test says.
 
 use atoll_ipc::Cause;
 use atoll_ipc::buffer::Extents;
@@ -12,7 +12,7 @@ use atoll_ipc::HeapMemory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::pool::Pool;
 
-/// A replica that does what it is told.
+/// One end of a connection; the test plays the replica.
 pub(crate) struct Pair {
     pub(crate) port: Port<HeapMemory>,
     pub(crate) slot: SlotId,

@@ -1,8 +1,8 @@
-//! What do urgent octets do to reading? tcp(7), recv(2), sockatmark(3), as Linux does it.
+//! What urgent octets do to reading: tcp(7), recv(2), sockatmark(3), as on Linux.
 //!
-//! One octet is *the mark*: the one that the peer called urgent last. Reading never goes beyond it in one
-//! call. A program that has not set SO_OOBINLINE gets it by `recv(MSG_OOB)` alone, and reading from the mark
-//! on passes it over, taken or not.
+//! One octet is *the mark*: the one that the peer called urgent last. One call never reads beyond the mark.
+//! If SO_OOBINLINE is not set, a program gets the octet by `recv(MSG_OOB)` alone, and reading from the mark
+//! on skips it, whether it was taken or not.
 //!
 //! ```text
 //!          head                mark            tail
@@ -21,14 +21,14 @@ mod tests;
 /// What `recv(MSG_OOB)` found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgent {
-    /// The urgent octet.
+    /// The urgent octet was received.
     Octet(u8),
-    /// Nothing will come any more.
+    /// No urgent octet will come any more.
     End,
 }
 
 impl<M: Memory> Stream<'_, M> {
-    /// Offset of the urgent octet, unless reading has passed it.
+    /// Returns the stream offset of the urgent octet, unless reading has passed it.
     fn mark(&self) -> Option<u64> {
         if self.slot().replica_flags() & REPLICA_URGENT == 0 || !self.is_current() {
             return None;
@@ -36,25 +36,28 @@ impl<M: Memory> Stream<'_, M> {
         self.slot().mark().filter(|mark| *mark >= self.slot().receive_head())
     }
 
-    /// Octets at the head that are none of the stream, because they were marked when reading stopped there.
+    /// Returns the number of octets at the head that do not belong to the stream, because they were marked
+    /// when reading stopped there.
     pub(crate) fn passed(&self, local: &Local, mark: u64) -> u64 {
         let head = self.slot().receive_head();
         if local.urgent_inline || mark <= head { 0 } else { self.slot().passed_marks(head) }
     }
 
-    /// Whether the next octet to read is the urgent one: sockatmark(3), `SIOCATMARK`.
+    /// Returns whether the next octet to read is the urgent one: sockatmark(3), `SIOCATMARK`.
     #[inline]
     pub fn is_at_mark(&self, local: &Local) -> bool {
         let head = self.slot().receive_head();
         self.mark().is_some_and(|mark| mark == head.wrapping_add(self.passed(local, mark)))
     }
 
-    /// The mark, while its octet is there and `recv(MSG_OOB)` has not taken it: POLLPRI.
+    /// Returns the offset of the urgent octet while it is there and `recv(MSG_OOB)` has not taken it:
+    /// POLLPRI.
     pub fn urgent_octet(&self) -> Option<u64> {
         self.mark().filter(|mark| *mark < self.slot().receive_tail() && self.slot().taken() != Some(*mark))
     }
 
-    /// `recv(MSG_OOB)`; with `peek` it stays. Never blocks: [`Failure::WouldBlock`] is EAGAIN.
+    /// Implements `recv(MSG_OOB)`; with `peek` the octet stays. Never blocks: [`Failure::WouldBlock`] is
+    /// EAGAIN.
     ///
     /// Fails with EINVAL if there is no urgent octet, if it was taken already, or if it is part of the stream
     /// (SO_OOBINLINE).
@@ -78,7 +81,7 @@ impl<M: Memory> Stream<'_, M> {
         Ok(Urgent::Octet(octet[0]))
     }
 
-    /// What of `readable` a call may read, given the mark; `None` if that is nothing.
+    /// Returns the part of `readable` that a call may read, given the mark; `None` if nothing may be read.
     #[cold]
     pub(crate) fn up_to_mark(&self, mark: u64, mut readable: Readable, local: &mut Local) -> Option<Readable> {
         let tail = readable.head.wrapping_add(readable.len);
@@ -97,14 +100,14 @@ impl<M: Memory> Stream<'_, M> {
         Some(readable)
     }
 
-    /// After an attempt to read (not to peek): consumes the octets that it found to be none of the stream, if
-    /// there was nothing else. Returns whether the replica is to be kicked.
+    /// Consumes the octets that an attempt to read (not to peek) found not to belong to the stream, if there
+    /// was nothing else. Returns whether the replica is to be kicked.
     #[inline]
     pub fn pass(&self, local: &mut Local) -> bool {
         local.pass.take().is_some_and(|to| self.consume(to))
     }
 
-    /// Octets that `FIONREAD` counts: as on Linux, those before the mark.
+    /// Returns the number of octets that `FIONREAD` counts: as on Linux, those before the mark.
     pub fn unread(&self, local: &Local) -> u64 {
         let Some(mark) = self.mark() else { return self.waiting() };
         let passed = self.passed(local, mark);

@@ -19,9 +19,9 @@ fn every_default_is_a_value_that_can_be_set_again() {
     for row in &TABLE {
         let written = row.encode(row.default, false);
         let held = match row.codec {
-            // What was never set is not doubled.
+            // A value that was never set is not doubled.
             Codec::Buffer(least, most) => u64::from((row.default as u32).clamp(least, most)),
-            // The MSS that is told is not one that was asked for.
+            // The MSS that is reported is not one that was asked for.
             Codec::Segment => u64::from(SEGMENT),
             _ => row.default,
         };
@@ -38,13 +38,13 @@ fn no_option_is_there_twice() {
     assert_eq!(Row::find(SOL_SOCKET, libc::SO_SNDBUFFORCE).map(|row| row.name), Some(Name::SendBuffer));
 }
 
-/// Numbers as a Linux 6.18 gives them.
+/// The numbers are those of Linux 6.18.
 #[test]
 fn odd_values_are_read_as_linux_reads_them() {
     let [long, short] = [ints(&[1]), vec![1, 0, 0]];
     assert_eq!(decoded(Name::NoDelay, &long), Ok(1));
     assert_eq!(decoded(Name::NoDelay, &short), Err(Errno::EINVAL));
-    // ip(7): an octet is enough, and nothing at all is 0.
+    // ip(7): an octet is enough, and an empty value is 0.
     assert_eq!(decoded(Name::TimeToLive, &[9]), Ok(9));
     assert_eq!(decoded(Name::MtuDiscover, &[]), Ok(0));
     assert_eq!(decoded(Name::TimeToLive, &ints(&[-1])), Ok(64));

@@ -19,7 +19,7 @@ fn what_has_not_been_read_is_void_when_a_connection_had_to_go_for_want_of_memory
     let mut pair = Pair::open();
     pair.deliver(b"unread");
     let readable = pair.stream().readable(&mut pair.local.clone()).unwrap();
-    // While a program copies, the replica says so, and gives the memory to others.
+    // While a program copies, the replica reports that it is out of memory, and reuses the buffer.
     pair.end(Cause::NoBuffers, REPLICA_CLOSED);
     assert!(!pair.stream().copy_out(&readable, readable.head, &mut [0; 6]), "it is not to be believed");
     assert_eq!(pair.receive(8), Err(Errno::ENOBUFS.into()));

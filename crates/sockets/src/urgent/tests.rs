@@ -4,7 +4,7 @@ use crate::testing::Pair;
 const PRI: u32 = 2;
 const IN: u32 = 0x41;
 
-/// A connection on which `bytes` have arrived, with the mark at `mark`.
+/// Opens a connection on which `bytes` have arrived, with the mark at `mark`.
 fn marked(bytes: &[u8], mark: u64) -> Pair {
     let mut pair = Pair::open();
     pair.slot().set_mark(mark, None);
@@ -56,10 +56,10 @@ fn an_octet_that_is_on_its_way_is_waited_for_without_blocking() {
     assert_eq!(read(&mut pair), Ok(b"ab".to_vec()));
     assert!(pair.stream().is_at_mark(&pair.local));
     pair.deliver(b"X");
-    // The octet alone is nothing to read, but something to take.
+    // The octet alone is nothing to read, but it can be taken.
     assert_eq!(readiness(&pair), PRI);
     assert_eq!(pair.stream().receive_urgent(&pair.local, true), Ok(Urgent::Octet(b'X')));
-    // Whoever reads all the same passes it over.
+    // A program that reads all the same skips the octet.
     assert_eq!(read(&mut pair), Err(Failure::WouldBlock));
     assert_eq!((readiness(&pair), pair.slot().receive_head()), (0, 3));
 }
@@ -86,12 +86,12 @@ fn in_line_it_is_part_of_the_stream() {
 
 #[test]
 fn a_newer_mark_takes_the_place_of_an_older_one() {
-    // Not reached yet: its octet becomes ordinary.
+    // The mark was not reached yet: its octet becomes ordinary.
     let mut pair = marked(b"aXb", 1);
     pair.slot().set_mark(4, None);
     pair.deliver(b"cY");
     assert_eq!(read(&mut pair), Ok(b"aXbc".to_vec()));
-    // Reached: it stays out of the stream, with all that came after it in a row.
+    // The mark was reached: its octet stays out of the stream, with all marks that follow it directly.
     let mut pair = marked(b"XYZ", 2);
     pair.slot().set_mark(3, Some((0, 3)));
     pair.deliver(b"!ab");
