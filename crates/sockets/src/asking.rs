@@ -4,7 +4,7 @@
 //! accept        AskConnection{takes} -> CM takes one from its queue -> ConnectionAvailable,
 //!                                                                      or ConnectionsWait{no}
 //! poll, epoll   AskConnection        ->                                ConnectionsWait{yes or no}
-//! asleep                                one arrives                 -> ConnectionsWait{yes}, once for each "no"
+//! asleep                                one arrives              -> ConnectionsWait{yes}, once for each "no"
 //! ```
 
 /// What is known of the replicas' queues for one listener; each mask has one bit for each replica.

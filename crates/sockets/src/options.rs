@@ -1,9 +1,10 @@
-//! Which socket options are there? One table, from which follow setsockopt(2), getsockopt(2), what replicas
-//! are told, and what a process takes along over fork(2) and execve(2). socket(7), ip(7), ipv6(7), tcp(7).
+//! The table of socket options, from which follow setsockopt(2), getsockopt(2), what replicas are told, and
+//! what a process takes along over fork(2) and execve(2): socket(7), ip(7), ipv6(7), tcp(7).
 //!
-//! An option is added by a name and a row here and, if replicas act on it, a [`SocketOption`] and its arm in
-//! the transport. What is not in the table is refused, as by a Linux without that feature. Multicast options,
-//! whose values are lists, and what only can be asked (`TCP_INFO`, `SO_ERROR`) are elsewhere.
+//! To add an option, add a name and a row here and, if replicas act on it, a [`SocketOption`] and its arm in
+//! the transport. Options that are not in the table are refused, as by a Linux without that feature.
+//! Multicast options, whose values are lists, and options that can only be read (`TCP_INFO`, `SO_ERROR`) are
+//! elsewhere.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,8 +15,8 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use crate::errno::Errno;
 use crate::stream::Local;
 
-/// The options that are in the table, in its order. A number is written down over execve(2), so that new ones
-/// come last.
+/// The options of the table, in its order. The number of an option is written down over execve(2), so new
+/// options are added at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)] // The rows name them.
@@ -63,87 +64,88 @@ pub enum Name {
     Debug,
 }
 
-/// All that is known of an option.
+/// The row of an option in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name here.
+    /// The name of the option here.
     pub name: Name,
     /// `level` of setsockopt(2).
     pub level: i32,
     /// `optname` of setsockopt(2).
     pub number: i32,
-    /// When it can be set.
+    /// The states of a socket in which the option can be set.
     pub when: When,
-    /// How its value is written.
+    /// How the value is encoded.
     pub codec: Codec,
-    /// What it is unless it was set, as [`Options`] holds it.
+    /// The value unless one was set, as [`Options`] holds it.
     pub default: u64,
-    /// Who acts on it.
+    /// The replicas that are told of the value.
     pub told: Told,
 }
 
-/// In which states of a socket an option can be set.
+/// The states of a socket in which an option can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// In all.
+    /// The option can be set in all states.
     Always,
-    /// Before bind(2).
+    /// The option can be set before bind(2).
     Fresh,
-    /// Before connect(2) and listen(2).
+    /// The option can be set before connect(2) and listen(2).
     Unconnected,
-    /// Before connect(2).
+    /// The option can be set before connect(2).
     NotConnected,
 }
 
-/// How a value is written by programs, and held in [`Options`]: as a number, if nothing else is said.
+/// How programs write a value, and how [`Options`] holds it: as a number, unless a variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
-    /// An int; anything but 0 is 1.
+    /// An int; any value but 0 is 1.
     Flag,
-    /// An int between these; others are EINVAL.
+    /// An int between these; other values are EINVAL.
     Range(i32, i32),
-    /// An int between these, where -1 is the default again.
+    /// An int between these; -1 restores the default.
     RangeOrDefault(i32, i32),
-    /// `TCP_MAXSEG`: 0 is what the path allows.
+    /// The value of `TCP_MAXSEG`; 0 stands for what the path allows.
     Segment,
-    /// An int, of which the nearest between these counts.
+    /// An int that is replaced by the nearest one between these.
     Nearest(i32, i32),
-    /// Half of what getsockopt(2) says; what is negative is large. Between these.
+    /// A buffer size between these, half of what getsockopt(2) returns; negative values are large ones.
     Buffer(u32, u32),
-    /// `SO_RCVLOWAT`: what is negative is the largest, 0 is 1.
+    /// The value of `SO_RCVLOWAT`: negative values are the largest, and 0 is 1.
     LowMark,
-    /// `struct linger`. Held: bit 32: it is on; below: seconds.
+    /// A `struct linger`, held with bit 32 for "on" and the seconds in the bits below.
     Linger,
-    /// `struct timeval`. Held: microseconds.
+    /// A `struct timeval`, held in microseconds.
     Time,
-    /// `SO_MAX_PACING_RATE`, in four octets or eight, as asked for.
+    /// The value of `SO_MAX_PACING_RATE`, in four octets or eight, as asked for.
     Rate,
-    /// `TCP_CONGESTION`. Held: the place in [`CONGESTION_NAMES`].
+    /// The name of `TCP_CONGESTION`, held as its index in [`CONGESTION_NAMES`].
     Congestion,
-    /// `TCP_LINGER2`: at most two minutes; what is negative is -1.
+    /// The value of `TCP_LINGER2`: at most two minutes; negative values are -1.
     Linger2,
-    /// `TCP_DEFER_ACCEPT`: the time that a number of retransmissions takes.
+    /// The value of `TCP_DEFER_ACCEPT`: the time that a number of retransmissions takes, in seconds.
     Retransmissions,
-    /// `IP_TOS` and `IPV6_TCLASS`: of a connection the two lowest bits are TCP's (RFC 3168).
+    /// The value of `IP_TOS` and `IPV6_TCLASS`; the two lowest bits of a connection's value belong to TCP
+    /// (RFC 3168).
     Class,
-    /// `TCP_WINDOW_CLAMP`: 0 is none; the least is half the smallest buffer.
+    /// The value of `TCP_WINDOW_CLAMP`: 0 is none; the least is half the smallest buffer.
     Window,
 }
 
-/// Whom the library tells of a value.
+/// The replicas that the library tells of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Nobody: the library acts on it, or the program that asks.
+    /// No replica is told: the library acts on the value, or only the program reads it.
     Nobody,
-    /// The replicas.
+    /// The replicas are told.
     Replicas(SocketOption),
-    /// The replicas, of connections and listeners.
+    /// The replicas are told for connections and listeners.
     Tcp(SocketOption),
-    /// The replicas, of listeners.
+    /// The replicas are told for listeners.
     Listener(SocketOption),
-    /// The replicas, of datagram sockets: TCP does so always.
+    /// The replicas are told for datagram sockets; TCP behaves so always.
     Udp(SocketOption),
-    /// The replicas, with what else belongs to keep-alive.
+    /// The replicas are told together with the other values of keep-alive.
     KeepAlive(SocketOption),
 }
 
@@ -171,19 +173,19 @@ const fn v6(number: i32) -> (i32, i32) {
     (IPPROTO_IPV6, number)
 }
 
-/// Sizes that Linux reports for a new socket.
+/// The sizes that Linux reports for a new socket, in octets.
 const SEND_BUFFER: u64 = 87040;
 const RECEIVE_BUFFER: u64 = 131_072;
-/// `net.core.somaxconn`.
+/// The value of `net.core.somaxconn`.
 const SOMAXCONN: i32 = 4096;
-/// ip(7), `IP_MTU_DISCOVER`: the default, and the largest.
+/// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
 const MTU_WANT: u64 = libc::IP_PMTUDISC_WANT as u64;
 const MTU_VALUES: Codec = Codec::Range(0, libc::IP_PMTUDISC_OMIT);
-/// linux/in6.h; not in libc for every target.
+/// The number of the option in linux/in6.h; libc does not have it for every target.
 const IPV6_DONTFRAG: i32 = 62;
-/// Linux's `SOCK_MIN_RCVBUF` / 2.
+/// The smallest window clamp: Linux's `SOCK_MIN_RCVBUF` / 2.
 const WINDOW_MIN: u64 = 1152;
-/// The MSS where nothing is known of the path (RFC 9293 3.7.1), and what tcp(7) allows.
+/// The MSS where nothing is known of the path (RFC 9293 3.7.1), and the values that tcp(7) allows.
 const SEGMENT: u32 = 536;
 const SEGMENT_MIN: i32 = 88;
 const SEGMENT_MAX: i32 = 32767;
@@ -192,7 +194,7 @@ use Codec::{Buffer, Class, Flag, Range, RangeOrDefault};
 use SocketOption as So;
 use Told::{KeepAlive, Listener, Nobody, Replicas, Tcp, Udp};
 
-/// The options, in the order of [`Name`].
+/// The table of options, in the order of [`Name`].
 pub const TABLE: [Row; NAMES] = [
     row(Name::NoDelay, tcp(libc::TCP_NODELAY), Flag, 0, Tcp(So::NoDelay)),
     row(Name::Cork, tcp(libc::TCP_CORK), Flag, 0, Tcp(So::Cork)),
@@ -204,12 +206,12 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::ReuseAddr, socket(libc::SO_REUSEADDR), Flag, 0, Nobody),
     row(Name::ReusePort, socket(libc::SO_REUSEPORT), Flag, 0, Nobody),
     row(Name::Broadcast, socket(libc::SO_BROADCAST), Flag, 0, Nobody),
-    // ipv6(7): it decides what bind(2) takes, so it comes before.
+    // ipv6(7): it decides which addresses bind(2) takes, so it has to be set before.
     only(When::Fresh, row(Name::V6Only, v6(libc::IPV6_V6ONLY), Flag, 0, Nobody)),
     row(Name::Congestion, tcp(libc::TCP_CONGESTION), Codec::Congestion, 0, Tcp(So::Congestion)),
     row(Name::OobInline, socket(libc::SO_OOBINLINE), Flag, 0, Nobody),
     row(Name::DontRoute, socket(libc::SO_DONTROUTE), Flag, 0, Nobody),
-    // tcp_fastopen_init: no more than the backlog's limit.
+    // tcp_fastopen_init: at most the limit of the backlog.
     only(
         When::NotConnected,
         row(Name::FastOpen, tcp(libc::TCP_FASTOPEN), Codec::Nearest(0, SOMAXCONN), 0, Listener(So::FastOpen)),
@@ -244,14 +246,14 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::DontFragmentV6, v6(IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
     row(Name::ReceiveTimeout, socket(libc::SO_RCVTIMEO), Codec::Time, 0, Nobody),
     row(Name::SendTimeout, socket(libc::SO_SNDTIMEO), Codec::Time, 0, Nobody),
-    // Errors of a connected socket are told in any case; the queue of errors is empty (limits.md).
+    // Errors of a connected socket are reported in any case; the queue of errors is empty (limits.md).
     row(Name::ReceiveErrors, ip(libc::IP_RECVERR), Flag, 0, Nobody),
     row(Name::ReceiveErrorsV6, v6(libc::IPV6_RECVERR), Flag, 0, Nobody),
-    // As on Linux, it is kept and does nothing.
+    // As on Linux, the option is kept and does nothing.
     row(Name::Debug, socket(libc::SO_DEBUG), Flag, 0, Nobody),
 ];
 
-/// How many options there are.
+/// The number of options.
 const NAMES: usize = Name::Debug as usize + 1;
 
 const _: () = {
@@ -264,9 +266,9 @@ const _: () = {
 };
 
 impl Row {
-    /// The row of an option of setsockopt(2); `None`: there is no such option here.
+    /// Returns the row of an option of setsockopt(2); `None` if there is no such option here.
     pub fn find(level: i32, number: i32) -> Option<&'static Row> {
-        // socket(7): those that root may use to exceed a limit of the system that is not here.
+        // socket(7): root may use these to exceed a system limit that does not exist here.
         let number = match (level, number) {
             (SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
             (SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
@@ -275,7 +277,7 @@ impl Row {
         TABLE.iter().find(|row| (row.level, row.number) == (level, number))
     }
 
-    /// What replicas are told of, and whether they are, for a socket of TCP or of UDP.
+    /// Returns the option that replicas are told of, if they are, for a socket of TCP or of UDP.
     pub fn told(&self, is_tcp: bool) -> Option<SocketOption> {
         match self.told {
             Told::Nobody => None,
@@ -285,13 +287,14 @@ impl Row {
         }
     }
 
-    /// Whether replicas need to hear of a value that was never set before. What getsockopt(2) says of buffers
-    /// and of TCP_QUICKACK where they were not set is no value that they have.
+    /// Returns whether replicas need to hear of a value that was never set before. The values that
+    /// getsockopt(2) reports for buffers and TCP_QUICKACK that were not set are not the replicas' values.
     pub fn differs(&self, held: u64) -> bool {
         held != self.default || matches!(self.codec, Codec::Buffer(..)) || self.name == Name::QuickAck
     }
 
-    /// Reads a program's value. `before`: what the option was. Returns what [`Options`] is to hold.
+    /// Decodes a program's value; `before` is the option's value until now. Returns what [`Options`] is to
+    /// hold.
     pub fn decode(&self, value: &[u8], before: u64, is_tcp: bool) -> Result<u64, Errno> {
         let int = || self.int(value);
         let unsigned = || int().map(|value| value as u32);
@@ -317,7 +320,7 @@ impl Row {
             },
             Codec::Linger => {
                 let (Some(on), Some(seconds)) = (int_at(value, 0), int_at(value, 4)) else { return Err(Errno::EINVAL) };
-                // As on Linux, the time of one that is switched off is not changed.
+                // As on Linux, the time of an option that is switched off is not changed.
                 if on != 0 { LINGERS | u64::from(seconds as u32) } else { before & !LINGERS }
             }
             Codec::Time => time_of(value)?,
@@ -356,7 +359,7 @@ impl Row {
         })
     }
 
-    /// Writes a value as getsockopt(2) returns it.
+    /// Encodes a value as getsockopt(2) returns it.
     pub fn encode(&self, held: u64, is_set: bool) -> Value {
         match self.codec {
             // socket(7): the kernel doubles the value, and getsockopt says so.
@@ -379,12 +382,12 @@ impl Row {
         }
     }
 
-    /// ip(7): options of that level take an octet, too, or nothing for 0.
+    /// Reads an int. ip(7): options of that level also take an octet, and an empty value for 0.
     fn int(&self, value: &[u8]) -> Result<i32, Errno> {
         match (int_at(value, 0), value.first()) {
             (Some(value), _) => Ok(value),
             (None, Some(octet)) if self.level == IPPROTO_IP => Ok((*octet).into()),
-            // As on Linux, half a number is none.
+            // As on Linux, an incomplete number counts as none.
             (None, None) if self.level == IPPROTO_IP => Ok(0),
             (None, _) if self.name == Name::DontFragmentV6 => Ok(0),
             (None, _) => Err(Errno::EINVAL),
@@ -392,16 +395,16 @@ impl Row {
     }
 }
 
-/// The bit of [`Codec::Linger`].
+/// The bit of [`Codec::Linger`] that says that lingering is on.
 const LINGERS: u64 = 1 << 32;
 /// Linux's `TCP_CA_NAME_MAX`.
 const CONGESTION_NAME_LEN: usize = 16;
-/// tcp(7), `TCP_LINGER2`: Linux's `TCP_FIN_TIMEOUT_MAX`, in seconds.
+/// The maximum of `TCP_LINGER2` in seconds: Linux's `TCP_FIN_TIMEOUT_MAX`, tcp(7).
 const LINGER2_MAX: i32 = 120;
 /// Linux's `TCP_TIMEOUT_INIT` and `TCP_RTO_MAX`, in seconds.
 const FIRST_TIMEOUT: u64 = 1;
 const LAST_TIMEOUT: u64 = 120;
-/// Linux counts them in an octet.
+/// The maximum number of retransmissions, which Linux counts in an octet.
 const RETRANSMISSIONS_MAX: u32 = 255;
 
 fn within(value: i32, least: i32, most: i32) -> Result<u64, Errno> {
@@ -421,8 +424,8 @@ fn time_of(value: &[u8]) -> Result<u64, Errno> {
     Ok(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000).saturating_add(micros as u64))
 }
 
-/// The seconds that as many retransmissions take as are needed for so many: as Linux's `secs_to_retrans` and
-/// back.
+/// Returns the time in seconds that the retransmissions take which are needed to cover `seconds`: Linux's
+/// `secs_to_retrans` and back.
 fn time_of_retransmissions(seconds: i32) -> u64 {
     let Some(wanted) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) else { return 0 };
     let (mut period, mut timeout) = (FIRST_TIMEOUT, FIRST_TIMEOUT);
@@ -436,7 +439,7 @@ fn time_of_retransmissions(seconds: i32) -> u64 {
     period
 }
 
-/// What getsockopt(2) returns: up to 232 octets, as many as `struct tcp_info` has.
+/// The value that getsockopt(2) returns: up to 232 octets, as many as `struct tcp_info` has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     octets: [u8; VALUE_MAX],
@@ -446,42 +449,42 @@ pub struct Value {
 const VALUE_MAX: usize = 232;
 
 impl Value {
-    /// A value of these octets, of which there are at most 232.
+    /// Creates a value of these octets; those beyond 232 are dropped.
     pub fn of(octets: &[u8]) -> Value {
         let mut value = Value { octets: [0; VALUE_MAX], len: octets.len().min(VALUE_MAX) };
         value.octets[..value.len].copy_from_slice(&octets[..value.len]);
         value
     }
 
-    /// A value of one int.
+    /// Creates a value of one int.
     pub fn of_int(value: u32) -> Value {
         Value::of(&value.to_ne_bytes())
     }
 
-    /// Its octets.
+    /// Returns the octets of the value.
     pub fn octets(&self) -> &[u8] {
         &self.octets[..self.len]
     }
 }
 
-/// The options of one socket that were set. Sockets that were accepted share those of their listener until
-/// one of them is changed: most connections have none of their own.
+/// The options of one socket that were set. Accepted sockets share the options of their listener until one is
+/// changed, so most connections hold none of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// A bit for each [`Name`] that was set.
     set: u64,
-    /// Their values, in the order of the bits.
+    /// The values of the options that were set, in the order of the bits.
     values: Option<Arc<Vec<u64>>>,
 }
 
 impl Options {
-    /// The value of an option, in the form that its [`Codec`] says, or its default.
+    /// Returns the value of an option in the form that its [`Codec`] names, or its default.
     #[inline]
     pub fn value(&self, name: Name) -> u64 {
         self.set_value(name).unwrap_or(TABLE[name as usize].default)
     }
 
-    /// The value of an option that was set.
+    /// Returns the value of an option, if it was set.
     #[inline]
     pub fn set_value(&self, name: Name) -> Option<u64> {
         let bit = 1u64 << name as u8;
@@ -491,7 +494,7 @@ impl Options {
         self.values.as_deref()?.get((self.set & (bit - 1)).count_ones() as usize).copied()
     }
 
-    /// Whether an option is on.
+    /// Returns whether an option is on.
     #[inline]
     pub fn is_on(&self, name: Name) -> bool {
         self.value(name) != 0
@@ -513,37 +516,37 @@ impl Options {
         }
     }
 
-    /// The options that were set, in the order of the table.
+    /// Returns the options that were set, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Row, u64)> + '_ {
         TABLE.iter().filter_map(|row| Some((row, self.set_value(row.name)?)))
     }
 
-    /// `SO_LINGER` in seconds, if it is on.
+    /// Returns the time of `SO_LINGER` in seconds, if it is on.
     pub fn linger(&self) -> Option<u32> {
         let held = self.value(Name::Linger);
         (held & LINGERS != 0).then_some(held as u32)
     }
 
-    /// Sets `SO_LINGER`: so many seconds.
+    /// Sets `SO_LINGER` to a time in seconds, or switches it off.
     pub fn set_linger(&mut self, seconds: Option<u32>) {
         self.set(Name::Linger, seconds.map_or(0, |seconds| LINGERS | u64::from(seconds)));
     }
 
-    /// `TCP_DEFER_ACCEPT` as replicas are told: in seconds, at most 65535.
+    /// Returns `TCP_DEFER_ACCEPT` as replicas are told: in seconds, at most 65535.
     pub fn defer_accept_seconds(&self) -> u16 {
         u16::try_from(self.value(Name::DeferAccept)).unwrap_or(u16::MAX)
     }
 
-    /// What the options mean to one connection.
+    /// Returns the options that concern one connection in this process.
     pub fn local(&self) -> Local {
         let receive_low = self.set_value(Name::ReceiveLow).unwrap_or(0) as u32;
         Local { receive_low, urgent_inline: self.is_on(Name::OobInline), ..Local::default() }
     }
 
-    /// What replicas are told of an option's value.
+    /// Returns the value of an option as replicas are told.
     pub fn told(&self, row: &Row) -> u32 {
         let value = match row.name {
-            // The smaller one counts.
+            // The smaller value counts.
             Name::ReceiveBuffer | Name::WindowClamp => {
                 let clamp = Some(self.value(Name::WindowClamp)).filter(|clamp| *clamp > 0);
                 let both = [self.set_value(Name::ReceiveBuffer), clamp].into_iter().flatten();
@@ -555,13 +558,14 @@ impl Options {
         u32::try_from(value).unwrap_or(u32::MAX)
     }
 
-    /// Writes them down, as a process takes them along over execve(2): which are set, and their values.
+    /// Appends the options, as a process takes them along over execve(2): which are set, and their values.
     pub fn write(&self, words: &mut Vec<u64>) {
         words.push(self.set);
         words.extend(self.values.iter().flat_map(|values| values.iter()));
     }
 
-    /// What [`Options::write`] has written: `take` gives so many words more. `None`: it was something else.
+    /// Reads what [`Options::write`] has written; `take` returns the given number of further words. Returns
+    /// `None` if the words are something else.
     pub fn read<'a>(mut take: impl FnMut(usize) -> Option<&'a [u64]>) -> Option<Options> {
         let [set] = *take(1)? else { return None };
         if set.checked_shr(NAMES as u32).is_some_and(|unknown| unknown != 0) {

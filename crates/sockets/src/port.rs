@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0      lock word of the family (u32): see `bin/preload`
-//! |  64     application slots handed out so far (u32), first free slot + 1 (u32);
+//!   64     application slots handed out so far (u32), first free slot + 1 (u32);
 //!          free slots are linked by library word 1
 //!   1024   calls resolved (u64), calls that made a system call (u64): read by `atoll status`
 //!   4096   pool of the send area

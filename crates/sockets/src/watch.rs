@@ -1,30 +1,30 @@
-//! Who watches what? Interest lists and ready lists of epoll(7).
+//! The interest lists and ready lists of epoll(7).
 //!
 //! A [`Watch`] ties one set (an epoll instance) to one target (a socket, or another set). It is a member of
 //! two lists: the target's, so that an event finds its watchers, and the set's, so that closing finds its
-//! members. While something may be ready it is also in the set's ready list: looking costs O(ready), not
-//! O(watched).
+//! members. While something may be ready, the watch is also in the set's ready list: a wait costs O(ready),
+//! not O(watched).
 
 use crate::slab::{NONE, Slab};
 
-/// `EPOLLONESHOT`.
+/// The flag `EPOLLONESHOT`.
 pub const ONESHOT: u32 = 1 << 30;
-/// `EPOLLET`.
+/// The flag `EPOLLET`.
 pub const EDGE: u32 = 1 << 31;
-/// `EPOLLEXCLUSIVE`.
+/// The flag `EPOLLEXCLUSIVE`.
 pub const EXCLUSIVE: u32 = 1 << 28;
-/// `EPOLLWAKEUP`.
+/// The flag `EPOLLWAKEUP`.
 pub const WAKEUP: u32 = 1 << 29;
-/// `EPOLLERR | EPOLLHUP`, reported whether asked for or not.
+/// The bits `EPOLLERR | EPOLLHUP`, which are reported whether asked for or not.
 pub const ALWAYS: u32 = 0x18;
 const EVENT_BITS: u32 = 0x0fff_ffff;
 
 /// One entry of an interest list.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// The set.
+    /// The number of the set.
     pub set: u32,
-    /// The target, as the owner of the table numbers targets.
+    /// The number of the target, as the owner of the table numbers targets.
     pub target: u32,
     /// The descriptor under which the target was added.
     pub fd: i32,
@@ -32,7 +32,7 @@ pub struct Watch {
     pub events: u32,
     /// The caller's data.
     pub data: u64,
-    /// A one-shot watch that has fired.
+    /// Whether the watch is a one-shot watch that has fired.
     pub disarmed: bool,
     queued: bool,
     ready: Links,
@@ -48,7 +48,7 @@ struct Links {
 
 const UNLINKED: Links = Links { next: NONE, prev: NONE };
 
-/// Head of a list of watches.
+/// The head of a list of watches.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     first: u32,
@@ -63,27 +63,27 @@ impl Default for Head {
 }
 
 impl Head {
-    /// Number of members.
+    /// Returns the number of members.
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// All watches of a process.
+/// The table of all watches of a process.
 #[derive(Debug, Default)]
 pub struct Watches {
     slab: Slab<Watch>,
 }
 
-/// What became of one event.
+/// An event that epoll_wait(2) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fired {
-    /// Bits of epoll(7).
+    /// The bits of epoll(7).
     pub events: u32,
     /// The caller's data.
     pub data: u64,
@@ -121,7 +121,7 @@ macro_rules! list {
 }
 
 impl Watches {
-    /// An empty table.
+    /// Creates an empty table.
     pub const fn new() -> Watches {
         Watches { slab: Slab::new() }
     }
@@ -130,12 +130,12 @@ impl Watches {
     list!(push_set, unlink_set, of_set);
     list!(push_ready, unlink_ready, ready);
 
-    /// The watch with this number.
+    /// Returns the watch with this number.
     pub fn get(&self, index: u32) -> Option<&Watch> {
         self.slab.get(index)
     }
 
-    /// Finds the watch of `set` for descriptor `fd` among the target's.
+    /// Returns the watch of `set` for descriptor `fd` among the target's.
     pub fn find(&self, of_target: &Head, set: u32, fd: i32) -> Option<u32> {
         let mut index = of_target.first;
         while let Some(watch) = self.slab.get(index) {
@@ -147,7 +147,7 @@ impl Watches {
         None
     }
 
-    /// `EPOLL_CTL_ADD`.
+    /// Implements `EPOLL_CTL_ADD`.
     pub fn add(
         &mut self,
         (set, members): (u32, &mut Head),
@@ -173,7 +173,7 @@ impl Watches {
         index
     }
 
-    /// `EPOLL_CTL_MOD`: also arms a one-shot watch again.
+    /// Implements `EPOLL_CTL_MOD`, which also arms a one-shot watch again.
     pub fn modify(&mut self, index: u32, events: u32, data: u64) {
         if let Some(watch) = self.slab.get_mut(index) {
             watch.events = events;
@@ -182,7 +182,7 @@ impl Watches {
         }
     }
 
-    /// Takes a watch out of all its lists.
+    /// Removes a watch from all its lists.
     pub fn remove(&mut self, index: u32, members: &mut Head, ready: &mut Head, of_target: &mut Head) {
         if self.slab.get(index).is_some_and(|watch| watch.queued) {
             self.unlink_ready(ready, index);
@@ -192,28 +192,28 @@ impl Watches {
         self.slab.remove(index);
     }
 
-    /// First watch of a target's list, and the one after `index`.
+    /// Returns the first watch of a target's list.
     pub fn first(&self, of_target: &Head) -> u32 {
         of_target.first
     }
 
-    /// The watch after `index` in its target's list.
+    /// Returns the watch after `index` in its target's list.
     pub fn next_of_target(&self, index: u32) -> u32 {
         self.slab.get(index).map_or(NONE, |watch| watch.of_target.next)
     }
 
-    /// First member of a set.
+    /// Returns the first member of a set.
     pub fn first_member(&self, members: &Head) -> u32 {
         members.first
     }
 
-    /// The member after `index` of its set.
+    /// Returns the member after `index` in its set.
     pub fn next_member(&self, index: u32) -> u32 {
         self.slab.get(index).map_or(NONE, |watch| watch.of_set.next)
     }
 
-    /// Something of `ready_bits` may hold for the watch's target now. Returns whether it concerns the watch;
-    /// it is then in the ready list of its set.
+    /// Notes that something of `ready_bits` may hold for the watch's target now. Returns whether it concerns
+    /// the watch, which is then in the ready list of its set.
     pub fn queue(&mut self, index: u32, ready_bits: u32, ready: &mut Head) -> bool {
         let Some(watch) = self.slab.get_mut(index) else { return false };
         if watch.disarmed || (watch.events & EVENT_BITS | ALWAYS) & ready_bits == 0 {
@@ -226,11 +226,12 @@ impl Watches {
         true
     }
 
-    /// epoll_wait(2): takes up to `max` events out of a ready list. `readiness` looks at a target as it is
-    /// now.
+    /// Takes up to `max` events out of a ready list, as epoll_wait(2) does. `readiness` returns the current
+    /// bits of a target.
     ///
-    /// Level-triggered watches stay in the list, at its end, so that all of a long list get their turn;
-    /// edge-triggered ones leave it until the next event, one-shot ones until they are armed again.
+    /// Level-triggered watches stay in the list, at its end, so that every entry of a long list gets its
+    /// turn. Edge-triggered ones leave the list until the next event, one-shot ones until they are armed
+    /// again.
     pub fn collect(
         &mut self,
         ready: &mut Head,
@@ -264,7 +265,7 @@ impl Watches {
         count
     }
 
-    /// Whether a ready list holds something that is still ready; drops what is not.
+    /// Returns whether a ready list holds something that is still ready, and removes entries that are not.
     pub fn is_ready(&mut self, ready: &mut Head, mut readiness: impl FnMut(u32) -> u32) -> bool {
         while let Some(watch) = self.slab.get(ready.first) {
             if readiness(watch.target) & (watch.events & EVENT_BITS | ALWAYS) != 0 {

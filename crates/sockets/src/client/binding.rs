@@ -1,7 +1,7 @@
-//! How does a socket get a port, and listen? bind(2), listen(2), and datagram sockets on every replica.
+//! How a socket gets a port and listens: bind(2), listen(2), and datagram sockets on every replica.
 //!
-//! The authority of a port is one replica, which grants it; what it has granted is shown to the others. Each
-//! step sends commands and returns; their answers come as events, and the next step takes them.
+//! The authority of a port is one replica, which grants the port; its grant is shown to the others. Each step
+//! sends commands and returns; the answers come as events, and the next step takes them.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,47 +20,47 @@ use crate::listener::Listener;
 use crate::options::Name;
 use crate::{Errno, Failure};
 
-/// Ports below this one need a privilege, unless the stack says otherwise. ip(7),
+/// The first port that needs no privilege, unless the stack says otherwise: ip(7),
 /// `ip_unprivileged_port_start`.
 const USUALLY_UNPRIVILEGED: u16 = 1024;
-/// The backlog that a negative number means. listen(2).
+/// The backlog that a negative number stands for: listen(2).
 const BACKLOG: u32 = 4096;
 
-/// A port that is being asked for.
+/// The state of asking for a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     /// The identity that the port is to have.
     pub lease: u64,
-    /// The port that is asked for; 0 for any.
+    /// The port that is asked for; 0 for any free one.
     pub port: u16,
-    /// Whether the authority has to know at once whose the socket is: a low port, or one that others may
-    /// share. Otherwise it only has to if it says EACCES.
+    /// Whether the authority has to know the user of the socket at once: for a low port, or one that others
+    /// may share. Otherwise the user is named only if the authority refuses with EACCES.
     pub needs_pass: bool,
     local: Endpoint,
     authority: usize,
 }
 
-/// A listener that is being registered, the authority of its port first: it may refuse.
+/// The state of registering a listener. The authority of its port is asked first, because it may refuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
     local: Endpoint,
     lease: u64,
     backlog: u32,
-    /// Replicas that have answered.
+    /// The number of replicas that have answered.
     answered: usize,
 }
 
 impl<P: Platform> Client<P> {
-    /// The answer under `token`, once it is there; a refusal is an error. ENETDOWN: replicas do not listen to
-    /// this process.
+    /// Returns the answer under `token`, once it has come; a refusal is an error. Fails with ENETDOWN if
+    /// replicas do not listen to this process.
     pub fn poll_answer(&self, token: u32) -> Result<Answer, Failure> {
         let none = if self.own().is_some_and(Session::is_heard) { Failure::WouldBlock } else { Errno::ENETDOWN.into() };
         let answer = self.answer(token).ok_or(none)?;
         Errno::of(answer.cause).map_or(Ok(answer), |errno| Err(errno.into()))
     }
 
-    /// Sends a command that is answered to a replica of the own session, behind what is to be shown first.
-    /// Returns the token of the answer.
+    /// Sends a command that is answered to a replica of the process's own session, after the commands in
+    /// `show`. Returns the token of the answer.
     pub fn ask_one(
         &mut self,
         replica: usize,
@@ -86,13 +86,13 @@ impl<P: Platform> Client<P> {
             return Err(Errno::EINVAL);
         }
         let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
-        // Most sockets share nothing, and have high ports: whose they are nobody has to know.
+        // Most sockets share nothing and have high ports: no replica has to know their users.
         let needs_pass = socket.options.is_on(Name::ReusePort) || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
     }
 
-    /// Asks the authority for the port. `passes`: what the supervisor says of the user. Returns the token of
-    /// the answer.
+    /// Asks the authority for the port. `passes` are the supervisor's statements about the user. Returns the
+    /// token of the answer.
     pub fn ask_for_port(&mut self, object: u32, binding: &Binding, passes: &[Command]) -> Result<u32, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let [reuse_addr, reuse_port, v6_only] =
@@ -110,7 +110,7 @@ impl<P: Platform> Client<P> {
         })
     }
 
-    /// The authority has granted the port. A datagram socket is still to be opened
+    /// Notes that the authority has granted the port. A datagram socket is still to be opened
     /// ([`Client::open_datagrams`]).
     pub fn finish_binding(&mut self, object: u32, binding: &Binding, answer: &Answer) -> Result<(), Errno> {
         let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;
@@ -122,8 +122,8 @@ impl<P: Platform> Client<P> {
 
     // ---- datagram sockets ----
 
-    /// Opens a bound datagram socket on every replica, or gives it another peer. [`Client::poll_opened`] says
-    /// when it is open.
+    /// Opens a bound datagram socket on every replica, or gives it another peer. [`Client::poll_opened`]
+    /// reports when it is open.
     pub fn open_datagrams(&mut self, object: u32, remote: Endpoint) -> Result<(), Errno> {
         self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
         let replicas = self.replicas();
@@ -139,7 +139,7 @@ impl<P: Platform> Client<P> {
             }
         }
         for Place { session, replica, slot, generation } in places.iter().copied() {
-            // Whichever process of a family has the port, the replica knows the socket by it already.
+            // A replica that has the socket knows the port already, whichever process of the family has it.
             if let Some(show) = shown.get(replica).copied().flatten().filter(|_| is_new) {
                 self.push(session, replica, &show);
             }
@@ -159,8 +159,8 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// Whether all replicas have a datagram socket. Until they have, others of this machine would not find
-    /// it, and what comes in would be refused.
+    /// Returns whether all replicas have a datagram socket. Until they have, other programs of this machine
+    /// would not find it, and incoming datagrams would be refused.
     pub fn poll_opened(&self, object: u32) -> Result<(), Failure> {
         let places = self.socket(object).map(Socket::places).unwrap_or_default();
         if let Some(errno) = places.iter().find_map(|place| self.datagrams(*place)?.refusal()) {
@@ -170,7 +170,7 @@ impl<P: Platform> Client<P> {
         if places.iter().all(is_open) { Ok(()) } else { Err(Failure::WouldBlock) }
     }
 
-    /// connect(2) of a datagram socket chooses the address that packets to the peer leave from.
+    /// Chooses the address that packets to the peer leave from, as connect(2) of a datagram socket does.
     pub fn choose_source(&mut self, object: u32, remote: Endpoint) -> Result<(), Errno> {
         let own = self.own().map(|session| session.source_for(remote.addr)).unwrap_or_default();
         let Some(socket) = self.socket_mut(object) else { return Ok(()) };
@@ -186,8 +186,8 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// A datagram socket has no peer any more, and so no address that was chosen for it. connect(2),
-    /// AF_UNSPEC.
+    /// Removes the local address that connect(2) chose for a datagram socket, which has no peer any more
+    /// (connect(2), AF_UNSPEC).
     pub fn forget_source(&mut self, object: u32) {
         if let Some(socket) = self.socket_mut(object).filter(|socket| socket.is_local_chosen()) {
             socket.local.addr = any(socket.v6).addr;
@@ -196,8 +196,8 @@ impl<P: Platform> Client<P> {
 
     // ---- listen(2) ----
 
-    /// The address that a socket without a port is to be bound to before it listens; an error if it cannot
-    /// listen.
+    /// Returns the address to which a socket without a port is to be bound before it listens; fails if it
+    /// cannot listen.
     pub fn address_to_listen(&self, object: u32) -> Result<Option<Endpoint>, Errno> {
         match self.socket(object).map(|socket| (&socket.kind, socket.protocol, socket.v6)) {
             Some((_, Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
@@ -207,8 +207,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Begins to register a listener at all replicas (N2). Negative numbers are a very long backlog, and the
-    /// kernel has a limit of its own: listen(2).
+    /// Begins to register a listener at all replicas (N2). A negative backlog stands for a very long one, and
+    /// the kernel has a limit of its own: listen(2).
     pub fn start_listening(&self, object: u32, backlog: i32) -> Result<Registration, Errno> {
         self.own().ok_or(Errno::ENETDOWN)?;
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
@@ -216,7 +216,8 @@ impl<P: Platform> Client<P> {
         Ok(Registration { local: socket.local, lease: socket.lease, backlog, answered: 0 })
     }
 
-    /// Whether the port's authority wants to see now whose the socket is: it was bound without SO_REUSEPORT.
+    /// Returns whether the port's authority wants to see the user of the socket now, which was bound without
+    /// SO_REUSEPORT.
     pub fn is_nobodys(&self, object: u32, registration: &Registration) -> bool {
         registration.answered == 0
             && self
@@ -224,7 +225,7 @@ impl<P: Platform> Client<P> {
                 .is_some_and(|socket| socket.options.is_on(Name::ReusePort) && socket.voucher.uid == NO_USER)
     }
 
-    /// Asks the next replica to listen. Returns the token of its answer; `None`: all have answered.
+    /// Asks the next replica to listen. Returns the token of its answer; `None` if all have answered.
     pub fn ask_to_listen(
         &mut self,
         object: u32,
@@ -246,7 +247,7 @@ impl<P: Platform> Client<P> {
         self.ask_one(replica, &show, listen).map(Some)
     }
 
-    /// A replica listens. What the authority has granted is what the others want to see.
+    /// Notes that a replica listens. The authority's grant is what the other replicas want to see.
     pub fn listens_at(&mut self, object: u32, registration: &mut Registration, answer: &Answer) -> Result<(), Errno> {
         if registration.answered == 0 {
             self.socket_mut(object).ok_or(Errno::EBADF)?.voucher = answer.voucher;
@@ -255,7 +256,7 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// All replicas listen.
+    /// Completes listen(2) after all replicas have begun to listen.
     pub fn finish_listening(&mut self, object: u32, registration: &Registration) -> Result<(), Errno> {
         let backlog = registration.backlog;
         let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;

@@ -1,9 +1,9 @@
-//! When does a connection give its send buffer back? When all of it is acknowledged and nothing was sent for
-//! a while, so that connections that rest own no buffer and those at work keep theirs.
+//! Decides when a connection gives its send buffer back: when all of it is acknowledged and nothing was sent
+//! for a while. So idle connections own no buffer, and busy ones keep theirs.
 //!
-//! Replicas do not say when everything is acknowledged, so the client looks: whenever the number of owners
+//! Replicas do not report that everything is acknowledged, so the client looks: whenever the number of owners
 //! has doubled, each second while the process sleeps, and when there is no memory left. A connection that
-//! found none is tried again every 10 ms: replicas tell of room below the limit of a connection, and know
+//! found none is tried again every 10 ms, because replicas report room below a connection's limit, but know
 //! nothing of memory.
 
 use alloc::vec::Vec;
@@ -15,13 +15,13 @@ use super::Client;
 use super::object::Body;
 use super::platform::Platform;
 
-/// Time between two looks of a process that sleeps.
+/// The time between two looks of a process that sleeps.
 const EVERY: Duration = Duration::from_secs(1);
-/// Time between two looks while a connection has found no memory.
+/// The time between two looks while a connection has found no memory.
 const EVERY_STARVED: Duration = Duration::from_millis(10);
-/// Below this number of owners their number is no reason to look.
+/// The number of owners below which their number causes no look.
 const FEW: usize = 64;
-/// How often commands that wait are tried again.
+/// The time between two attempts to send commands that wait.
 pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// The connections that own send buffers.
@@ -30,7 +30,7 @@ pub(super) struct Buffers {
     owners: Vec<u32>,
     /// Objects that found no memory to send.
     starved: Vec<u32>,
-    /// Counts the looks.
+    /// The number of looks so far.
     look: u32,
     /// The number of owners at which the next look is due.
     limit: usize,
@@ -42,14 +42,14 @@ impl Buffers {
         Buffers { owners: Vec::new(), starved: Vec::new(), look: 1, limit: FEW, due: Instant::ZERO }
     }
 
-    /// Whether there is nothing to look for.
+    /// Returns whether there is nothing to look for.
     fn is_idle(&self) -> bool {
         self.owners.is_empty() && self.starved.is_empty()
     }
 }
 
 impl<P: Platform> Client<P> {
-    /// Something was sent on a connection. Not under a family's lock.
+    /// Notes that something was sent on a connection. The caller does not hold a family's lock.
     #[inline]
     pub fn note_sent(&mut self, object: u32) {
         let look = self.buffers.look;
@@ -63,7 +63,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// A connection found no memory. Returns whether there is some now. Not under a family's lock.
+    /// Looks for memory after a connection found none; returns whether there is some now. The caller does not
+    /// hold a family's lock.
     pub fn find_memory(&mut self, object: u32) -> bool {
         if self.look_for_buffers(true) {
             return true;
@@ -75,8 +76,8 @@ impl<P: Platform> Client<P> {
         false
     }
 
-    /// Sends commands that wait, and looks for buffers if it is time to. Call before the last look at what a
-    /// call waits for: it may have become true.
+    /// Sends commands that wait, and looks for buffers if a look is due. Call before the last check of a
+    /// call's condition, which this may make true.
     pub fn poll_due(&mut self) {
         if self.has_waiting() {
             self.send_waiting();
@@ -92,16 +93,16 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// How long a thread may sleep of `left` (`None`: for ever) until [`Client::poll_due`] has something to
-    /// do.
+    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until [`Client::poll_due`] has
+    /// something to do.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         let at_most = |left: Option<Duration>, most: Duration| Some(left.map_or(most, |left| left.min(most)));
         let left = if self.has_waiting() { at_most(left, RETRY) } else { left };
         if self.buffers.is_idle() { left } else { at_most(left, self.buffers.due.since(self.now())) }
     }
 
-    /// Gives back the buffers of connections that rest, or of all that need none now. Returns whether there
-    /// were any.
+    /// Gives back the buffers of idle connections or, with `all`, of every connection that needs none now.
+    /// Returns whether there were any.
     fn look_for_buffers(&mut self, all: bool) -> bool {
         let look = self.buffers.look;
         let mut owners = core::mem::take(&mut self.buffers.owners);
@@ -109,7 +110,7 @@ impl<P: Platform> Client<P> {
         owners.retain(|object| {
             let Some(Body::Socket(socket)) = self.objects.get(*object).map(|object| &object.body) else { return false };
             if !socket.buffered {
-                // The number is another socket's by now.
+                // The number belongs to another socket by now.
                 return false;
             }
             if socket.sent_in == look && !all {

@@ -1,4 +1,4 @@
-//! How do objects go? close(2), shutdown(2) of listeners, and slots that others may still hold.
+//! How objects go: close(2), shutdown(2) of listeners, and slots that others may still hold.
 
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
@@ -9,21 +9,21 @@ use super::object::{Body, Kind, Object, Place, Socket};
 use super::platform::Platform;
 use super::session::NOBODY;
 
-/// How long a socket that was passed on is held for its receiver.
+/// The time for which a socket that was passed on is held for its receiver.
 const PASSING_MAX: Duration = Duration::from_secs(10);
-/// Library word of a slot in which a receiver says that it has the socket.
+/// The library word of a slot in which a receiver notes that it has the socket.
 const RECEIVED_WORD: usize = 1;
 const RECEIVED: u64 = 1 << 63;
 
 impl<P: Platform> Client<P> {
-    /// A call on the object may sleep: it is not closed meanwhile.
+    /// Keeps an object from being closed while a call on it may sleep.
     pub fn pin(&mut self, object: u32) {
         if let Some(object) = self.objects.get_mut(object) {
             object.pins += 1;
         }
     }
 
-    /// The call is over. If the last descriptor is gone, so is the object now.
+    /// Ends what [`Client::pin`] began; if the last descriptor is gone, the object is closed now.
     pub fn unpin(&mut self, object: u32) {
         if let Some(entry) = self.objects.get_mut(object) {
             entry.pins = entry.pins.saturating_sub(1);
@@ -33,7 +33,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// One descriptor of the object is gone. The last one closes it, unless a call sleeps on it.
+    /// Removes one descriptor of the object. The last one closes the object, unless a call sleeps on it.
     pub fn release(&mut self, object: u32) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         entry.descriptors = entry.descriptors.saturating_sub(1);
@@ -52,7 +52,7 @@ impl<P: Platform> Client<P> {
         }
         for place in socket.places() {
             if socket.passed && !self.was_received(*place) {
-                // Its events are nobody's until then.
+                // No object takes its events until then.
                 self.set_user(*place, NOBODY);
                 self.passed.push((*place, self.now() + PASSING_MAX));
             } else {
@@ -69,7 +69,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The socket no longer uses a slot; the last holder closes it. By reset, if the slot says so.
+    /// Ends this process's use of a slot; the last holder closes it, by a reset if the slot says so.
     pub fn close_place(&mut self, place: Place) {
         let Some(session) = self.sessions.get_mut(place.session) else { return };
         if session.close_slot(place) {
@@ -78,7 +78,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// shutdown(2) of a listener: its port is free again, and accept fails.
+    /// Implements shutdown(2) of a listener: its port is free again, and accept fails.
     pub fn stop_listening(&mut self, object: u32) {
         self.listeners.retain(|(_, listening)| *listening != object);
         if let Some(socket) = self.socket_mut(object) {
@@ -98,7 +98,7 @@ impl<P: Platform> Client<P> {
         self.push(0, authority, &Command::Release { lease: socket.lease });
     }
 
-    /// A connection was refused: as on Linux, the socket may try again.
+    /// Resets a socket whose connection was refused: as on Linux, it may try again.
     pub fn start_over(&mut self, object: u32) {
         let Some(socket) = self.socket_mut(object) else { return };
         let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
@@ -107,7 +107,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Ends a connection by a reset; the socket may open another one. connect(2), `AF_UNSPEC`.
+    /// Ends a connection by a reset, after which the socket may open another one: connect(2), `AF_UNSPEC`.
     pub fn disconnect(&mut self, object: u32) {
         if !self.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..))) {
             return;
@@ -124,7 +124,7 @@ impl<P: Platform> Client<P> {
                 socket.local = Endpoint::default();
             }
             if socket.pooled {
-                // No socket of the kernel is behind it, which it might become.
+                // No kernel socket is behind it, which it could become.
                 socket.kind = Kind::Bound;
             }
         }
@@ -133,8 +133,8 @@ impl<P: Platform> Client<P> {
 
     // ---- sockets that are passed over a unix socket ----
 
-    /// A socket is about to be sent to another process: it stays this process's, even if it closes it, until
-    /// the receiver has it. The session is shared from now on.
+    /// Prepares a socket for being sent to another process. This process holds it, even after closing it,
+    /// until the receiver has it. The session is shared from now on.
     pub fn before_passing(&mut self, object: u32) -> Option<()> {
         let place = *self.socket(object)?.places().first()?;
         self.share(place.session)?;
@@ -149,7 +149,7 @@ impl<P: Platform> Client<P> {
         Some(())
     }
 
-    /// Holds a slot of a socket that another process has sent, and says so in the slot.
+    /// Makes this process a holder of a received socket's slot, and notes the receipt in the slot.
     pub fn receive_passed(&self, place: Place) {
         let member = self.sessions.get(place.session).map(|session| session.member);
         if let (Some(slot), Some(member)) = (self.slot_of(place), member) {
@@ -158,7 +158,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Whether the receiver of a socket has got it.
+    /// Returns whether the receiver of a socket has got it.
     fn was_received(&self, place: Place) -> bool {
         self.slot_of(place).is_none_or(|slot| slot.library_word(RECEIVED_WORD) & RECEIVED != 0)
     }

@@ -1,5 +1,4 @@
-//! How does a connection begin and end, as a program sees it? connect(2), shutdown(2), getpeername(2),
-//! `SO_ERROR`.
+//! The beginning and the end of a connection: connect(2), shutdown(2), getpeername(2), `SO_ERROR`.
 
 use atoll_base::Endpoint;
 use atoll_ipc::Command;
@@ -10,19 +9,19 @@ use super::platform::Platform;
 use crate::stream::Stream;
 use crate::{Errno, Failure};
 
-/// What connect(2) has found.
+/// The result of connect(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
     /// The connection is open, and this call reports it.
     Open,
-    /// The SYN leaves now.
+    /// The SYN is sent now.
     Begun,
-    /// An earlier call has begun, and the peer has not answered yet.
+    /// An earlier call has sent the SYN, and the peer has not answered yet.
     GoesOn,
 }
 
 impl<P: Platform> Client<P> {
-    /// connect(2) of a stream socket to an address that the stack reaches.
+    /// Implements connect(2) of a stream socket to an address that the stack reaches.
     pub fn connect(&mut self, object: u32, remote: Endpoint) -> Result<Connecting, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         match &socket.kind {
@@ -47,8 +46,8 @@ impl<P: Platform> Client<P> {
         Ok(Connecting::Open)
     }
 
-    /// Whether a connection that was begun is open. An error is reported once, and the socket may then try
-    /// again.
+    /// Returns whether a connection that was begun is open. An error is reported once, and the socket may
+    /// then try again.
     pub fn poll_connected(&mut self, object: u32) -> Result<(), Failure> {
         let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF.into()) };
         if stream.is_connecting() {
@@ -62,21 +61,21 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// The program knows that the connection is open.
+    /// Notes that the program knows that the connection is open.
     pub fn report_connected(&mut self, object: u32) {
         if let Some(socket) = self.socket_mut(object) {
             socket.connect_reported = true;
         }
     }
 
-    /// Asks a replica to open a connection; `fast`: the SYN may wait for text (RFC 7413).
+    /// Asks a replica to open a connection. With `fast` the SYN may wait for data (RFC 7413).
     pub fn start_connecting(&mut self, object: u32, remote: Endpoint, fast: bool) -> Result<(), Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease) = (socket.local, socket.lease);
         let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
         let replicas = session.count();
         let (local, replica) = if local.port != 0 {
-            // The replica is decided by the address, so the address is decided here.
+            // The address decides the replica, so the address is chosen here.
             let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
             let local = Endpoint::at(addr, local.port);
             (local, session.owner(local, remote))
@@ -107,20 +106,20 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// The own end of a socket. getsockname(2).
+    /// Returns the local address and port of a socket, as getsockname(2) does.
     pub fn local_of(&self, object: u32) -> Endpoint {
         let Some(socket) = self.socket(object) else { return Endpoint::default() };
         match &socket.kind {
             Kind::Stream(place, _) if socket.local.port == 0 || socket.local.addr.is_unspecified() => {
                 let Some(slot) = self.slot_of(*place) else { return socket.local };
-                // Before the replica has chosen, what was bound.
+                // Until the replica has chosen an address, the bound one counts.
                 if slot.replica_generation() == place.generation { slot.local() } else { socket.local }
             }
             _ => socket.local,
         }
     }
 
-    /// The peer of a socket. getpeername(2).
+    /// Returns the address and port of a socket's peer, as getpeername(2) does.
     pub fn peer_of(&mut self, object: u32) -> Result<Endpoint, Errno> {
         let Some(socket) = self.socket(object) else { return Err(Errno::ENOTSOCK) };
         let remote = socket.remote;
@@ -137,12 +136,12 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// shutdown(2).
+    /// Implements shutdown(2).
     pub fn shutdown(&mut self, object: u32, receive: bool, send: bool) -> Result<(), Errno> {
         let Some(socket) = self.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
         match &mut socket.kind {
             Kind::Datagram(datagram) => {
-                // inet_shutdown: of a socket without a peer it fails, and yet wakes who reads from it.
+                // inet_shutdown: without a peer it fails, but wakes the readers.
                 let result = if datagram.connected { Ok(()) } else { Err(Errno::ENOTCONN) };
                 datagram.shut_receive |= receive;
                 datagram.shut_send |= send;
@@ -151,7 +150,7 @@ impl<P: Platform> Client<P> {
             }
             Kind::Listening(listener) => {
                 if receive {
-                    // As on Linux: it listens no more, and accept fails.
+                    // As on Linux, the socket stops listening, and accept fails.
                     listener.is_shut = true;
                     self.stop_listening(object);
                     self.announce(object, 0x2015);
@@ -175,7 +174,7 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// The error of a socket that was not reported yet. socket(7), `SO_ERROR`.
+    /// Takes the error of a socket that was not reported yet: socket(7), `SO_ERROR`.
     pub fn take_error(&mut self, object: u32) -> Option<Errno> {
         if let Some((stream, local, _)) = self.stream(object) {
             return stream.take_error(local);

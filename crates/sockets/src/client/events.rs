@@ -1,4 +1,4 @@
-//! What do events of replicas do to sockets, and what if some were lost?
+//! What events of replicas do to sockets, and what is done when some were lost.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -15,7 +15,7 @@ use crate::listener::Offer;
 use crate::options::Name;
 
 impl<P: Platform> Client<P> {
-    /// Whether a replica has sent something, or may have.
+    /// Returns whether a replica has sent something, or may have.
     #[inline]
     pub fn has_event(&self) -> bool {
         self.sessions.first().is_some_and(Session::has_event) || !self.inherited.is_empty()
@@ -23,7 +23,7 @@ impl<P: Platform> Client<P> {
 
     /// Takes what the replicas have sent, and wakes threads of this process that wait for it.
     ///
-    /// Events of inherited sessions go to their owner: here the slots are polled instead.
+    /// Events of inherited sessions go to their owner, so their slots are polled instead.
     pub fn drain(&mut self) {
         for replica in 0..self.replicas() {
             let mut any = false;
@@ -130,7 +130,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Nobody may wait for the answer any more, and it may come twice.
+    /// Stores an answer, which may be awaited no more, and may come twice.
     fn handle_answer(&mut self, token: u32, cause: Cause, port: u16, voucher: Voucher) {
         if self.questions.set_answer(token, Answer { cause, port, voucher }) {
             self.ring(self.sleepers.all());
@@ -141,7 +141,8 @@ impl<P: Platform> Client<P> {
         self.listeners.iter().find(|(known, _)| *known == lease).map(|(_, object)| *object)
     }
 
-    /// Events of a replica were lost, or it is a new incarnation: every socket may be ready.
+    /// Announces every socket as perhaps ready, because events of a replica were lost or it is a new
+    /// incarnation.
     fn rescan(&mut self, replica: usize, is_new: bool) {
         let session = &mut self.sessions[0];
         let shared = session.shared;
@@ -167,8 +168,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Events of a replica were lost, and it may have removed a listener's acceptor: offers that were lost,
-    /// too, were not claimed in time. To register once more does no harm.
+    /// Registers a listener's acceptor again: events of a replica were lost, and it may have removed the
+    /// acceptor because lost offers were not claimed in time. Registering once more does no harm.
     fn accept_again(&mut self, object: u32, replica: usize) {
         if let Some(listener) = self.listener_mut(object)
             && listener.accepting & 1 << replica != 0
@@ -178,7 +179,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The verdict on a claim may be among what was lost. A claim that is sent again is answered again.
+    /// Sends a claim again whose verdict may be among the lost events. A claim that is sent again is answered
+    /// again.
     fn claim_again(&mut self, object: u32, replica: usize) {
         let Some(listener) = self.listener_mut(object).filter(|listener| listener.verdict.is_none()) else { return };
         if let Some(Offer { slot, generation, .. }) =
@@ -188,7 +190,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// A new incarnation of a replica learns of ports and listeners from the processes that hold them.
+    /// Registers ports and listeners at a new incarnation of a replica, which learns them from the processes
+    /// that hold them.
     fn register_again(&mut self, object: u32, replica: usize) {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
@@ -230,7 +233,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// A number that differs if anything has happened to a socket that its readiness depends on.
+    /// Returns a number that differs if anything has happened to a socket on which its readiness depends.
     fn digest(&self, socket: &Socket) -> u64 {
         socket.places().iter().fold(1u64, |seen, place| {
             self.slot_of(*place).map_or(seen, |slot| {
@@ -244,13 +247,13 @@ impl<P: Platform> Client<P> {
 
     // ---- questions ----
 
-    /// A number for a command that is answered.
+    /// Returns a new token for a command that is answered.
     pub fn new_token(&mut self) -> u32 {
         self.questions.new_token()
     }
 
-    /// Sends commands to a replica of the own session. The last one is answered under `token`;
-    /// [`Client::answered`] is to be called when nobody waits for the answer any more.
+    /// Sends commands to a replica of the process's own session; the last one is answered under `token`. Call
+    /// [`Client::answered`] when the answer is awaited no more.
     pub fn ask(&mut self, replica: usize, token: u32, commands: Vec<Command>) {
         if let Some(session) = self.sessions.first_mut() {
             commands.iter().for_each(|command| session.push(replica, command));
@@ -258,12 +261,12 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The answer under `token`, once it is there.
+    /// Returns the answer under `token`, once it has come.
     pub fn answer(&self, token: u32) -> Option<Answer> {
         self.questions.answer(token)
     }
 
-    /// Nobody waits for this answer any more.
+    /// Forgets an answer that is awaited no more.
     pub fn answered(&mut self, token: u32) {
         self.questions.forget(token);
     }

@@ -1,4 +1,5 @@
-//! What becomes of sockets when a process forks, executes another program, or gets a socket from elsewhere?
+//! What becomes of sockets when a process forks, executes another program, or receives a socket from another
+//! process.
 
 use alloc::vec::Vec;
 
@@ -14,18 +15,18 @@ use crate::slab::Slab;
 use crate::watch::Watches;
 
 impl<P: Platform> Client<P> {
-    /// Objects that a child, or the next program, has to hold: those that have a port or a slot.
+    /// Returns the objects that a child, or the next program, has to hold: those that have a port or a slot.
     pub fn held(&self) -> Vec<u32> {
         self.objects.indices().into_iter().filter(|object| self.is_held(*object)).collect()
     }
 
-    /// Whether an object has a port or a slot.
+    /// Returns whether an object has a port or a slot.
     pub fn is_held(&self, object: u32) -> bool {
         self.socket(object).is_some_and(|socket| socket.lease != 0 || !socket.places().is_empty())
     }
 
-    /// Makes a member of a session a holder of a slot, from now on shared: all of the family hears its
-    /// doorbell.
+    /// Makes a member of a session a holder of a slot. The session is shared from now on: the whole family
+    /// hears its doorbell.
     pub fn add_holder(&mut self, place: Place, member: u8) -> bool {
         if self.share(place.session).is_none() {
             return false;
@@ -36,8 +37,8 @@ impl<P: Platform> Client<P> {
         true
     }
 
-    /// A session is shared with other processes from now on: its sockets ring the doorbell of the family.
-    /// Threads that slept before look once more, because they do not listen to that one yet.
+    /// Shares a session with other processes from now on: its sockets ring the doorbell of the family.
+    /// Threads that slept before look once more, because they do not listen to that doorbell yet.
     pub(super) fn share(&mut self, session: usize) -> Option<()> {
         let was_shared = core::mem::replace(&mut self.sessions.get_mut(session)?.shared, true);
         if !was_shared {
@@ -46,16 +47,16 @@ impl<P: Platform> Client<P> {
         Some(())
     }
 
-    /// Takes [`Client::add_holder`] back.
+    /// Undoes [`Client::add_holder`].
     pub fn remove_holder(&self, place: Place, member: u8) {
         if let Some(slot) = self.slot_of(place) {
             slot.remove_holder(member);
         }
     }
 
-    /// Threads of this process are gone: the child of a fork has one. So are calls that slept, and signals
-    /// that were due: owners of what was inherited hear from the parent. Objects that only such a call has
-    /// kept open go with [`Client::become_child`].
+    /// Forgets the threads of the parent after a fork: the child has one thread. Sleeping calls and due
+    /// signals are forgotten, too, because owners of inherited sockets get signals from the parent. Objects
+    /// that only such a call has kept open are closed by [`Client::become_child`].
     pub fn forget_threads(&mut self) {
         self.owned.clear();
         self.signals.clear();
@@ -72,9 +73,9 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The child of a fork takes its place: everything of the parent that it does not share is dropped.
-    /// `own`: the child's own session; `joined`: the child's view of the parent's sessions, with their index
-    /// there. Returns the parent's sessions, whose memory the child lets go of.
+    /// Turns the client into that of the child of a fork, and drops everything of the parent that the child
+    /// does not share. `own` is the child's own session; `joined` has the child's view of the parent's
+    /// sessions, with their index there. Returns the parent's sessions, whose memory the child lets go of.
     pub fn become_child(
         &mut self,
         own: (Session<P>, P::Clock, u64),
@@ -86,11 +87,11 @@ impl<P: Platform> Client<P> {
         let (index_of, joined): (Vec<usize>, Vec<Session<P>>) = joined.into_iter().unzip();
         self.sessions.extend(joined);
         self.inherited.clear();
-        // What the parent has passed on is the parent's business.
+        // Sockets that the parent has passed on are the parent's to hold.
         self.passed.clear();
         for object in self.objects.indices() {
             self.inherit(object, &index_of);
-            // Only a call kept it open, of a thread that is not here.
+            // Only a call of a thread that is not here kept the object open.
             if self.objects.get(object).is_some_and(|entry| entry.descriptors == 0) {
                 self.close_object(object);
             }
@@ -122,7 +123,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Stores a socket that came from elsewhere: its slots are polled.
+    /// Stores a socket that came from another process; its slots are polled.
     pub fn insert_inherited(&mut self, object: Object<P>) -> u32 {
         let (mut places, mut listening_at) = (Vec::new(), None);
         if let Body::Socket(socket) = &object.body {
@@ -140,17 +141,18 @@ impl<P: Platform> Client<P> {
         number
     }
 
-    /// The object that holds a port under a lease.
+    /// Returns the object that holds a port under a lease.
     pub fn holder_of(&self, lease: u64) -> Option<u32> {
         let holds = |object: &u32| self.socket(*object).is_some_and(|socket| socket.lease == lease);
         if lease == 0 { None } else { self.objects.indices().into_iter().find(holds) }
     }
 
-    /// Tells all replicas that this process listens as well where a socket does that it was sent.
+    /// Registers this process at all replicas as another one that listens where a received socket listens.
     ///
-    /// What was sent may be forged: by somebody who has no right to a port, to a process that has. So it asks
-    /// for no more than a lease that exists: the port has to be in use, and without the options that let
-    /// several have it nobody but a holder of the lease gets it. Returns whether it was asked for.
+    /// The received data may be forged by a process without a right to a port, for a process that has one. So
+    /// the request is for no more than an existing lease: the port has to be in use, and without the options
+    /// that let several sockets have it only a holder of the lease gets it. Returns whether replicas were
+    /// asked.
     pub fn register_passed(&mut self, object: u32) -> bool {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket(object) else { return false };
@@ -173,7 +175,7 @@ impl<P: Platform> Client<P> {
         true
     }
 
-    /// Forgets sessions, and everything that was on them: the stack cannot be joined any more.
+    /// Drops all sessions and everything on them, because the stack cannot be joined any more.
     pub fn drop_all(&mut self) {
         self.passed.clear();
         self.objects = Slab::new();
@@ -183,7 +185,7 @@ impl<P: Platform> Client<P> {
         self.sessions.clear();
     }
 
-    /// Forgets the sessions of a parent, of which this process has no socket.
+    /// Drops the sessions of a parent of which this process has no socket.
     pub fn drop_sessions(&mut self) {
         self.sessions.clear();
     }

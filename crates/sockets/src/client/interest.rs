@@ -1,4 +1,4 @@
-//! What does epoll_ctl(2) do to interest lists, and what does epoll_wait(2) find?
+//! Interest lists and what is ready in them: epoll_ctl(2) and epoll_wait(2).
 
 use super::Client;
 use super::notify::NESTING_MAX;
@@ -7,7 +7,7 @@ use super::platform::Platform;
 use crate::Errno;
 use crate::watch::{EDGE, EXCLUSIVE, Fired, ONESHOT, WAKEUP, Watch};
 
-/// What a program wants of an interest list. epoll_ctl(2).
+/// A change of an interest list: the operations of epoll_ctl(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// `EPOLL_CTL_ADD`: events and data.
@@ -19,8 +19,8 @@ pub enum Change {
 }
 
 impl<P: Platform> Client<P> {
-    /// epoll_ctl(2) for an object in an epoll instance, both of Atoll's; `fd`: the descriptor that names the
-    /// target.
+    /// Implements epoll_ctl(2) for an object in an epoll instance, both of Atoll's; `fd` is the descriptor
+    /// that names the target.
     pub fn control(&mut self, epoll: u32, target: u32, fd: i32, change: Change) -> Result<(), Errno> {
         let head = self.watchers(target);
         let found = self.watches.find(&head, epoll, fd);
@@ -64,7 +64,7 @@ impl<P: Platform> Client<P> {
             set.has_sets |= is_set;
             set.members = members;
             bell = set.bell;
-            // A thread that sleeps in it already does not know the new member's doorbells.
+            // A thread that sleeps in the instance already does not know the new member's doorbells.
             wake = set.sleepers > 0 && new_bells != 0;
         }
         if let Some(object) = self.objects.get_mut(target) {
@@ -87,7 +87,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Threads in an epoll instance sleep on the doorbells of all its members.
+    /// Adds doorbells to an epoll instance and the instances around it: threads in an instance sleep on the
+    /// doorbells of all its members.
     fn spread_bells(&mut self, epoll: u32, bells: u16, depth: u32) {
         let mut watch = self.watches.first(&self.watchers(epoll));
         while let Some(outer) = self.watches.get(watch).map(|w| w.set) {
@@ -108,7 +109,7 @@ impl<P: Platform> Client<P> {
 
     /// Queues a watch if its target is ready already.
     fn poll_watch(&mut self, epoll: u32, target: u32, watch: u32) {
-        // Whatever is published after the doorbell was set comes as an event, or is seen here.
+        // Anything published after the doorbell was set comes as an event, or is seen here.
         if let Some(session) = self.sessions.first() {
             session.fence();
         }
@@ -127,7 +128,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// What of an epoll instance is ready, up to `max` events; `found` is called for each.
+    /// Calls `found` for up to `max` events that are ready in an epoll instance.
     pub fn collect(&mut self, epoll: u32, max: usize, found: impl FnMut(Fired)) {
         let Some((mut ready, has_sets)) = self.set(epoll).map(|set| (set.ready, set.has_sets)) else { return };
         if max == 0 || ready.is_empty() {
@@ -145,7 +146,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The watches on an object: they move to the kernel's instances when the object becomes the kernel's.
+    /// Returns the watches on an object; they move to the kernel's instances when the object becomes the
+    /// kernel's.
     pub fn watches_on(&self, object: u32) -> impl Iterator<Item = &Watch> + '_ {
         let first = self.watches.first(&self.watchers(object));
         let all = core::iter::successors(Some(first), |watch| Some(self.watches.next_of_target(*watch)));
@@ -183,7 +185,7 @@ impl<P: Platform> Client<P> {
     }
 }
 
-/// epoll_ctl(2): which flags go with EPOLLEXCLUSIVE.
+/// Checks which flags go with EPOLLEXCLUSIVE, as epoll_ctl(2) does.
 fn check_exclusive(events: u32, is_epoll: bool) -> Result<(), Errno> {
     const ALLOWED: u32 = 0x1f | EDGE | WAKEUP | EXCLUSIVE;
     if events & EXCLUSIVE != 0 && (is_epoll || events & ONESHOT != 0 || events & !ALLOWED != 0) {

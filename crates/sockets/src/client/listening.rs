@@ -1,4 +1,4 @@
-//! How does a process get connections? ACCEPT-CONNECTION, the claim, and the naive accept (P4).
+//! How a process gets connections: ACCEPT-CONNECTION, the claim, and the naive accept (P4).
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::listener::{Claim, Offer, claim};
 use crate::{Errno, Failure};
 
 impl<P: Platform> Client<P> {
-    /// Whether the stack wants to be asked for each connection: P4's naive accept.
+    /// Returns whether the stack wants to be asked for each connection: P4's naive accept.
     #[inline]
     pub fn asks(&self) -> bool {
         self.own().is_some_and(|session| session.facts.naive_accept)
@@ -40,9 +40,9 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Accepts for a listener that does not, if some thread waits for it at this moment. A process that
-    /// watches the listener and does something else is busy, though its other calls take events: it accepts
-    /// when it waits next.
+    /// Registers this process as an acceptor for a listener if a thread waits for the listener now. A process
+    /// that watches the listener and does something else is busy, though its other calls take events: it
+    /// registers when it waits next.
     pub(super) fn accept_if_awaited(&mut self, object: u32) {
         if self.is_awaited(object) {
             self.accept_connections(object);
@@ -51,7 +51,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Whether a thread sleeps until something happens to the object, itself or as a member of sets.
+    /// Returns whether a thread sleeps until something happens to the object, itself or as a member of sets.
     pub fn is_awaited(&self, object: u32) -> bool {
         self.is_awaited_at(object, 0)
     }
@@ -64,8 +64,8 @@ impl<P: Platform> Client<P> {
             })
     }
 
-    /// Accepts for listeners that are watched in a set and do not accept, because a thread waits in the set
-    /// now.
+    /// Registers acceptors for listeners that are watched in a set and do not accept, because a thread waits
+    /// in the set now.
     #[inline]
     pub fn accept_watched(&mut self, set: u32) {
         if self.listeners_idle {
@@ -85,19 +85,19 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Whether the object is in the set, or in one that is.
+    /// Returns whether the object is in the set, or in a set that is.
     fn is_member(&self, object: u32, set: u32, depth: u32) -> bool {
         self.sets_of(object).any(|of| of == set || depth < NESTING_MAX && self.is_member(of, set, depth + 1))
     }
 
-    /// The sets that watch an object.
+    /// Returns the sets that watch an object.
     fn sets_of(&self, object: u32) -> impl Iterator<Item = u32> + '_ {
         let first = self.watches.first(&self.watchers(object));
         let all = core::iter::successors(Some(first), |watch| Some(self.watches.next_of_target(*watch)));
         all.map_while(|watch| self.watches.get(watch)).map(|watch| watch.set)
     }
 
-    /// Nobody of this process waits for connections of the listener any more.
+    /// Stops accepting connections of a listener for which no thread of this process waits any more.
     pub fn stop_accepting(&mut self, object: u32) {
         let asks = self.asks();
         let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else { return };
@@ -115,7 +115,7 @@ impl<P: Platform> Client<P> {
         self.listeners.push((lease, object));
     }
 
-    /// Whether connections may be accepted on an object; the errno of accept(2) otherwise.
+    /// Returns whether connections may be accepted on an object; fails with the errno of accept(2) otherwise.
     pub fn check_listening(&self, object: u32) -> Result<(), Errno> {
         match self.socket(object) {
             Some(Socket { kind: Kind::Listening(listener), .. }) if !listener.is_shut => Ok(()),
@@ -125,7 +125,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Takes a connection of a listener, and makes it an object. The caller has a descriptor for it.
+    /// Takes a connection of a listener, and makes it an object. The caller needs a descriptor for it.
     pub fn accept(&mut self, object: u32, nonblocking: bool) -> Result<u32, Failure> {
         self.check_listening(object)?;
         let offer = self.claim_offer(object)?;
@@ -149,7 +149,7 @@ impl<P: Platform> Client<P> {
         Ok(number)
     }
 
-    /// CLAIM-CONNECTION for the first offer that still stands.
+    /// Sends CLAIM-CONNECTION for the first offer that still stands.
     fn claim_offer(&mut self, object: u32) -> Result<Offer, Failure> {
         loop {
             let Some(listener) = self.listener_mut(object) else { return Err(Errno::EINVAL.into()) };
@@ -186,8 +186,8 @@ impl<P: Platform> Client<P> {
 
     // ---- the naive accept (P4): see `crate::asking` ----
 
-    /// Asks for a connection, unless an answer is under way. Ok: there is none. `tried`: the replicas that
-    /// were asked by this call of accept, as bits.
+    /// Asks for a connection, unless an answer is under way. Returns Ok if no replica has one. `tried` has
+    /// the replicas that this call of accept has asked, as bits.
     pub fn ask_for_connection(&mut self, object: u32, tried: &mut u32) -> Result<(), Failure> {
         let replicas = self.replicas() as u8;
         let Some(listener) = self.listener_mut(object) else { return Err(Errno::EINVAL.into()) };
@@ -204,7 +204,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The process will wait for connections of a listener: makes sure that it hears of the next one.
+    /// Makes sure that the process hears of the next connection of a listener for which it is about to wait.
     pub fn ask_before_sleep(&mut self, object: u32) {
         let replicas = self.replicas() as u8;
         if let Some(listener) = self.listener_mut(object) {
@@ -213,8 +213,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The process will wait in an epoll instance: [`Client::ask_before_sleep`] for all listeners that are
-    /// watched.
+    /// Calls [`Client::ask_before_sleep`] for all watched listeners, because the process is about to wait in
+    /// an epoll instance.
     pub fn ask_before_sleep_in_set(&mut self) {
         for object in self.watched_listeners() {
             self.ask_before_sleep(object);
@@ -222,7 +222,7 @@ impl<P: Platform> Client<P> {
     }
 
     /// Asks whether connections wait for the listeners among `objects` and for those that epoll instances
-    /// watch. Returns them: each is answered when its `asking` says so.
+    /// watch. Returns these listeners: each is answered when its `asking` says so.
     pub fn ask_whether_waiting(&mut self, objects: &[u32]) -> Vec<u32> {
         let mut listeners = self.watched_listeners();
         let is_listening = |socket: &Socket| matches!(socket.kind, Kind::Listening(_));
@@ -239,7 +239,7 @@ impl<P: Platform> Client<P> {
         listeners
     }
 
-    /// The listeners that epoll instances watch.
+    /// Returns the listeners that epoll instances watch.
     fn watched_listeners(&self) -> Vec<u32> {
         let all = self.listeners.iter().map(|(_, object)| *object);
         all.filter(|object| !self.watchers(*object).is_empty()).collect()

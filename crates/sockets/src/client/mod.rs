@@ -1,9 +1,9 @@
-//! What does the library know in one process, and what do events do to it? Everything that it decides without
-//! a system call.
+//! What the library knows in one process, and what events do to it: everything that it decides without a
+//! system call.
 //!
 //! A [`Client`] has sessions (what it shares with replicas), objects (sockets and epoll instances, by number)
-//! and the threads that sleep on them. Descriptors, system calls, waiting and the lock around it are its
-//! owner's: `bin/preload` for programs, the simulator for its processes.
+//! and the threads that sleep on them. Its owner provides descriptors, system calls, waiting and the lock
+//! around it: `bin/preload` for programs, the simulator for its processes.
 //!
 //! ```text
 //!   program    calls ---> Client ---> commands, doorbells ---> replica
@@ -17,7 +17,7 @@
 //! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: what replicas hear of
 //!   options
 //! * [`transfer`]: send and receive
-//! * `notify`: readiness, and who is woken; `events`: what replicas have sent; `listening`: accept
+//! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
 //! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
 
 mod binding;
@@ -67,31 +67,32 @@ pub use self::connecting::Connecting;
 pub use self::interest::Change;
 pub use self::questions::Answer;
 
-/// What one process knows of its sockets.
+/// The state of all Atoll sockets of one process.
 #[derive(Debug)]
 pub struct Client<P: Platform> {
-    /// The own session first; inherited ones after it.
+    /// The process's own session first, then the inherited ones.
     sessions: Vec<Session<P>>,
     objects: Slab<Object<P>>,
     watches: Watches,
     sleepers: Sleepers,
     questions: Questions,
-    /// Listening sockets, by lease.
+    /// The listening sockets, by lease.
     listeners: Vec<(u64, u32)>,
-    /// There may be listeners that are watched and do not accept: inherited ones, and those whose process was
-    /// busy.
+    /// Whether there may be listeners that are watched and do not accept: inherited ones, and those whose
+    /// process was busy.
     listeners_idle: bool,
-    /// Objects whose slots are in inherited sessions: no events come for them, they are polled.
+    /// Objects whose slots are in inherited sessions. No events come for them, so they are polled.
     inherited: Vec<u32>,
-    /// Sockets that were passed on and closed: held until their receiver has them, or the time is over.
+    /// The slots of sockets that were passed on and closed, which are held until the receiver has them or the
+    /// time is over.
     passed: Vec<(Place, Instant)>,
     /// The connections that own send buffers.
     buffers: Buffers,
-    /// Objects whose owner gets SIGURG.
+    /// The objects whose owner gets SIGURG.
     owned: Vec<u32>,
-    /// Owners that are to get SIGURG now.
+    /// The owners that are to get SIGURG now.
     signals: Vec<Owner>,
-    /// Doorbell of the thread that watches for urgent octets; 0: there is none.
+    /// The doorbell of the thread that watches for urgent octets; 0 if there is none.
     urgent_bell: u32,
     clock: Option<P::Clock>,
     rng: Rng,
@@ -119,39 +120,39 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Makes a session this process's own. `seed` decides everything that is random.
+    /// Makes a session this process's own, with the stack's clock. `seed` decides everything that is random.
     pub fn adopt(&mut self, session: Session<P>, clock: P::Clock, seed: u64) {
         self.clock = Some(clock);
         self.rng = Rng::new(seed);
         self.sessions.insert(0, session);
     }
 
-    /// The current time of the stack's clock; zero before a stack is joined.
+    /// Returns the current time of the stack's clock; zero before a stack is joined.
     #[inline]
     pub fn now(&self) -> Instant {
         self.clock.as_ref().map_or(Instant::ZERO, Clock::now)
     }
 
-    /// Random numbers.
+    /// Returns the generator of random numbers.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
     // ---- sessions ----
 
-    /// The process's own session, if it has joined a stack.
+    /// Returns the process's own session, if it has joined a stack.
     #[inline]
     pub fn own(&self) -> Option<&Session<P>> {
         self.sessions.first()
     }
 
-    /// The process's own session, if it has joined a stack.
+    /// Returns the process's own session for writing, if it has joined a stack.
     #[inline]
     pub fn own_mut(&mut self) -> Option<&mut Session<P>> {
         self.sessions.first_mut()
     }
 
-    /// All sessions: the own one first, inherited ones after it.
+    /// Returns all sessions: the process's own first, then the inherited ones.
     #[inline]
     pub fn sessions(&self) -> &[Session<P>] {
         &self.sessions
@@ -163,7 +164,7 @@ impl<P: Platform> Client<P> {
         self.sessions.len() - 1
     }
 
-    /// Number of replicas of the own session; 0 without one.
+    /// Returns the number of replicas of the process's own session; 0 without one.
     #[inline]
     pub fn replicas(&self) -> usize {
         self.own().map_or(0, Session::count)
@@ -184,21 +185,21 @@ impl<P: Platform> Client<P> {
         self.push(session, replica, &Command::Kick { slot, generation });
     }
 
-    /// Sends commands that wait, as far as there is room. Returns whether some wait for a replica that is
-    /// still worth waiting for.
+    /// Sends waiting commands as far as there is room. Returns whether some still wait for a replica that is
+    /// worth waiting for.
     pub fn send_waiting(&mut self) -> bool {
         let now = self.now();
         self.sessions.iter_mut().fold(false, |hopes, session| session.send_waiting(now) | hopes)
     }
 
-    /// Whether commands wait for room.
+    /// Returns whether commands wait for room in a ring.
     #[inline]
     pub fn has_waiting(&self) -> bool {
         self.sessions.iter().any(Session::has_waiting)
     }
 
-    /// Whether a command was given since the last call of this that has to wait: whoever gave it is to be
-    /// slowed down.
+    /// Returns whether a command was sent since the last call that has to wait for room: the thread that sent
+    /// it is to be slowed down.
     #[inline]
     pub fn take_owed(&mut self) -> bool {
         self.sessions.iter_mut().fold(false, |owes, session| session.take_owed() | owes)
@@ -211,29 +212,29 @@ impl<P: Platform> Client<P> {
         self.objects.insert(object)
     }
 
-    /// Takes an object out that nothing refers to yet.
+    /// Removes an object to which nothing refers yet.
     pub fn remove(&mut self, object: u32) {
         self.objects.remove(object);
     }
 
-    /// The numbers of all objects.
+    /// Returns the numbers of all objects.
     pub fn indices(&self) -> Vec<u32> {
         self.objects.indices()
     }
 
-    /// An object.
+    /// Returns an object.
     #[inline]
     pub fn object(&self, object: u32) -> Option<&Object<P>> {
         self.objects.get(object)
     }
 
-    /// An object.
+    /// Returns an object for writing.
     #[inline]
     pub fn object_mut(&mut self, object: u32) -> Option<&mut Object<P>> {
         self.objects.get_mut(object)
     }
 
-    /// An object that is a socket.
+    /// Returns an object that is a socket; `None` for others.
     #[inline]
     pub fn socket(&self, object: u32) -> Option<&Socket> {
         match &self.objects.get(object)?.body {
@@ -242,7 +243,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// An object that is a socket.
+    /// Returns an object that is a socket, for writing; `None` for others.
     #[inline]
     pub fn socket_mut(&mut self, object: u32) -> Option<&mut Socket> {
         match &mut self.objects.get_mut(object)?.body {
@@ -251,7 +252,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// An object that is an epoll instance.
+    /// Returns an object that is an epoll instance; `None` for others.
     pub fn set(&self, object: u32) -> Option<&Set<P>> {
         match &self.objects.get(object)?.body {
             Body::Epoll(set) => Some(set),
@@ -259,7 +260,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// An object that is an epoll instance.
+    /// Returns an object that is an epoll instance, for writing; `None` for others.
     #[inline]
     pub fn set_mut(&mut self, object: u32) -> Option<&mut Set<P>> {
         match &mut self.objects.get_mut(object)?.body {
@@ -268,7 +269,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// An object that is a listening socket.
+    /// Returns an object that is a listening socket; `None` for others.
     pub fn listener(&self, object: u32) -> Option<&Listener> {
         match &self.socket(object)?.kind {
             Kind::Listening(listener) => Some(listener),
@@ -276,7 +277,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// An object that is a listening socket.
+    /// Returns an object that is a listening socket, for writing; `None` for others.
     pub fn listener_mut(&mut self, object: u32) -> Option<&mut Listener> {
         match &mut self.socket_mut(object)?.kind {
             Kind::Listening(listener) => Some(listener),
@@ -284,13 +285,13 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Whether calls on the object do not wait.
+    /// Returns whether calls on the object do not wait.
     pub fn is_nonblocking(&self, object: u32) -> bool {
         self.objects.get(object).is_some_and(|object| object.nonblocking)
     }
 
-    /// The connection of a socket, with the facts that only this process knows. Of a shared session: under
-    /// [`Client::family`].
+    /// Returns the connection of a socket, with the facts that only this process has. For a shared session
+    /// the caller holds [`Client::family`].
     #[inline]
     pub fn stream(&mut self, object: u32) -> Option<(Stream<'_, P::Memory>, &mut Local, Place)> {
         let Body::Socket(socket) = &mut self.objects.get_mut(object)?.body else { return None };
@@ -300,18 +301,18 @@ impl<P: Platform> Client<P> {
         Some((Stream::new(port, place.slot, place.generation)?, local, place))
     }
 
-    /// One slot of a datagram socket.
+    /// Returns a view of one slot of a datagram socket.
     pub fn datagrams(&self, place: Place) -> Option<Datagrams<'_, P::Memory>> {
         let port = self.sessions.get(place.session)?.replicas().get(place.replica)?.port();
         Some(Datagrams::new(port, place.slot, place.generation))
     }
 
-    /// The slot of a place.
+    /// Returns the slot of a place.
     pub fn slot_of(&self, place: Place) -> Option<Slot<'_, P::Memory>> {
         self.sessions.get(place.session)?.replicas().get(place.replica)?.port().slot(place.slot)
     }
 
-    /// The family's lock on the arena of a socket, if others use the session too.
+    /// Takes the family's lock on the arena of a socket, if other processes use the session too.
     #[inline]
     pub fn family(&self, object: u32) -> Option<P::FamilyLock> {
         let place = self.socket(object)?.places().first()?;
@@ -319,7 +320,7 @@ impl<P: Platform> Client<P> {
         Some(session.replicas().get(place.replica)?.family_lock())
     }
 
-    /// Takes a slot of the own session for a socket.
+    /// Takes a slot of the process's own session for a socket.
     pub fn new_place(&mut self, object: u32, replica: usize) -> Option<Place> {
         let bell = self.socket(object).map_or(0, |socket| socket.bell);
         let (slot, generation) = self.sessions.first_mut()?.allocate(replica, object, bell)?;
@@ -334,7 +335,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The watches on an object.
+    /// Returns the list of watches on an object.
     pub fn watchers(&self, object: u32) -> Head {
         self.objects.get(object).map(|object| object.watchers).unwrap_or_default()
     }
@@ -362,7 +363,8 @@ impl<P: Platform> Client<P> {
 
     // ---- SIGURG ----
 
-    /// Sets whom SIGURG of a socket goes to; an id of 0 is nobody. fcntl(2), `F_SETOWN`.
+    /// Sets the process, thread or group that gets SIGURG of a socket; the id 0 stands for none. Implements
+    /// fcntl(2), `F_SETOWN`.
     pub fn set_owner(&mut self, object: u32, owner: Owner) -> bool {
         let Some(entry) = self.objects.get_mut(object) else { return false };
         entry.owner = owner;
@@ -374,7 +376,7 @@ impl<P: Platform> Client<P> {
         true
     }
 
-    /// A thread that sleeps on `bell` hears of urgent octets from now on, for sockets with an owner.
+    /// Sets the doorbell of the thread that hears of urgent octets from now on, for sockets with an owner.
     pub fn set_urgent_bell(&mut self, bell: u32) {
         self.urgent_bell = bell;
         for at in 0..self.owned.len() {
@@ -382,7 +384,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Whether owners are to get SIGURG.
+    /// Returns whether owners are to get SIGURG.
     #[inline]
     pub fn has_signals(&self) -> bool {
         !self.signals.is_empty()

@@ -1,5 +1,5 @@
-//! What do the multicast options of a datagram socket do? ip(7), RFC 3678 §4.1 for those that any source may
-//! send to. Those of IPv6 are in `multicast/v6.rs`, what a socket wants of groups in `groups.rs`.
+//! The multicast options of a datagram socket: ip(7), RFC 3678 §4.1 for groups that any source may send to.
+//! The options of IPv6 are in `multicast/v6.rs`, the settings of a socket in `groups.rs`.
 
 use alloc::vec::Vec;
 
@@ -15,13 +15,13 @@ use crate::options::Value;
 
 mod v6;
 
-/// Memberships of one socket in groups of IPv4: Linux's `igmp_max_memberships`.
+/// The maximum number of IPv4 groups of one socket: Linux's `igmp_max_memberships`.
 const MEMBERSHIPS_MAX: usize = 20;
 /// linux/in.h; not in libc for every target.
 const MCAST_JOIN_GROUP: i32 = 42;
 const MCAST_LEAVE_GROUP: i32 = 45;
 
-/// Whether an option is one of those here.
+/// Returns whether an option is a multicast option.
 pub const fn is_option(level: i32, name: i32) -> bool {
     if level == libc::IPPROTO_IPV6 {
         return v6::is_option(name);
@@ -40,7 +40,7 @@ pub const fn is_option(level: i32, name: i32) -> bool {
         )
 }
 
-/// A group that replicas were asked to join: each may have no room for one more.
+/// A group that replicas were asked to join; any of them may have no room for one more.
 #[derive(Debug)]
 pub struct Joining {
     group: Addr,
@@ -49,15 +49,15 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// The tokens of the questions that are answered.
+    /// Returns the tokens of the questions that are answered.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 }
 
 impl<P: Platform> Client<P> {
-    /// Sets a multicast option: the value counts in this process at once. Returns what replicas are still to
-    /// answer. Fails as setsockopt(2).
+    /// Sets a multicast option. The value counts in this process at once; returns what replicas are still to
+    /// answer. Fails as setsockopt(2) does.
     pub fn set_group_option(
         &mut self,
         object: u32,
@@ -68,7 +68,7 @@ impl<P: Platform> Client<P> {
         change_option(self, object, level, name, value)
     }
 
-    /// The value of a multicast option. Fails as getsockopt(2).
+    /// Returns the value of a multicast option. Fails as getsockopt(2) does.
     pub fn group_option(&self, object: u32, level: i32, name: i32) -> Result<Value, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         if level == libc::IPPROTO_IPV6 && !socket.v6 {
@@ -77,7 +77,8 @@ impl<P: Platform> Client<P> {
         get(socket.multicast.as_deref(), level, name)
     }
 
-    /// A replica has no room for a group: as on Linux, the socket is in it nowhere.
+    /// Removes the socket from a group for which a replica has no room: as on Linux, the join fails as a
+    /// whole.
     pub fn join_refused(&mut self, object: u32, joining: &Joining) {
         let Joining { group, inside, .. } = *joining;
         if let Some(multicast) = self.socket_mut(object).and_then(|socket| socket.multicast.as_mut()) {
@@ -87,7 +88,7 @@ impl<P: Platform> Client<P> {
     }
 }
 
-/// The value counts in this process; what is to be answered by replicas is returned.
+/// Sets the value in this process, and returns what replicas are to answer.
 fn change_option<P: Platform>(
     client: &mut Client<P>,
     object: u32,
@@ -151,7 +152,7 @@ fn change_option<P: Platform>(
     Ok(None)
 }
 
-/// The bytes of an option's value; as on Linux, a number.
+/// Returns the bytes of an option's value; as on Linux, a number.
 fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value, Errno> {
     if level == libc::IPPROTO_IPV6 {
         return v6::get(&multicast.map(|multicast| multicast.v6).unwrap_or_default(), name);
@@ -166,7 +167,8 @@ fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value, Er
     })
 }
 
-/// Joins or leaves a group. `interface`: an address of ours, or 0 for any; `None`: it was somebody else's.
+/// Joins or leaves a group. `interface` is an address of the stack, or 0 for any; `None` if it belongs to
+/// nobody here.
 fn change<P: Platform>(
     client: &mut Client<P>,
     object: u32,
@@ -202,7 +204,7 @@ fn change<P: Platform>(
     }
 }
 
-/// Group and interface of `struct ip_mreq`, `ip_mreqn` or `group_req`.
+/// Returns group and interface of `struct ip_mreq`, `ip_mreqn` or `group_req`.
 fn membership(name: i32, value: &[u8]) -> Result<(u32, Option<u32>), Errno> {
     if matches!(name, MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP) {
         // The interface's number, padding to 8 bytes, and a struct sockaddr_storage.
@@ -220,8 +222,8 @@ fn membership(name: i32, value: &[u8]) -> Result<(u32, Option<u32>), Errno> {
     }
 }
 
-/// An interface's address, unless its number says more. The stack has no number, so all but the loopback's
-/// mean the link.
+/// Returns an interface's address, unless its number says more. The stack has no interface number, so all but
+/// the loopback's mean the link.
 fn named(addr: Option<u32>, index: u32) -> Option<u32> {
     match index {
         0 => addr,
@@ -230,7 +232,7 @@ fn named(addr: Option<u32>, index: u32) -> Option<u32> {
     }
 }
 
-/// An int, or as Linux allows here, a char.
+/// Reads an int or, as Linux allows here, a char.
 fn number(value: &[u8]) -> Result<i32, Errno> {
     match value {
         [a, b, c, d, ..] => Ok(i32::from_ne_bytes([*a, *b, *c, *d])),
@@ -239,7 +241,7 @@ fn number(value: &[u8]) -> Result<i32, Errno> {
     }
 }
 
-/// An address in network order.
+/// Reads an address in network order at `at`.
 fn word(value: &[u8], at: usize) -> Option<u32> {
     value.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
@@ -248,7 +250,7 @@ fn index(value: &[u8], at: usize) -> u32 {
     value.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Whether an address is a group's: 224.0.0.0/4.
+/// Returns whether an address is that of a group: 224.0.0.0/4.
 pub const fn is_group(addr: u32) -> bool {
     addr >> 28 == 0xe
 }

@@ -1,4 +1,4 @@
-//! What holds for an object now, and which threads and epoll instances hear of it? poll(2), epoll(7).
+//! The readiness of an object, and the threads and epoll instances that hear of it: poll(2), epoll(7).
 
 use core::mem;
 
@@ -10,12 +10,12 @@ use super::platform::Platform;
 use super::sleepers::bits;
 use crate::watch;
 
-/// How deep epoll instances nest at most: epoll(7). The kernel's instance behind each refuses loops.
+/// The maximum depth of nested epoll instances: epoll(7). The kernel's instance behind each refuses loops.
 pub const NESTING_MAX: u32 = 5;
 
 impl<P: Platform> Client<P> {
-    /// Something of `ready` may hold for an object now: queues it for its epoll instances, and wakes threads
-    /// that sleep.
+    /// Notes that something of `ready` may hold for an object now: queues the object for its epoll instances,
+    /// and wakes threads that sleep.
     pub fn announce(&mut self, object: u32, ready: u32) {
         self.announce_at(object, ready, 0);
     }
@@ -67,7 +67,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The bits of poll(2) that hold for an object now.
+    /// Returns the bits of poll(2) that hold for an object now.
     pub fn readiness(&mut self, object: u32) -> u32 {
         let Some(Object { body, .. }) = self.objects.get(object) else { return 0x20 };
         let socket = match body {
@@ -104,8 +104,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Drops from an epoll instance's ready list what is not ready any more, and from those of the instances
-    /// in it.
+    /// Removes entries that are not ready any more from the ready lists of an epoll instance and of the
+    /// instances in it.
     pub fn prune(&mut self, object: u32) {
         self.prune_at(object, 0);
     }
@@ -130,33 +130,33 @@ impl<P: Platform> Client<P> {
 
     // ---- sleeping ----
 
-    /// A doorbell for a new sleeper.
+    /// Returns a doorbell for a new sleeper.
     pub fn new_bell(&mut self) -> u32 {
         self.sleepers.new_bell()
     }
 
-    /// The running thread will sleep on `bell` until something happens to the object.
+    /// Notes that the running thread will sleep on `bell` until something happens to the object.
     pub fn sleep_on(&mut self, object: u32, bell: u32) {
         self.set_bell(object, bell);
         self.sleepers.add(object, bell);
     }
 
-    /// The running thread does not sleep on the object any more: events ring the doorbell of the epoll
-    /// instance that watches it again. What came meanwhile is still to be taken ([`Client::drain`]).
+    /// Notes that the running thread does not sleep on the object any more: events ring the doorbell of the
+    /// epoll instance that watches it again. The caller has to take what came meanwhile ([`Client::drain`]).
     pub fn sleep_no_more(&mut self, object: u32, bell: u32) {
         self.sleepers.remove(object, bell);
         self.restore_bell(object);
     }
 
-    /// Events ring a thread that sleeps on the object, or else the epoll instance that watches it.
+    /// Makes events ring a thread that sleeps on the object, or else the epoll instance that watches it.
     pub fn restore_bell(&mut self, object: u32) {
         let other = self.sleepers.bell_of(object);
         let own = other.or_else(|| self.socket(object).map(|socket| socket.bell)).unwrap_or(0);
         self.set_bell(object, own);
     }
 
-    /// Announces to all replicas that `bells` are to be rung from now on. The caller then looks once more for
-    /// what it waits for, and sleeps: whatever is published after this rings.
+    /// Announces to all replicas that `bells` are to be rung from now on. The caller then checks its
+    /// condition once more, and sleeps: whatever is published after this call rings.
     pub fn before_sleep(&mut self, bells: u16) {
         self.sleepers.begin(bells);
         for bell in bits(bells) {
@@ -172,12 +172,12 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// The thread blocks now, or has found something: from here on others ring it.
+    /// Notes that the thread blocks now, or has found something: from here on others ring it.
     pub fn doze_off(&mut self) {
         self.sleepers.doze_off();
     }
 
-    /// Takes back [`Client::before_sleep`].
+    /// Undoes [`Client::before_sleep`].
     pub fn after_sleep(&mut self, bells: u16) {
         self.sleepers.end(bells);
         for bell in bits(bells) {

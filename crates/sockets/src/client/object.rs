@@ -1,4 +1,4 @@
-//! What is behind a descriptor of Atoll's? A socket or an epoll instance.
+//! The objects behind Atoll's descriptors: sockets and epoll instances.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,23 +18,24 @@ use crate::watch::Head;
 /// A socket or an epoll instance.
 #[derive(Debug)]
 pub struct Object<P: Platform> {
-    /// Descriptors of this process that name it.
+    /// The number of descriptors of this process that name the object.
     pub descriptors: u32,
-    /// Calls that sleep on it: it is closed when both are 0, as the kernel does.
+    /// The number of calls that sleep on the object. As in the kernel, it is closed when `descriptors` and
+    /// `pins` are both 0.
     pub pins: u32,
-    /// Whether calls on it do not wait.
+    /// Whether calls on the object do not wait.
     pub nonblocking: bool,
-    /// Which of the two it is.
+    /// The socket or the epoll instance.
     pub body: Body<P>,
-    /// Watches of epoll instances on it.
+    /// The watches of epoll instances on the object.
     pub watchers: Head,
-    /// Whom SIGURG goes to.
+    /// The process, thread or group that gets SIGURG.
     pub owner: Owner,
-    /// The mark that SIGURG was last sent for.
+    /// The mark for which SIGURG was last sent.
     pub marked: Option<u64>,
 }
 
-/// A socket or an epoll instance. Nearly all are sockets, so these are not the ones behind a pointer.
+/// The kind of an object. Nearly all are sockets, so sockets are not behind a pointer.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Nearly all objects are sockets, and one more allocation for each would cost an accept.
 pub enum Body<P: Platform> {
@@ -44,11 +45,11 @@ pub enum Body<P: Platform> {
     Epoll(Box<Set<P>>),
 }
 
-/// A process, a thread, or (negative) a process group that gets the signals of a socket. fcntl(2),
+/// A process, a thread, or (negative) a process group that gets the signals of a socket: fcntl(2),
 /// `F_SETOWN`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Its number; 0 for nobody.
+    /// The number of the process, thread or group; 0 for none.
     pub id: i32,
     /// Whether the number is a thread's.
     pub is_thread: bool,
@@ -57,126 +58,126 @@ pub struct Owner {
 /// A socket.
 #[derive(Debug)]
 pub struct Socket {
-    /// TCP or UDP.
+    /// The protocol: TCP or UDP.
     pub protocol: Protocol,
-    /// Whether it is an AF_INET6 socket, which may speak IPv4, too (RFC 3493 §3.7).
+    /// Whether the socket is an AF_INET6 socket, which may speak IPv4, too (RFC 3493 §3.7).
     pub v6: bool,
-    /// What it has become.
+    /// What the socket has become.
     pub kind: Kind,
-    /// Identity of the bound port, 0 for none.
+    /// The identity of the bound port; 0 for none.
     pub lease: u64,
-    /// What the port's authority has granted, for other replicas.
+    /// The grant of the port's authority, which the other replicas are shown.
     pub voucher: Voucher,
-    /// What the supervisor has said of the user that made it, with the seal, if the process has become
+    /// The supervisor's sealed statement about the user that created the socket, if the process became
     /// another user before the socket had a port.
     pub pass: Option<(Pass, u64)>,
-    /// The address and port of this end, as far as they are known here.
+    /// The local address and port, as far as they are known here.
     pub local: Endpoint,
     /// The peer's address and port.
     pub remote: Endpoint,
-    /// Values of its options.
+    /// The values of the socket's options.
     pub options: Options,
-    /// Its groups, if it was ever asked for any.
+    /// The socket's multicast groups, if any option of multicast was ever set.
     pub multicast: Option<Box<Multicast>>,
-    /// Doorbell of the epoll instance that watches it.
+    /// The doorbell of the epoll instance that watches the socket.
     pub bell: u32,
-    /// Whether its number came from the pool, and goes back there.
+    /// Whether the socket's descriptor came from the pool, and goes back there.
     pub pooled: bool,
     /// Whether connect(2) has reported success already.
     pub connect_reported: bool,
     /// Whether shutdown(2) came before a connection.
     pub shut_early: bool,
-    /// Whether it was passed over a unix socket: this process keeps it until the receiver has it.
+    /// Whether the socket was passed over a unix socket: this process holds it until the receiver has it.
     pub passed: bool,
     /// Whether the last send was with MSG_MORE.
     pub more: bool,
-    /// Whether it is among the owners of send buffers.
+    /// Whether the socket is among the owners of send buffers.
     pub(super) buffered: bool,
-    /// The last look at send buffers before something was sent.
+    /// The number of the last look at send buffers before something was sent.
     pub(super) sent_in: u32,
-    /// What was seen of an inherited connection at the last look.
+    /// A digest of an inherited connection's state at the last look.
     pub(super) seen: u64,
 }
 
 /// What a socket has become.
 #[derive(Debug)]
 pub enum Kind {
-    /// Nothing yet: stack or kernel, that is decided by its first address.
+    /// The socket is new: its first address decides whether it belongs to the stack or to the kernel.
     Fresh,
-    /// Bound to a port of the stack.
+    /// The socket is bound to a port of the stack.
     Bound,
-    /// It listens.
+    /// The socket listens.
     Listening(Box<Listener>),
-    /// A connection.
+    /// The socket is a connection.
     Stream(Place, Local),
-    /// A datagram socket with a port: one slot on each replica of one session.
+    /// The socket is a datagram socket with a port; it has one slot on each replica of one session.
     Datagram(Box<Datagram>),
 }
 
 /// A datagram socket with a port.
 #[derive(Debug, Default)]
 pub struct Datagram {
-    /// Its slots.
+    /// The slots of the socket.
     pub places: Vec<Place>,
-    /// Whether it has a peer.
+    /// Whether the socket has a peer.
     pub connected: bool,
-    /// Whether connect(2) has chosen the own address, not the program.
+    /// Whether connect(2), not the program, chose the local address.
     pub local_chosen: bool,
-    /// Index of the place that its datagrams leave from, modulo their number.
+    /// The index of the place that datagrams leave from, modulo the number of places.
     pub sender: usize,
-    /// Index of the place where the next look for a received datagram starts.
+    /// The index of the place where the next look for a received datagram starts.
     pub next: usize,
     /// Whether shutdown(2) ended receiving.
     pub shut_receive: bool,
     /// Whether shutdown(2) ended sending.
     pub shut_send: bool,
-    /// What `MSG_MORE` holds back: the first octets of a datagram, at most 64 KiB.
+    /// The first octets of a datagram that `MSG_MORE` holds back, at most 64 KiB.
     pub corked: Option<Corked>,
 }
 
-/// The octets of a datagram that is not complete, and whom it goes to.
+/// The octets of a datagram that is not complete, and its receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corked {
-    /// As the first of the calls has said.
+    /// The receiver that the first of the calls named.
     pub to: Endpoint,
-    /// What they have written.
+    /// The octets that the calls have written.
     pub octets: Vec<u8>,
 }
 
-/// A slot in one of this process's sessions.
+/// The place of a socket: a slot in one of this process's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Index of the session in this process.
+    /// The index of the session in this process.
     pub session: usize,
-    /// Index of the replica.
+    /// The index of the replica.
     pub replica: usize,
-    /// The slot.
+    /// The number of the slot.
     pub slot: SlotId,
-    /// Its generation.
+    /// The generation of the slot.
     pub generation: u32,
 }
 
 /// An epoll instance.
 #[derive(Debug)]
 pub struct Set<P: Platform> {
-    /// Its interest list.
+    /// The interest list.
     pub members: Head,
-    /// Members that may be ready.
+    /// The members that may be ready.
     pub ready: Head,
-    /// Its doorbell.
+    /// The instance's own doorbell.
     pub bell: u32,
-    /// Its own doorbell and those of the instances in it, as bits.
+    /// The instance's own doorbell and those of the instances in it, as bits.
     pub bells: u16,
-    /// Whether instances of ours are or were among its members.
+    /// Whether Atoll's epoll instances are or were among the members.
     pub has_sets: bool,
-    /// Threads that sleep in it.
+    /// The number of threads that sleep in the instance.
     pub sleepers: u32,
-    /// What it has besides Atoll's objects.
+    /// The kernel's part of the instance.
     pub kernel: P::Kernel,
 }
 
 impl<P: Platform> Set<P> {
-    /// An empty instance.
+    /// Creates an empty instance.
     pub fn new(bell: u32, kernel: P::Kernel) -> Set<P> {
         let (members, ready) = (Head::default(), Head::default());
         Set { members, ready, bell, bells: 1 << bell, has_sets: false, sleepers: 0, kernel }
@@ -184,25 +185,25 @@ impl<P: Platform> Set<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// An object that one descriptor names.
+    /// Creates an object that one descriptor names.
     pub fn new(body: Body<P>, nonblocking: bool) -> Object<P> {
         let (watchers, owner) = (Head::default(), Owner::default());
         Object { descriptors: 1, pins: 0, nonblocking, body, watchers, owner, marked: None }
     }
 
-    /// A socket that is nothing yet.
+    /// Creates an object with a new socket.
     pub fn socket(protocol: Protocol, v6: bool, nonblocking: bool) -> Object<P> {
         Object::new(Body::Socket(Socket::new(protocol, v6)), nonblocking)
     }
 }
 
-/// Any address of a family, any port.
+/// Returns the unspecified address of a family, with port 0.
 pub fn any(v6: bool) -> Endpoint {
     Endpoint::at(if v6 { Addr::ANY } else { Addr::V4_ANY }, 0)
 }
 
 impl Socket {
-    /// A socket that is nothing yet.
+    /// Creates a socket without a port.
     pub fn new(protocol: Protocol, v6: bool) -> Socket {
         Socket {
             protocol,
@@ -227,30 +228,31 @@ impl Socket {
         }
     }
 
-    /// Whether the address of a datagram socket is connect(2)'s choice.
+    /// Returns whether connect(2) chose the local address of a datagram socket.
     pub fn is_local_chosen(&self) -> bool {
         matches!(&self.kind, Kind::Datagram(datagram) if datagram.local_chosen)
     }
 
-    /// The command that a replica other than the authority of the port wants to see first.
+    /// Returns the command that shows the grant to a replica other than the port's authority, before other
+    /// commands; `None` if there is nothing to show.
     pub fn show(&self, replica: usize, replicas: usize) -> Option<Command> {
         let is_authority = usize::from(self.local.port) % replicas.max(1) == replica;
         self.show_again().filter(|_| !is_authority)
     }
 
-    /// The command that a replica wants to see that has forgotten what was granted, even if it is the
-    /// authority.
+    /// Returns the command that shows the grant to a replica that has lost it, even to the authority; `None`
+    /// if the socket has no port.
     pub fn show_again(&self) -> Option<Command> {
         let Socket { lease, protocol, local, voucher, .. } = *self;
         (lease != 0).then_some(Command::Show { lease, protocol, local, voucher })
     }
 
-    /// [`Socket::show`] for each of `replicas` replicas.
+    /// Returns [`Socket::show`] for each of `replicas` replicas.
     pub fn show_all(&self, replicas: usize) -> Vec<Option<Command>> {
         (0..replicas).map(|replica| self.show(replica, replicas)).collect()
     }
 
-    /// Where it has slots.
+    /// Returns the slots of the socket.
     pub fn places(&self) -> &[Place] {
         match &self.kind {
             Kind::Stream(place, _) => core::slice::from_ref(place),
@@ -259,7 +261,7 @@ impl Socket {
         }
     }
 
-    /// Where it has slots.
+    /// Returns the slots of the socket for writing.
     pub fn places_mut(&mut self) -> &mut [Place] {
         match &mut self.kind {
             Kind::Stream(place, _) => core::slice::from_mut(place),

@@ -1,5 +1,5 @@
-//! What do replicas hear of a socket's options and groups? Everything that differs from the default when the
-//! socket is new to them, and changes afterwards.
+//! What replicas hear of a socket's options and groups: everything that differs from the default when the
+//! socket is new to them, and later changes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,23 +16,23 @@ use super::platform::Platform;
 use crate::errno::Errno;
 use crate::options::{Name, Row, Told, Value, When};
 
-/// linux/asm-generic/socket.h: what root and nobody else may set, and nobody here.
+/// `SO_MARK` (linux/asm-generic/socket.h), which only root may set on Linux, and nobody here.
 const MARK: (i32, i32) = (SOL_SOCKET, libc::SO_MARK);
 
-/// What replicas are told of a group.
+/// The change of a membership of which replicas are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// The socket joins, and somebody waits for the answer.
+    /// The socket joins, and a caller waits for the answer.
     Joins,
-    /// The socket joins; whether there was room is not asked.
+    /// The socket joins, and no caller waits for the answer.
     JoinsUnasked,
     /// The socket leaves.
     Leaves,
 }
 
 impl<P: Platform> Client<P> {
-    /// Sets an option of a socket. `value`: as the program has written it. Fails as setsockopt(2), with
-    /// ENOPROTOOPT for what is not in the table.
+    /// Sets an option of a socket to the value that the program has written. Fails as setsockopt(2) does,
+    /// with ENOPROTOOPT for options that are not in the table.
     pub fn set_option(&mut self, object: u32, level: i32, number: i32, value: &[u8]) -> Result<(), Errno> {
         let may_open_fast = self.own().is_some_and(|session| session.facts.fast_open & FAST_OPEN_CLIENT != 0);
         let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
@@ -53,14 +53,14 @@ impl<P: Platform> Client<P> {
             && is_tcp
             && let Some(buffer) = socket.options.set_value(Name::ReceiveBuffer)
         {
-            // tcp_set_rcvlowat: who waits for more than there is room for would wait for ever.
+            // tcp_set_rcvlowat: a program that waits for more than there is room for would wait for ever.
             held = held.min(buffer);
         }
         if row.name == Name::FastOpenConnect && !may_open_fast {
             return Err(Errno::EOPNOTSUPP);
         }
         let is_in_time = match row.when {
-            // As on Linux, one that was there may only become another.
+            // As on Linux, a clamp that was set may only become another one.
             When::Always if row.name == Name::WindowClamp && held == 0 => {
                 matches!(socket.kind, Kind::Fresh | Kind::Bound)
             }
@@ -72,7 +72,7 @@ impl<P: Platform> Client<P> {
         if !is_in_time {
             return Err(Errno::EINVAL);
         }
-        // Whoever sets it again and again, as web servers do, tells replicas once.
+        // A program that sets an option again and again, as web servers do, makes replicas hear of it once.
         let is_new = match socket.options.set_value(row.name) {
             Some(before) => before != held || row.name == Name::QuickAck,
             None => row.differs(held),
@@ -85,12 +85,12 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// The value of an option of a socket. Fails as getsockopt(2).
+    /// Returns the value of an option of a socket. Fails as getsockopt(2) does.
     pub fn option(&self, object: u32, level: i32, number: i32) -> Result<Value, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let is_tcp = socket.protocol == Protocol::Tcp;
         match level {
-            // Linux passes it on to the level of datagrams, and from there to IPv6.
+            // Linux passes it on to the datagram level, and from there to IPv6.
             IPPROTO_TCP if !is_tcp && socket.v6 => return Err(Errno::ENOPROTOOPT),
             IPPROTO_TCP if !is_tcp => return Err(Errno::EOPNOTSUPP),
             IPPROTO_IPV6 if !socket.v6 => return Err(Errno::EOPNOTSUPP),
@@ -109,14 +109,14 @@ impl<P: Platform> Client<P> {
             (SOL_SOCKET, libc::SO_PROTOCOL) => socket.protocol as u32,
             (SOL_SOCKET, libc::SO_ACCEPTCONN) => matches!(socket.kind, Kind::Listening(_)).into(),
             (SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
-            // As on Linux before a segment has come.
+            // The value is Linux's before a segment has come.
             (SOL_SOCKET, libc::SO_INCOMING_CPU) => u32::MAX,
             _ => return Err(Errno::ENOPROTOOPT),
         };
         Ok(Value::of_int(value))
     }
 
-    /// What the library itself does about a new value.
+    /// Applies a new value to what the library itself does.
     fn apply(&mut self, object: u32, name: Name) {
         let Some(socket) = self.socket_mut(object) else { return };
         let options = socket.options.local();
@@ -134,7 +134,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Tells replicas of a new value.
+    /// Sends a new value to the replicas.
     fn tell(&mut self, object: u32, row: &Row) {
         let Some(socket) = self.socket(object) else { return };
         let Some(option) = row.told(socket.protocol == Protocol::Tcp) else { return };
@@ -145,7 +145,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Tells replicas every option of a socket that was set.
+    /// Sends every option of a socket that was set to the replicas.
     pub fn send_options(&mut self, object: u32) {
         let Some(socket) = self.socket(object) else { return };
         let is_tcp = socket.protocol == Protocol::Tcp;
@@ -170,7 +170,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Tells replicas of keep-alive first, of its times afterwards: turning it on resets them.
+    /// Sends keep-alive to the replicas first and its times afterwards, because turning it on resets them.
     pub fn send_keep_alive(&mut self, object: u32) {
         let Some(socket) = self.socket(object) else { return };
         let options = socket.options.clone();
@@ -189,7 +189,7 @@ impl<P: Platform> Client<P> {
     // ---- groups ----
 
     /// Tells replicas that a socket joins or leaves a group. Returns the tokens of the questions that are
-    /// answered: a session of another process gets its answers itself.
+    /// answered here: answers for sockets of another process's session go to that process.
     pub fn send_membership(&mut self, object: u32, group: Addr, inside: bool, what: Membership) -> Vec<u32> {
         let places = self.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default();
         let mut tokens = Vec::new();
@@ -208,7 +208,7 @@ impl<P: Platform> Client<P> {
         tokens
     }
 
-    /// Tells replicas what a socket wants of groups: the socket is new to them.
+    /// Tells replicas the multicast settings of a socket that is new to them.
     pub fn send_groups(&mut self, object: u32) {
         let Some(multicast) = self.socket(object).and_then(|socket| socket.multicast.clone()) else { return };
         let v6 = &multicast.v6;

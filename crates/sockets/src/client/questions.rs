@@ -1,19 +1,20 @@
-//! Which answers of replicas are awaited?
+//! The questions to replicas whose answers are awaited.
 
 use alloc::vec::Vec;
 
 use atoll_ipc::lease::Voucher;
 use atoll_ipc::{Cause, Command};
 
-/// Commands whose answers are awaited.
+/// The commands whose answers are awaited.
 #[derive(Debug)]
 pub(super) struct Questions {
     all: Vec<Question>,
     next_token: u32,
 }
 
-/// Commands to a replica of the own session, the last of which is answered under `token`. They are sent again
-/// when events of the replica were lost, the answer perhaps among them: commands may be repeated.
+/// Commands to a replica of the process's own session, the last of which is answered under `token`. They are
+/// sent again when events of the replica were lost, because the answer may be among them: commands may be
+/// repeated.
 #[derive(Debug)]
 struct Question {
     token: u32,
@@ -22,14 +23,14 @@ struct Question {
     answer: Option<Answer>,
 }
 
-/// The answer of a replica: port and voucher mean something where the command asked for a port.
+/// The answer of a replica. Port and voucher are only meaningful if the command asked for a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Why it was refused, if it was.
+    /// The reason of a refusal, or [`Cause::None`].
     pub cause: Cause,
     /// The port that was bound.
     pub port: u16,
-    /// What it was granted by.
+    /// The grant of the port.
     pub voucher: Voucher,
 }
 
@@ -38,23 +39,23 @@ impl Questions {
         Questions { all: Vec::new(), next_token: 1 }
     }
 
-    /// A number for a command that is answered.
+    /// Returns a new token for a command that is answered.
     pub(super) fn new_token(&mut self) -> u32 {
         self.next_token = self.next_token.wrapping_add(1);
         self.next_token
     }
 
-    /// Remembers a question.
+    /// Stores a question: commands to a replica and the token of their answer.
     pub(super) fn add(&mut self, token: u32, replica: usize, commands: Vec<Command>) {
         self.all.push(Question { token, replica, commands, answer: None });
     }
 
-    /// The answer under `token`, once it is there.
+    /// Returns the answer under `token`, once it has come.
     pub(super) fn answer(&self, token: u32) -> Option<Answer> {
         self.all.iter().find(|question| question.token == token)?.answer
     }
 
-    /// Notes an answer. False: nobody waits for it any more.
+    /// Stores an answer; returns false if it is awaited no more.
     pub(super) fn set_answer(&mut self, token: u32, answer: Answer) -> bool {
         let Some(question) = self.all.iter_mut().find(|question| question.token == token) else { return false };
         question.answer = Some(answer);
@@ -71,7 +72,7 @@ impl Questions {
         self.all.clear();
     }
 
-    /// All commands that were sent to a replica and whose answers are awaited.
+    /// Returns all commands to a replica whose answers are awaited.
     pub(super) fn commands_to(&self, replica: usize) -> impl Iterator<Item = &Command> {
         self.all.iter().filter(move |question| question.replica == replica).flat_map(|question| &question.commands)
     }

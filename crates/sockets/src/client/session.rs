@@ -1,4 +1,4 @@
-//! What does a process share with the replicas of a stack? A session: pages, rings and doorbells.
+//! A session, which a process shares with the replicas of a stack: pages, rings and doorbells.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,17 +17,17 @@ use crate::port::{LOCK, Port};
 /// The user of a slot that no object of this process uses.
 pub const NOBODY: u32 = u32::MAX;
 
-/// A session: this process's own, or one whose sockets it inherited.
+/// A session: this process's own, or one whose sockets the process inherited.
 pub struct Session<P: Platform> {
     /// The supervisor's number for the session.
     pub id: u32,
-    /// Proof that a process may join the session.
+    /// The proof that a process may join the session.
     pub key: u64,
-    /// This process's number among the holders of a slot, 0 to 63.
+    /// The number of this process among the holders of a slot, 0 to 63.
     pub member: u8,
-    /// The supervisor's answer, for a program that takes this one's place.
+    /// The supervisor's answer, for a program that takes this one's place by execve(2).
     pub reply: Reply,
-    /// What the stack says of itself.
+    /// The facts on the stack's page.
     pub facts: StackFacts,
     /// Whether other processes use the same arenas: their state is then changed under the family's lock.
     pub shared: bool,
@@ -35,13 +35,13 @@ pub struct Session<P: Platform> {
     app_page: AppPage<P::Memory>,
     bells: Vec<P::Bell>,
     replicas: Vec<Replica<P>>,
-    /// Commands wait in an outbox.
+    /// Whether commands wait in an outbox.
     waits: bool,
-    /// A command was given that had to wait: whoever gave it owes some patience.
+    /// Whether a command was sent that had to wait, so that the sending thread is to be slowed down.
     owes: bool,
 }
 
-/// What a session is made of.
+/// The parts of a session.
 pub struct Shared<P: Platform> {
     /// The page that the supervisor writes.
     pub stack: StackPage<P::Memory>,
@@ -49,11 +49,11 @@ pub struct Shared<P: Platform> {
     pub app_page: AppPage<P::Memory>,
     /// The doorbells of the session's own processes: [`BELLS`] of them.
     pub bells: Vec<P::Bell>,
-    /// What each replica shares.
+    /// The parts that each replica shares.
     pub replicas: Vec<SharedReplica<P>>,
 }
 
-/// What one replica shares with a session.
+/// The parts that one replica shares with a session.
 pub struct SharedReplica<P: Platform> {
     /// The page that the replica writes.
     pub page: ReplicaPage<P::Memory>,
@@ -63,7 +63,7 @@ pub struct SharedReplica<P: Platform> {
     pub bell: P::Bell,
 }
 
-/// What a process shares with one replica.
+/// The state of a session at one replica.
 pub struct Replica<P: Platform> {
     port: Port<P::Memory>,
     outbox: Outbox,
@@ -72,23 +72,24 @@ pub struct Replica<P: Platform> {
     rung: u32,
     overflow_seen: u32,
     epoch_seen: u32,
-    /// Objects by slot: the application's half, the replica's half.
+    /// The objects by slot: the application's half, then the replica's half.
     users: [Vec<u32>; 2],
 }
 
-/// What a look at a replica has shown besides its events.
+/// The news that a look at a replica has shown besides its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Nothing.
+    /// Nothing has happened.
     None,
     /// Events did not fit the ring.
     EventsLost,
-    /// It is a new incarnation, which knows nothing of ports and listeners.
+    /// The replica is a new incarnation, which knows nothing of ports and listeners.
     Successor,
 }
 
 impl<P: Platform> Session<P> {
-    /// The session that `reply` describes; `None` if the reply describes none or something is missing.
+    /// Creates the session that `reply` describes; returns `None` if the reply describes none or something is
+    /// missing.
     pub fn new(reply: &Reply, shared: Shared<P>) -> Option<Session<P>> {
         let Reply::Joined { session, key, member, replicas: count, config } = *reply else { return None };
         let Shared { stack, app_page, bells, replicas } = shared;
@@ -114,31 +115,31 @@ impl<P: Platform> Session<P> {
         })
     }
 
-    /// The replicas, in order.
+    /// Returns the replicas, in order.
     #[inline]
     pub fn replicas(&self) -> &[Replica<P>] {
         &self.replicas
     }
 
-    /// The replicas, in order.
+    /// Returns the replicas for writing, in order.
     #[inline]
     pub fn replicas_mut(&mut self) -> &mut [Replica<P>] {
         &mut self.replicas
     }
 
-    /// Number of replicas.
+    /// Returns the number of replicas.
     #[inline]
     pub fn count(&self) -> usize {
         self.replicas.len()
     }
 
-    /// The doorbells of the session's own processes.
+    /// Returns the doorbells of the session's own processes.
     pub fn bells(&self) -> &[P::Bell] {
         &self.bells
     }
 
-    /// Sends a command. If the ring has no room, the command waits in the outbox, and the calling thread owes
-    /// patience ([`Session::take_owed`]).
+    /// Sends a command. If the ring has no room, the command waits in the outbox, and the calling thread is
+    /// to be slowed down ([`Session::take_owed`]).
     #[inline]
     pub fn push(&mut self, replica: usize, command: &Command) {
         let shared = self.shared;
@@ -149,8 +150,8 @@ impl<P: Platform> Session<P> {
         }
     }
 
-    /// Sends commands that wait, as far as there is room. Returns whether some wait for a replica that is
-    /// still worth waiting for: one that has taken something within [`crate::outbox::PATIENCE`].
+    /// Sends waiting commands as far as there is room. Returns whether some still wait for a replica that is
+    /// worth waiting for: one that has taken something within [`crate::outbox::PATIENCE`].
     pub fn send_waiting(&mut self, now: Instant) -> bool {
         let (shared, mut waits, mut hopes) = (self.shared, false, false);
         for replica in self.replicas.iter_mut().filter(|replica| !replica.outbox.is_empty()) {
@@ -162,37 +163,38 @@ impl<P: Platform> Session<P> {
         hopes
     }
 
-    /// Whether commands wait.
+    /// Returns whether commands wait for room.
     #[inline]
     pub fn has_waiting(&self) -> bool {
         self.waits
     }
 
-    /// Whether a command was given since the last call of this that has to wait.
+    /// Returns whether a command was sent since the last call that has to wait.
     #[inline]
     pub fn take_owed(&mut self) -> bool {
         core::mem::take(&mut self.owes)
     }
 
-    /// Forgets all commands that wait: they are somebody else's to send.
+    /// Drops all commands that wait, because another process sends them.
     pub fn forget_waiting(&mut self) {
         self.replicas.iter_mut().for_each(|replica| replica.outbox = Outbox::new());
         (self.waits, self.owes) = (false, false);
     }
 
-    /// Says that somebody sleeps on a bell, in a way that a bell rung before does not count for.
+    /// Announces that a thread sleeps on a bell. Rings from before this call do not count for it.
     pub fn set_asleep(&self, bell: u32) {
         self.app_page.set_asleep(bell);
     }
 
-    /// Says that nobody of this process sleeps on a bell any more. Other members of a shared session may.
+    /// Announces that no thread of this process sleeps on a bell any more. Does nothing in a shared session,
+    /// where other members may sleep on it.
     pub fn set_awake(&self, bell: u32) {
         if !self.shared {
             self.app_page.set_awake(bell);
         }
     }
 
-    /// A full barrier between the words of this process and those of the replicas.
+    /// Executes a full barrier between the words of this process and those of the replicas.
     pub fn fence(&self) {
         self.app_page.0.fence();
     }
@@ -202,12 +204,12 @@ impl<P: Platform> Session<P> {
         self.bells[bell as usize % BELLS].ring();
     }
 
-    /// Whether the stack has a socket at a port, for addresses that both stack and kernel have.
+    /// Returns whether the stack has a socket at a port, for addresses that both stack and kernel have.
     pub fn has_port(&self, udp: bool, port: u16) -> bool {
         self.replicas.iter().any(|replica| replica.page.has_port(udp, port))
     }
 
-    /// Whether the address belongs to the stack.
+    /// Returns whether the address belongs to the stack.
     pub fn is_own(&self, addr: Addr) -> bool {
         match addr.to_v4() {
             Some(v4) => addr.is_loopback() || self.v4().is_some_and(|own| own.addr == v4),
@@ -215,17 +217,17 @@ impl<P: Platform> Session<P> {
         }
     }
 
-    /// The IPv4 address that the stack has now, if it has one.
+    /// Returns the IPv4 address that the stack has now, if it has one.
     pub fn v4(&self) -> Option<V4Facts> {
         self.replicas[0].page.v4()
     }
 
-    /// The addresses that the stack has now.
+    /// Returns the addresses that the stack has now.
     pub fn network(&self) -> Network {
         self.replicas[0].page.network()
     }
 
-    /// The address that packets to `dst` leave from; unspecified if there is none.
+    /// Returns the address that packets to `dst` leave from; unspecified if there is none.
     pub fn source_for(&self, dst: Addr) -> Addr {
         match dst.is_v4() {
             _ if dst.is_loopback() => dst.loopback_of_family(),
@@ -234,7 +236,7 @@ impl<P: Platform> Session<P> {
         }
     }
 
-    /// Whether the stack has a way to `addr`: on its link, or by a gateway.
+    /// Returns whether the stack has a way to `addr`: on its link, or by a gateway.
     ///
     /// A stack that has no IPv4 address yet, or lost it, claims to reach every IPv4 address: its programs get
     /// ENETUNREACH and do not end up in the kernel's network because a DHCP server is slow.
@@ -245,8 +247,8 @@ impl<P: Platform> Session<P> {
         }
     }
 
-    /// Whether a datagram to `addr` has nowhere to leave from: there is no IPv4 address yet, or no more.
-    /// Groups have a way inside the stack.
+    /// Returns whether a datagram to `addr` has no address to leave from, because there is no IPv4 address
+    /// yet, or no more. Groups can be reached inside the stack.
     pub fn is_cut_off(&self, addr: Addr) -> bool {
         // A configured address stays.
         self.facts.addr == 0
@@ -255,30 +257,30 @@ impl<P: Platform> Session<P> {
             && self.v4().is_none()
     }
 
-    /// The largest packet of the family of `addr` on the link, in octets.
+    /// Returns the size of the largest packet of the family of `addr` on the link, in octets.
     pub fn mtu_for(&self, addr: Addr) -> usize {
         let v4 = if addr.is_v4() { self.v4() } else { None };
         v4.map_or(self.facts.mtu, |own| own.mtu).into()
     }
 
-    /// The replica that owns a tuple.
+    /// Returns the index of the replica that owns a connection's addresses and ports.
     pub fn owner(&self, local: Endpoint, remote: Endpoint) -> usize {
         let tuple = FourTuple { local, remote };
         usize::from(self.stack.owner_of(self.facts.key, &tuple).0).min(self.replicas.len() - 1)
     }
 
-    /// Whether replicas listen to the session. They do not once servers have died of it.
+    /// Returns whether replicas listen to the session. They stop once servers have died of it.
     pub fn is_heard(&self) -> bool {
         !self.replicas.iter().any(|replica| replica.port.is_cut_off())
     }
 
-    /// Whether any replica has sent something.
+    /// Returns whether any replica has sent something.
     #[inline]
     pub fn has_event(&self) -> bool {
         self.replicas.iter().any(|replica| replica.port.has_event())
     }
 
-    /// Takes a slot for an object that this process opens at a replica. `None`: all are in use.
+    /// Takes a slot for an object that this process opens at a replica. Returns `None` if all are in use.
     pub(super) fn allocate(&mut self, replica: usize, object: u32, bell: u32) -> Option<(SlotId, u32)> {
         let (member, shared) = (self.member, self.shared);
         let to = self.replicas.get_mut(replica)?;
@@ -293,13 +295,14 @@ impl<P: Platform> Session<P> {
         Some((slot, generation))
     }
 
-    /// This process no longer uses a slot. Returns whether it was the last holder, which has to tell the
-    /// replica.
+    /// Ends this process's use of a slot. Returns whether the process was the last holder, which has to
+    /// notify the replica.
     pub(super) fn close_slot(&mut self, place: Place) -> bool {
         let (member, shared) = (self.member, self.shared);
         let Some(replica) = self.replicas.get_mut(place.replica) else { return false };
         replica.set_user(place.slot, NOBODY);
-        // The replica may close what nobody holds, and the owner then gives the slot to another, in between.
+        // In between, the replica may close a slot without holders, and the owner then give it to another
+        // object.
         let _family = shared.then(|| replica.family_lock());
         replica.port.close_slot(place.slot, place.generation, member)
     }
@@ -312,24 +315,24 @@ impl<P: Platform> Replica<P> {
         Replica { port, outbox: Outbox::new(), page, bell, rung: 0, overflow_seen, epoch_seen, users }
     }
 
-    /// Commands, events and slots.
+    /// Returns the session's port at the replica: commands, events and slots.
     #[inline]
     pub fn port(&self) -> &Port<P::Memory> {
         &self.port
     }
 
-    /// Commands, events and slots.
+    /// Returns the session's port at the replica for writing.
     #[inline]
     pub fn port_mut(&mut self) -> &mut Port<P::Memory> {
         &mut self.port
     }
 
-    /// Its doorbell.
+    /// Returns the replica's doorbell.
     pub fn bell(&self) -> &P::Bell {
         &self.bell
     }
 
-    /// Whether events were lost, or the replica is a new incarnation, since the last call.
+    /// Returns whether events were lost, or the replica is a new incarnation, since the last call.
     #[inline]
     pub(super) fn take_news(&mut self) -> News {
         let (overflow, epoch) = (self.port.overflow(), self.page.epoch().0);
@@ -342,7 +345,7 @@ impl<P: Platform> Replica<P> {
         news
     }
 
-    /// Puts commands on the ring, and rings.
+    /// Puts commands on the ring, and rings the replica's doorbell.
     #[inline]
     fn on_ring(&mut self, shared: bool, send: impl FnOnce(&mut Outbox, &mut Port<P::Memory>) -> Sent) -> Sent {
         let family = shared.then(|| self.family_lock());
@@ -367,7 +370,7 @@ impl<P: Platform> Replica<P> {
         }
     }
 
-    /// The object that uses a slot, or [`NOBODY`].
+    /// Returns the object that uses a slot, or [`NOBODY`].
     #[inline]
     pub fn user(&self, slot: SlotId) -> u32 {
         let (half, index) = self.place(slot);
@@ -392,7 +395,7 @@ impl<P: Platform> Replica<P> {
         if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
     }
 
-    /// Takes the family's lock on this arena. What its last holder left half done, if it died, is made good.
+    /// Takes the family's lock on this arena, and repairs what its last holder left unfinished if it died.
     pub fn family_lock(&self) -> P::FamilyLock {
         let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + LOCK);
         if before == Before::Died {

@@ -1,4 +1,4 @@
-//! A simulated process around a client, for simulators, tests and experiments: its clock is the simulation's,
+//! A simulated process around a client, for simulators, tests and experiments. Its clock is the simulation's,
 //! it has one thread, and its memory is whatever the simulation shares, by default the heap.
 
 use alloc::rc::Rc;
@@ -27,8 +27,8 @@ impl<M: Memory + Clone + Debug> Platform for Simulated<M> {
     type Clock = Moment;
     type Kernel = ();
 
-    /// One process runs at a time, from one sleep to the next, and none sleeps with the lock: a lock that is
-    /// held is held by a process that has died.
+    /// Takes the family's lock. One process runs at a time, from one sleep to the next, and none sleeps with
+    /// the lock: a lock that is taken was held by a process that has died.
     fn lock_family(memory: &M, at: usize) -> (Held<M>, Before) {
         let before = if memory.load32(at) == 0 { Before::Done } else { Before::Died };
         memory.store32(at, 1);
@@ -49,13 +49,13 @@ impl<M: Memory> Drop for Held<M> {
     }
 }
 
-/// A doorbell that counts how often it was rung. Nobody has to hear it: replicas look at their rings in each
+/// A doorbell that counts how often it was rung. Nothing has to wake up: replicas look at their rings in each
 /// round, and a process with one thread does not wake itself.
 #[derive(Debug, Default)]
 pub struct CountingBell(Cell<u32>);
 
 impl CountingBell {
-    /// How often it was rung.
+    /// Returns how often the doorbell was rung.
     pub fn count(&self) -> u32 {
         self.0.get()
     }
@@ -72,7 +72,7 @@ impl Bell for CountingBell {
 pub struct Moment(Rc<Cell<Instant>>);
 
 impl Moment {
-    /// It is `now`.
+    /// Sets the clock to `now`.
     pub fn set(&self, now: Instant) {
         self.0.set(now);
     }
@@ -84,7 +84,8 @@ impl Clock for Moment {
     }
 }
 
-/// What a session of a simulated process is made of. `replicas`: the page and the session's arena of each.
+/// Returns the parts of a session of a simulated process. `replicas` has the page and the session's arena of
+/// each replica.
 pub fn shared<M: Memory + Clone + Debug>(
     stack: StackPage<M>,
     app_page: AppPage<M>,
@@ -97,7 +98,7 @@ pub fn shared<M: Memory + Clone + Debug>(
 
 /// A socket on its way to a port, to listening or to a peer: bind(2), listen(2), and connect(2) of datagram
 /// sockets, whose answers come while the simulation goes on. No supervisor vouches for users: sessions belong
-/// to a privileged one.
+/// to a privileged user.
 #[derive(Debug)]
 pub struct Opening {
     object: u32,
@@ -109,11 +110,11 @@ pub struct Opening {
 /// What an [`Opening`] waits for.
 #[derive(Debug)]
 enum Step {
-    /// The answer under this token: the port is granted.
+    /// The opening waits for the answer under this token, which grants the port.
     Binding(Binding, u32),
-    /// The answer under this token: one more replica listens.
+    /// The opening waits for the answer under this token: one more replica listens.
     Listening(Registration, u32),
-    /// All replicas have the datagram socket.
+    /// The opening waits until all replicas have the datagram socket.
     Datagrams,
     Done,
 }
@@ -144,7 +145,7 @@ impl Opening {
         Ok(Opening { backlog: Some(backlog), ..Opening::bind(client, object, local)? })
     }
 
-    /// Gives a datagram socket with a port a peer; one without a port (0) is none.
+    /// Gives a datagram socket with a port a peer; if the peer's port is 0, the socket has no peer any more.
     pub fn connect<P: Platform>(client: &mut Client<P>, object: u32, remote: Endpoint) -> Result<Opening, Errno> {
         if remote.port == 0 {
             client.forget_source(object);
@@ -155,7 +156,7 @@ impl Opening {
         Ok(Opening { object, backlog: None, step: Step::Datagrams })
     }
 
-    /// Goes on as far as answers have come. Ok: it is done.
+    /// Goes on as far as answers have come; returns Ok when all is done.
     pub fn poll<P: Platform>(&mut self, client: &mut Client<P>) -> Result<(), Failure> {
         let object = self.object;
         loop {
@@ -190,7 +191,7 @@ impl Opening {
     }
 }
 
-/// The answer under a token, once it is there; it is forgotten then.
+/// Returns the answer under a token and forgets it, once it has come.
 fn take_answer<P: Platform>(client: &mut Client<P>, token: u32) -> Result<super::Answer, Failure> {
     let answer = client.poll_answer(token);
     if answer != Err(Failure::WouldBlock) {

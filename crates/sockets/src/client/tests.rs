@@ -64,7 +64,7 @@ impl Stack {
         }
     }
 
-    /// A member's view of the session.
+    /// Returns a member's view of the session.
     fn session(&self, id: u32, member: u8) -> Session<Simulated> {
         let replicas = self.pages.iter().cloned().zip(self.arenas.iter().cloned());
         let shared = shared(StackPage(self.stack.clone()), AppPage(self.app_page.clone()), replicas);
@@ -93,14 +93,14 @@ impl Stack {
         taken
     }
 
-    /// A replica sends an event.
+    /// Sends an event of a replica.
     fn send(&self, replica: usize, event: Event) {
         let arena = &self.arenas[replica];
         let mut producer = Producer::resume(arena, self.layout.events, EVENTS);
         assert!(producer.push(arena, 1, &event.encode()), "there is room");
     }
 
-    /// Events of a replica did not fit.
+    /// Loses events of a replica, as if the ring had no room.
     fn lose_events(&self, replica: usize) {
         let arena = &self.arenas[replica];
         arena.store32(OVERFLOW, arena.load32(OVERFLOW) + 1);
@@ -110,19 +110,19 @@ impl Stack {
         Slot::new(&self.arenas[replica], &self.layout, slot).expect("in range")
     }
 
-    /// A replica opens the slot of a connection.
+    /// Opens the slot of a connection, as a replica does.
     fn open(&self, place: Place) {
         self.slot(place.replica, place.slot).replica_reset(place.generation, SlotState::Open, 8192);
     }
 
-    /// A replica has received the end of a stream.
+    /// Ends a stream, as a replica does that has received a FIN.
     fn end(&self, place: Place) {
         self.slot(place.replica, place.slot).set_replica_flags(atoll_ipc::slot::REPLICA_FIN);
         let Place { slot, generation, .. } = place;
         self.send(place.replica, Event::Ready { slot, generation, ready: Ready::IN });
     }
 
-    /// A replica offers a connection, in the first slot that replicas hand out, or in one behind it.
+    /// Offers a connection, in slot number `nth` of those that replicas hand out.
     fn offer(&self, replica: usize, nth: u32) -> (SlotId, u32) {
         let slot = SlotId(self.layout.replica_slots().start + nth);
         let generation = self.slot(replica, slot).replica_generation() + 1;
@@ -243,7 +243,7 @@ fn an_acceptor_that_was_removed_accepts_again_when_it_waits_and_not_before() {
     assert_eq!(stack.commands(0), [Command::AcceptConnection { lease: LEASE }]);
     client.accept_watched(epoll);
     assert_eq!(stack.commands(0), []);
-    // While a thread waits it is at once.
+    // While a thread waits, the process registers at once.
     client.sleep_on(object, 1);
     stack.send(0, Event::AcceptorRemoved { listener: LEASE });
     client.drain();
@@ -451,7 +451,7 @@ fn a_replica_that_stands_still_is_given_up_by_itself() {
     client.kick(moving);
     assert!(!client.take_owed(), "nobody waits for it any more");
     assert_eq!(stack.commands(1).len(), 1, "the other is not held up");
-    // The other one falls behind: that is another matter.
+    // The other replica falls behind without standing still.
     (0..2 * COMMANDS).for_each(|_| client.kick(moving));
     assert!(client.take_owed() && client.send_waiting());
     stack.take(0, 1);

@@ -1,4 +1,4 @@
-//! What do send(2) and recv(2) do once? Each step copies what is there or fits, and says whether the call
+//! One step of send(2) and recv(2). Each step copies what is there or fits, and reports whether the call
 //! would wait.
 
 use alloc::vec::Vec;
@@ -14,41 +14,42 @@ use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
 
-/// Octets that are copied before the replica is told: it sends them while the rest is copied.
+/// The number of octets that are copied before the replica is notified: it sends them while the rest is
+/// copied.
 pub const AT_ONCE: usize = 256 << 10;
 
-/// What a call that receives brought.
+/// The result of a call that receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Octets copied; with MSG_TRUNC, the length of the datagram.
+    /// The number of octets copied; with MSG_TRUNC, the length of the datagram.
     pub len: usize,
     /// The sender of a datagram, and whether the socket is one of AF_INET6.
     pub peer: Option<(Endpoint, bool)>,
-    /// The datagram was longer.
+    /// Whether the datagram was longer than the room for it.
     pub truncated: bool,
-    /// It is an urgent octet.
+    /// Whether the octet is an urgent one.
     pub urgent: bool,
 }
 
-/// How to receive. recv(2).
+/// The flags of recv(2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receiving {
-    /// `MSG_PEEK`.
+    /// The flag `MSG_PEEK`.
     pub peek: bool,
-    /// `MSG_WAITALL`.
+    /// The flag `MSG_WAITALL`.
     pub wait_all: bool,
-    /// `MSG_TRUNC`.
+    /// The flag `MSG_TRUNC`.
     pub truncate: bool,
-    /// `MSG_DONTWAIT`.
+    /// The flag `MSG_DONTWAIT`.
     pub dont_wait: bool,
 }
 
-/// How to send. send(2).
+/// The flags of send(2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sending {
-    /// `MSG_MORE`.
+    /// The flag `MSG_MORE`.
     pub more: bool,
-    /// `MSG_OOB`.
+    /// The flag `MSG_OOB`.
     pub urgent: bool,
 }
 
@@ -62,8 +63,8 @@ const HEADERS_V6: usize = 48;
 
 impl<P: Platform> Client<P> {
     // structure: receive_octets: recv(2) with MSG_PEEK, MSG_WAITALL, MSG_TRUNC and a low-water mark is one loop
-    /// Copies what is there of a stream to `targets`, which have room for `want` octets of which the call has
-    /// filled `done` already. With [`Receiving::wait_all`] `done` grows although the call would wait.
+    /// Copies received octets of a stream to `targets`, which have room for `want` octets, of which the call
+    /// has filled `done` already. With [`Receiving::wait_all`], `done` grows although the call would wait.
     #[inline]
     pub fn receive_octets<'b, I: Iterator<Item = &'b mut [u8]>>(
         &mut self,
@@ -177,13 +178,14 @@ impl<P: Platform> Client<P> {
             let len = if how.truncate { waiting.len } else { skip };
             return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated, urgent: false });
         }
-        // As on Linux: nobody waits any more, and who would not wait hears what he always hears.
+        // As on Linux, nothing more will come for a call that waits; a call that does not wait gets EAGAIN as
+        // ever.
         let waits = !how.dont_wait && !self.is_nonblocking(object);
         if is_shut && waits { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
     }
 
     /// Copies what fits of the `want` octets of `sources` to a stream, behind the `done` octets that the call
-    /// has sent already. Ok: the call has nothing more to do.
+    /// has sent already. Returns Ok when the call has nothing more to do.
     #[inline]
     pub fn send_octets<'b, I: Iterator<Item = &'b [u8]>>(
         &mut self,
@@ -240,15 +242,16 @@ impl<P: Platform> Client<P> {
             if *done >= want || is_over {
                 return Ok(());
             }
-            // What did not fit this round may fit the next one: nobody would wake a call that sleeps beside
-            // room.
+            // Octets that did not fit this round may fit the next one: a call that sleeps beside free room
+            // would not be woken.
             if filled < AT_ONCE && !(starved && self.find_memory(object)) {
                 return Err(Failure::WouldBlock);
             }
         }
     }
 
-    /// Octets were put on a stream: the replica is to look, and MSG_MORE of an earlier call may be over.
+    /// Notifies the replica of octets that were put on a stream, and ends an earlier call's MSG_MORE unless
+    /// `more`.
     #[inline]
     pub fn after_sending(&mut self, object: u32, place: Place, filled: usize, more: bool) {
         if filled == 0 {
@@ -264,7 +267,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// MSG_MORE: as if the socket were corked until the next call without it.
+    /// Corks the socket for MSG_MORE, until the next call without it.
     fn cork_for_more(&mut self, object: u32) {
         if self.socket(object).is_some_and(|socket| socket.options.is_on(Name::Cork)) {
             return;
@@ -288,8 +291,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Sends one datagram of `len` octets to `peer`, or to the peer of the socket. `more`: the next call goes
-    /// on with the same datagram, and with its peer (`MSG_MORE`).
+    /// Sends one datagram of `len` octets to `peer`, or to the peer of the socket. With `more` the next call
+    /// continues the same datagram, with the same peer (`MSG_MORE`).
     pub fn send_datagram<'b>(
         &mut self,
         object: u32,
@@ -329,7 +332,7 @@ impl<P: Platform> Client<P> {
         if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
             match &result {
                 Err(Failure::WouldBlock) => {}
-                // As on Linux, one that has failed is gone as a whole.
+                // As on Linux, a datagram that has failed is dropped as a whole.
                 _ => datagram.corked = (more && result.is_ok()).then_some(Corked { to, octets }),
             }
         }
@@ -356,7 +359,7 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// Whether a datagram of `len` octets can leave the stack, as far as this process knows.
+    /// Returns whether a datagram of `len` octets can leave the stack, as far as this process knows.
     fn check_route(&self, socket: &Socket, len: usize, to: Endpoint) -> Result<(), Errno> {
         let (session, options) = (self.own().ok_or(Errno::ENETDOWN)?, &socket.options);
         if session.is_cut_off(to.addr) {

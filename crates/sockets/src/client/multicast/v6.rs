@@ -1,4 +1,4 @@
-//! What do the multicast options of an AF_INET6 socket do? ipv6(7), RFC 3493 §5.2, RFC 3678 §5.1.
+//! The multicast options of an AF_INET6 socket: ipv6(7), RFC 3493 §5.2, RFC 3678 §5.1.
 
 use atoll_base::Addr;
 use atoll_ipc::command::{Protocol, SocketOption};
@@ -11,7 +11,8 @@ use super::{Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, index};
 use crate::errno::Errno;
 use crate::options::Value;
 
-/// Memberships of one socket. Linux bounds their memory (`optmem_max`), which is enough for somewhat more.
+/// The maximum number of IPv6 groups of one socket. Linux bounds their memory (`optmem_max`), which suffices
+/// for somewhat more.
 const MEMBERSHIPS_MAX: usize = 64;
 /// linux/in6.h; not in libc for every target.
 const IPV6_MULTICAST_ALL: i32 = 29;
@@ -30,7 +31,7 @@ pub(super) const fn is_option(name: i32) -> bool {
     )
 }
 
-/// A new value of an option; errors are those of `do_ipv6_setsockopt`.
+/// Sets the value of an option; errors are those of `do_ipv6_setsockopt`.
 pub(super) fn set<P: Platform>(
     client: &mut Client<P>,
     object: u32,
@@ -80,7 +81,7 @@ pub(super) fn set<P: Platform>(
     Ok(None)
 }
 
-/// The bytes of an option's value.
+/// Returns the bytes of an option's value.
 pub(super) fn get(wishes: &MulticastV6, name: i32) -> Result<Value, Errno> {
     let value = match name {
         libc::IPV6_MULTICAST_HOPS => wishes.hops.into(),
@@ -92,8 +93,8 @@ pub(super) fn get(wishes: &MulticastV6, name: i32) -> Result<Value, Errno> {
     Ok(Value::of(&value.to_ne_bytes()))
 }
 
-/// Joins or leaves a group (`ipv6_sock_mc_join`, `ipv6_sock_mc_drop`). `interface`: its number, 0 for any.
-/// `has_link`: the stack speaks IPv6 on its link.
+/// Joins or leaves a group (`ipv6_sock_mc_join`, `ipv6_sock_mc_drop`). `interface` is the number of an
+/// interface, 0 for any; `has_link` says whether the stack speaks IPv6 on its link.
 fn change<P: Platform>(
     client: &mut Client<P>,
     object: u32,
@@ -128,7 +129,7 @@ fn change<P: Platform>(
     }
 }
 
-/// Group and interface of `struct ipv6_mreq` or `group_req`.
+/// Returns group and interface of `struct ipv6_mreq` or `group_req`.
 fn membership(name: i32, value: &[u8]) -> Result<(Addr, u32), Errno> {
     let group = |at: usize| value.get(at..).and_then(<[u8]>::first_chunk).map(|octets| Addr::from_octets(*octets));
     if matches!(name, MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP) {
