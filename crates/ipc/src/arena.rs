@@ -1,4 +1,4 @@
-//! Where in a session arena is what?
+//! The layout of a session arena.
 //!
 //! One arena (a memfd) joins one application process (with the children that inherited its sockets) and one
 //! replica.
@@ -7,7 +7,8 @@
 //!   0       header lines (below)
 //!   4096    command ring        application -> replica
 //!           event ring          replica -> application
-//!           slots               one per socket; the first half is handed out by the application, the second by the replica
+//!           slots               one per socket; the first half is handed out by the application,
+//!                              the second by the replica
 //!           library region      application only: lock, pool of the send area
 //!           send area           rings of send buffers; allocated by the application
 //!           receive area        rings of receive buffers; allocated by the replica
@@ -17,30 +18,32 @@
 use crate::pool::{self, UNIT_BYTES};
 use crate::ring::ring_bytes;
 
-/// Entries of the command ring.
+/// The number of entries of the command ring.
 pub const COMMANDS: usize = 4096;
-/// Entries of the event ring.
+/// The number of entries of the event ring.
 pub const EVENTS: usize = 8192;
-/// Bytes of one socket slot: four cache lines.
+/// The size of one socket slot in bytes: four cache lines.
 pub const SLOT_BYTES: usize = 256;
 
-/// Written by the replica: its epoch (u32).
+/// The offset of the replica's epoch (u32), which the replica writes.
 pub const REPLICA_EPOCH: usize = 64;
-/// Written by the replica: number of times (u32) that an event did not fit the ring. When it moves, the
-/// library looks at every slot it has.
+/// The offset of the number of times (u32) that an event did not fit the ring, which the replica writes. When
+/// it changes, the library looks at all its slots.
 pub const OVERFLOW: usize = 68;
-/// Written by the replica: 1 (u32) when it listens to this session no more, because servers have died of it.
+/// The offset of a word (u32) that the replica sets to 1 when it stops listening to the session, because
+/// servers have died of it.
 pub const CUT_OFF: usize = 72;
-/// Written by the replica: the answer to [`crate::Command::Info`], [`crate::info::INFO_BYTES`] long.
+/// The offset of the replica's answer to [`crate::Command::Info`], which is [`crate::info::INFO_BYTES`] long.
 pub const INFO: usize = 256;
 
 const COMMAND_RING: usize = 4096;
-/// Bytes of the library region before the link table of its pool.
+/// The size of the library region in bytes before the link table of its pool.
 const LIBRARY_BYTES: usize = 8192;
-/// Offset of the pool control block within the library region.
+/// The offset of the pool's control block within the library region.
 const LIBRARY_POOL: usize = 4096;
 
-/// Sizes of one arena, decided by the supervisor and told to both sides; neither reads them from the arena.
+/// The sizes of one arena. The supervisor decides them and sends them to both sides; neither reads them from
+/// the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaConfig {
     /// Number of slots, a power of two.
@@ -68,7 +71,7 @@ pub struct ArenaLayout {
     pub slots: usize,
     /// Number of slots.
     pub slot_count: u32,
-    /// Start of the 4096 bytes that belong to the library alone.
+    /// Start of the region that belongs to the library alone.
     pub library: usize,
     /// Pool of the send area (control block and links in the library region).
     pub send_pool: pool::Pool,
@@ -85,7 +88,7 @@ pub struct ArenaLayout {
 }
 
 impl ArenaConfig {
-    /// Whether the sizes are within limits; a process that is told others refuses to attach.
+    /// Returns whether the sizes are within limits; a process that is told others refuses to attach.
     pub const fn is_valid(&self) -> bool {
         self.slots.is_power_of_two()
             && self.slots >= 16
@@ -96,7 +99,7 @@ impl ArenaConfig {
             && self.receive_log2 <= 32
     }
 
-    /// The layout for these sizes. Panics if they are not valid.
+    /// Returns the layout for these sizes. Panics if they are not valid.
     pub const fn layout(&self) -> ArenaLayout {
         assert!(self.is_valid(), "arena sizes are validated before use");
         let commands = COMMAND_RING;
@@ -126,17 +129,17 @@ impl ArenaConfig {
 }
 
 impl ArenaLayout {
-    /// Offset of a slot, or `None` for a number out of range.
+    /// Returns the offset of a slot, or `None` for a number out of range.
     pub fn slot(&self, slot: atoll_base::SlotId) -> Option<usize> {
         (slot.0 < self.slot_count).then(|| self.slots + slot.0 as usize * SLOT_BYTES)
     }
 
-    /// Slots that the application hands out (outgoing connections, datagram sockets).
+    /// Returns the slots that the application hands out (outgoing connections, datagram sockets).
     pub fn application_slots(&self) -> core::ops::Range<u32> {
         0..self.slot_count / 2
     }
 
-    /// Slots that the replica hands out (accepted connections).
+    /// Returns the slots that the replica hands out (accepted connections).
     pub fn replica_slots(&self) -> core::ops::Range<u32> {
         self.slot_count / 2..self.slot_count
     }

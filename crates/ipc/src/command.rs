@@ -1,8 +1,8 @@
-//! What does an application tell a replica? One entry of the command ring each.
+//! The commands of an application to a replica, one entry of the command ring each.
 //!
-//! The command ring never loses or reorders; a full ring makes the library wait for the replica. A replica
-//! treats every field as hostile: unknown slots, stale generations and impossible options are counted and
-//! ignored, or answered with [`crate::Cause::Invalid`] where a reply is owed.
+//! The command ring never loses or reorders commands; a full ring makes the library wait for the replica. A
+//! replica treats every field as hostile: unknown slots, stale generations and impossible options are counted
+//! and ignored, or answered with [`crate::Cause::Invalid`] where a reply is owed.
 
 use atoll_base::{Addr, Endpoint, SlotId};
 
@@ -21,7 +21,7 @@ pub enum CloseMode {
     Abort = 1,
 }
 
-/// Options of a connection or listener that the replica acts on. Others live in the library.
+/// Options of a connection or listener on which the replica acts. Other options live in the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SocketOption {
@@ -35,7 +35,7 @@ pub enum SocketOption {
     KeepIdle = 4,
     /// `TCP_KEEPINTVL` in seconds.
     KeepInterval = 5,
-    /// `TCP_KEEPCNT`.
+    /// The value of `TCP_KEEPCNT`.
     KeepCount = 6,
     /// `TCP_USER_TIMEOUT` in milliseconds; 0 is off.
     UserTimeout = 7,
@@ -53,15 +53,15 @@ pub enum SocketOption {
     Linger2 = 13,
     /// `TCP_DEFER_ACCEPT` in seconds (listeners).
     DeferAccept = 14,
-    /// `IP_TTL`.
+    /// The value of `IP_TTL`.
     TimeToLive = 15,
-    /// `IP_TOS`.
+    /// The value of `IP_TOS`.
     TypeOfService = 16,
     /// `SO_BROADCAST`: 0 or 1.
     Broadcast = 17,
-    /// `IPV6_UNICAST_HOPS`.
+    /// The value of `IPV6_UNICAST_HOPS`.
     UnicastHops = 18,
-    /// `IPV6_TCLASS`.
+    /// The value of `IPV6_TCLASS`.
     TrafficClass = 19,
     /// `TCP_NOTSENT_LOWAT` in octets; 0 is the default: no limit.
     UnsentLow = 21,
@@ -97,7 +97,7 @@ pub enum SocketOption {
 }
 
 impl SocketOption {
-    /// The option with this number.
+    /// Returns the option with this number.
     pub const fn from_u8(n: u8) -> Option<SocketOption> {
         Some(match n {
             1 => SocketOption::NoDelay,
@@ -141,16 +141,17 @@ impl SocketOption {
 
 /// One message from an application to a replica.
 ///
-/// `lease` is a random 64-bit number made by the library for each socket that is bound; it is the socket's
-/// identity across `fork` and across replicas, and a listener is named by the lease of its socket. A replica
-/// that is not the authority of the port wants it to be shown first ([`Command::Show`]) by a session that it
-/// does not know as a holder.
+/// `lease` is a random 64-bit number that the library draws for each socket that is bound. It is the socket's
+/// identity across `fork` and across replicas, and the lease of a listening socket names the listener. A
+/// replica that is not the authority of the port wants the lease to be shown first ([`Command::Show`]) by a
+/// session that it does not know as a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Command {
-    /// Leases `local` (port 0: any) for the socket `lease`; sent to the replica `port % replicas`, the
-    /// authority of that port (port 0: any replica, which chooses one of its own). Sent again by a forked
-    /// child it adds a holder. `v6_only`: see [`Command::Listen`]. Answered by [`crate::Event::BindReply`].
+    /// Leases `local` (port 0 for any) for the socket `lease`. Sent to the replica `port % replicas`, the
+    /// authority of that port (for port 0 to any replica, which chooses one of its own ports). A forked child
+    /// that sends the command again becomes a holder. `v6_only`: see [`Command::Listen`]. Answered by
+    /// [`crate::Event::BindReply`].
     Bind {
         token: u32,
         lease: u64,
@@ -160,36 +161,36 @@ pub enum Command {
         reuse_port: bool,
         v6_only: bool,
     },
-    /// This session no longer holds the lease. The port is free when no session does. Also sent to every
+    /// Ends this session's hold on the lease. The port is free when no session holds it. Also sent to every
     /// replica that was told to listen or to open: it ends the listener there (for this session).
     Release { lease: u64 },
     /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent
-    /// again it changes the backlog, or adds a holder. `v6_only`: at `::` it takes IPv6 alone
-    /// (`IPV6_V6ONLY`); at other addresses it says nothing.
+    /// again, the command changes the backlog, or adds a holder. With `v6_only`, a socket at `::` takes IPv6
+    /// alone (`IPV6_V6ONLY`); at other addresses the flag has no meaning.
     Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16, v6_only: bool },
-    /// Shows what the authority of a port has granted, to a replica that is not: see [`crate::lease`]. It
-    /// counts for commands of this session that name the lease, until another one is shown.
+    /// Shows the grant of a port's authority to another replica: see [`crate::lease`]. The grant counts for
+    /// commands of this session that name the lease, until another one is shown.
     Show { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
-    /// Shows what the supervisor has said of whoever asks for a socket, to the authority of the port that it
-    /// is to have. It counts for commands of this session that name the lease; of several for one socket the
-    /// first says whose it is.
+    /// Shows the supervisor's statement about the user who asks for a socket to the authority of the port
+    /// that the socket is to have. The statement counts for commands of this session that name the lease; of
+    /// several for one socket the first decides the user.
     Pass { pass: Pass, seal: u64 },
     /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
     AcceptConnection { lease: u64 },
-    /// The naive accept (P4): the session asks for one connection that waits (`takes`), or whether one does.
-    /// Answered at once by [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. Who is
-    /// told that none waits is told when one does, once.
+    /// Asks, in the naive accept (P4), for one connection that waits (`takes`), or whether one waits.
+    /// Answered at once by [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. A
+    /// session that is told that none waits is notified once when one does.
     AskConnection { lease: u64, takes: bool },
-    /// The session no longer wants connections of the listener, though it still holds it open.
+    /// Stops connections of the listener for this session, which still holds the socket open.
     StopAccepting { lease: u64 },
     /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
     Claim { slot: SlotId, generation: u32 },
-    /// Opens a connection from `slot`. `local.port` 0: the replica chooses a port whose replies steer back to
-    /// it. `local.addr` unspecified: the replica chooses the address. The outcome is a
+    /// Opens a connection from `slot`. If `local.port` is 0, the replica chooses a port whose replies steer
+    /// back to it; if `local.addr` is unspecified, it chooses the address. The outcome is a
     /// [`crate::Event::Ready`].
     Connect { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
-    /// Opens (or re-opens with another peer) a datagram socket in `slot`, on every replica. `remote.port` 0:
-    /// unconnected. `v6_only`: see [`Command::Listen`].
+    /// Opens a datagram socket in `slot`, on every replica, or opens it again with another peer. If
+    /// `remote.port` is 0, the socket is unconnected. `v6_only`: see [`Command::Listen`].
     UdpOpen {
         slot: SlotId,
         generation: u32,
@@ -199,9 +200,10 @@ pub enum Command {
         reuse_port: bool,
         v6_only: bool,
     },
-    /// The application's side of the slot changed: look at it.
+    /// Asks the replica to look at the slot, whose application side has changed.
     Kick { slot: SlotId, generation: u32 },
-    /// The application is done with the slot. Answered by [`crate::Event::SlotDone`], possibly much later.
+    /// Reports that the application is done with the slot. Answered by [`crate::Event::SlotDone`], possibly
+    /// much later.
     Close { slot: SlotId, generation: u32, mode: CloseMode },
     /// Sets an option of a connection or datagram socket.
     SetOption { slot: SlotId, generation: u32, option: SocketOption, value: u32 },
@@ -209,13 +211,13 @@ pub enum Command {
     SetListenerOption { lease: u64, option: SocketOption, value: u32 },
     /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
     Info { token: u32, slot: SlotId, generation: u32 },
-    /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every
+    /// Makes a datagram socket join or leave a multicast group, on the link outside or inside. Sent to every
     /// replica. Answered by [`crate::Event::GroupReply`] if `token` is not 0.
     Group { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool, token: u32 },
 }
 
 impl Command {
-    /// The message as ring payload.
+    /// Encodes the message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => Writer::new(1)
@@ -263,7 +265,7 @@ impl Command {
             }
             Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
             Command::AskConnection { lease, takes } => Writer::new(14).u64(lease).u8(takes.into()),
-            // What is kept of it in a ledger by an older build ends before the token.
+            // The record of this command in a ledger of an older build ends before the token.
             Command::Group { slot, generation, group, inside, joins, token } => {
                 Writer::new(20).u32(slot.0).u32(generation).addr(group).u8(inside.into()).u8(joins.into()).u32(token)
             }
@@ -272,7 +274,7 @@ impl Command {
     }
 
     // structure: decode: an arm for each command
-    /// The message in a ring payload.
+    /// Decodes the message in a ring payload. Fails with [`BadMessage`] for unknown kinds and invalid values.
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Command, BadMessage> {
         let (kind, mut r) = Reader::new(bytes);
         Ok(match kind {

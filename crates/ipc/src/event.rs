@@ -1,9 +1,9 @@
-//! What does a replica tell an application? One entry of the event ring each.
+//! The events of a replica to an application, one entry of the event ring each.
 //!
 //! Events are hints to look at the slot, or replies. Lost (ring full): the replica raises
 //! [`crate::arena::OVERFLOW`] and the library looks at all its slots. Repeated: harmless, because all
-//! positions are absolute. Late or from a dead epoch: the generation of the slot no longer matches, and the
-//! library drops it.
+//! positions are absolute. Late or from a dead epoch: dropped by the library, because the generation of the
+//! slot no longer matches.
 
 use atoll_base::{Endpoint, SlotId};
 
@@ -28,12 +28,12 @@ impl Ready {
     /// The peer has closed its direction.
     pub const RDHUP: Ready = Ready(0x2000);
 
-    /// Whether all bits of `other` are set.
+    /// Returns whether all bits of `other` are set.
     pub const fn contains(self, other: Ready) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether no bit is set.
+    /// Returns whether no bit is set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -60,19 +60,19 @@ pub enum Cause {
     /// Nothing failed.
     #[default]
     None = 0,
-    /// Nobody listens at the peer: RST in SYN-SENT, or ICMP port unreachable.
+    /// No socket listens at the peer: RST in SYN-SENT, or ICMP port unreachable.
     ConnectionRefused = 1,
     /// The peer reset the connection.
     ConnectionReset = 2,
-    /// No answer for too long.
+    /// The peer did not answer for too long.
     TimedOut = 3,
-    /// ICMP host unreachable, or no answer to ARP.
+    /// The host cannot be reached: ICMP host unreachable, or no answer to ARP.
     HostUnreachable = 4,
-    /// No route.
+    /// There is no route.
     NetworkUnreachable = 5,
-    /// Address or port already taken.
+    /// The address or port is already taken.
     AddressInUse = 6,
-    /// Not an address of this stack.
+    /// The address is not one of this stack.
     AddressNotAvailable = 7,
     /// A table or a pool is full.
     NoBuffers = 8,
@@ -82,12 +82,12 @@ pub enum Cause {
     Invalid = 10,
     /// The replica that held the connection is gone and could not be recovered.
     Lost = 11,
-    /// A port that the user may not have.
+    /// The user may not have the port.
     PermissionDenied = 12,
 }
 
 impl Cause {
-    /// The cause with this number; unknown numbers are [`Cause::Invalid`].
+    /// Returns the cause with this number; unknown numbers are [`Cause::Invalid`].
     pub const fn from_u8(n: u8) -> Cause {
         match n {
             0 => Cause::None,
@@ -111,7 +111,7 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Event {
-    /// The slot changed in a way that matters to somebody who waits for any of `ready`.
+    /// Announces that the slot changed in a way that matters to a caller waiting for any of `ready`.
     Ready { slot: SlotId, generation: u32, ready: Ready },
     /// CONNECTION-AVAILABLE (P4): an established connection is offered to this acceptor in `slot`. The
     /// application claims it by writing `generation` to the slot's `claimed` word and sending
@@ -122,28 +122,28 @@ pub enum Event {
     /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION again
     /// (P4).
     AcceptorRemoved { listener: u64 },
-    /// Whether connections wait in this replica for whoever asks ([`crate::Command::AskConnection`]): the
-    /// answer (`answers`), or unasked, to one who was told before that none does.
+    /// Reports whether connections wait in this replica: as the answer (`answers`) to
+    /// [`crate::Command::AskConnection`], or unasked to a session that was told before that none waits.
     ConnectionsWait { listener: u64, waiting: bool, answers: bool },
     /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used again.
     SlotDone { slot: SlotId, generation: u32 },
-    /// Answer to [`crate::Command::Bind`]: the port that is now leased.
+    /// Answers [`crate::Command::Bind`] with the port that is now leased.
     BindReply { token: u32, cause: Cause, port: u16, voucher: Voucher },
-    /// Answer to [`crate::Command::Listen`]; of the port's authority with the voucher that the others want to
-    /// see.
+    /// Answers [`crate::Command::Listen`]; the port's authority adds the voucher that the other replicas want
+    /// to see.
     ListenReply { token: u32, cause: Cause, voucher: Voucher },
-    /// Answer to [`crate::Command::Info`]: the record is in the arena's info area.
+    /// Answers [`crate::Command::Info`]: the record is in the arena's info area.
     InfoReply { token: u32, cause: Cause },
-    /// Answer to [`crate::Command::Group`].
+    /// Answers [`crate::Command::Group`].
     GroupReply { token: u32, cause: Cause },
 }
 
-/// The bytes are not a message.
+/// The error of bytes that are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMessage;
 
 impl Event {
-    /// The message as ring payload.
+    /// Encodes the message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
             Event::Ready { slot, generation, ready } => Writer::new(1).u32(slot.0).u32(generation).u32(ready.0),
@@ -168,7 +168,7 @@ impl Event {
         .bytes
     }
 
-    /// The message in a ring payload.
+    /// Decodes the message in a ring payload. Fails with [`BadMessage`] for unknown kinds.
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Event, BadMessage> {
         let (kind, mut r) = Reader::new(bytes);
         Ok(match kind {

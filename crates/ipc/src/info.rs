@@ -1,8 +1,8 @@
-//! What does `TCP_INFO` say? The facts of one connection, in the arena's info area.
+//! The facts of one connection for `TCP_INFO`, in the arena's info area.
 
 use crate::memory::Memory;
 
-/// Bytes of the record.
+/// The size of the record in bytes.
 pub const INFO_BYTES: usize = INFO_WORDS * 8;
 const INFO_WORDS: usize = 36;
 
@@ -18,7 +18,7 @@ pub struct Info {
     pub retransmits: u64,
     pub probes: u64,
     pub backoff: u64,
-    /// TCPI_OPT_* bits.
+    /// The option bits, `TCPI_OPT_*`.
     pub options: u64,
     pub snd_wscale: u64,
     pub rcv_wscale: u64,
@@ -42,16 +42,16 @@ pub struct Info {
     pub bytes_received: u64,
     pub segs_out: u64,
     pub segs_in: u64,
-    /// Octets per second; `u64::MAX`: no limit.
+    /// The pacing rate in octets per second; `u64::MAX` for no limit.
     pub pacing_rate: u64,
-    /// Octets per second; `u64::MAX`: no limit.
+    /// The maximum pacing rate in octets per second; `u64::MAX` for no limit.
     pub max_pacing_rate: u64,
     pub notsent_bytes: u64,
     pub min_rtt: u64,
     pub delivery_rate: u64,
     pub snd_wnd: u64,
     pub rcv_wnd: u64,
-    /// Milliseconds.
+    /// The time since data was last sent, in milliseconds.
     pub last_data_sent: u64,
 }
 

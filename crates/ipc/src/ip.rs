@@ -1,5 +1,5 @@
-//! What do a transport server (TS) and an IP server in another process say to each other, and IP servers
-//! among themselves (N6)? Besides packets, which are frames.
+//! The messages, besides packets, between a transport server (TS) and an IP server in another process, and
+//! between IP servers (N6). Packets travel as frames.
 //!
 //! Mesh records ([`crate::mesh::KIND_IP`]) carry the messages.
 //!
@@ -7,8 +7,8 @@
 //!   TS  --Hello, Group, Path, Progress-->  IP server      IP server  --Network, Unreachable-->  TS
 //!   IP server  --Network, Neighbour, Path-->  IP server
 //! ```
-//! Every message has its sender's epoch. Who hears a new one starts from scratch with him: an IP server
-//! forgets the TS's groups and tells it the network, a TS asks for its groups again.
+//! Every message has its sender's epoch. A receiver that meets a new epoch starts from scratch with that
+//! sender: an IP server forgets the TS's groups and sends it the network, and a TS asks for its groups again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,60 +23,60 @@ use crate::words::{MESSAGE_BYTES, Reader, Writer};
 /// A message to or from an IP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpMessage {
-    /// The sender's incarnation.
+    /// The incarnation of the sender.
     pub epoch: Epoch,
-    /// What it says.
+    /// The content of the message.
     pub body: IpBody,
 }
 
-/// What is said.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum IpBody {
-    /// A TS is there, and wants to be told the network. Lost: it cannot be; a ring that is full is offered it
-    /// again. Repeated: harmless.
+    /// A TS has started, and wants to be told the network. Lost: impossible, because a full ring is offered
+    /// the message again. Repeated: harmless.
     Hello,
-    /// A TS wants packets to a group, or none any more. Lost: it cannot be, as Hello. Repeated: harmless.
+    /// A TS wants packets to a group, or no more of them. Lost: impossible, as for Hello. Repeated: harmless.
     Group { group: Addr, joins: bool },
     /// The way to a destination takes packets of this size only (see `Message::Path`). Lost: echo replies may
     /// be too large.
     Path { dst: Addr, mtu: u16 },
-    /// What an IP server knows of the network. Lost: it cannot be, as Hello; only the last one counts. An IP
-    /// server takes from another one the IPv4 address alone.
+    /// An IP server sends what it knows of the network. Lost: impossible, as for Hello; only the last one
+    /// counts. An IP server takes only the IPv4 address from another one.
     Network(Box<NetworkNews>),
-    /// Nobody takes this packet of the TS, nor others to the same destination. `protocol`: 0 if it has no
-    /// ports, as later fragments. Lost: connections time out instead.
+    /// No station takes this packet of the TS, nor others to the same destination. `protocol` is 0 if the
+    /// packet has no ports, as later fragments. Lost: connections time out instead.
     Unreachable { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
-    /// An IPv4 neighbour's station (see `Message::Neighbour`). `learned`: everybody may believe it. Lost: the
-    /// other IP server asks for itself.
+    /// An IPv4 neighbour has this station (see `Message::Neighbour`). `learned` says that every receiver may
+    /// believe it. Lost: the other IP server asks for itself.
     Neighbour { addr: u32, mac: [u8; 6], learned: bool },
-    /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked when it
-    /// need not be.
+    /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked without
+    /// need.
     Progress { hop: Addr },
 }
 
-/// What is on the pages of replicas, and what only a TS has to know.
+/// The network as the pages of replicas show it, and further facts that only a TS has to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkNews {
-    /// What programs are told, but for the routers, which `routers` say.
+    /// The network as programs are told it, without the routers, which are in `routers`.
     pub network: Network,
-    /// Routers of IPv6, [`ROUTERS_MAX`] at most.
+    /// The routers of IPv6, [`ROUTERS_MAX`] at most.
     pub routers: Vec<Addr>,
-    /// The largest IPv6 packet.
+    /// The size of the largest IPv6 packet in octets.
     pub mtu_v6: u16,
     /// The hop limit of IPv6 packets whose socket asks for no other.
     pub hop_limit: u8,
 }
 
-/// Routers in a message at most.
+/// The maximum number of routers in a message.
 pub const ROUTERS_MAX: usize = 8;
-/// Bytes of the longest message.
+/// The size of the longest message in bytes.
 pub const IP_BYTES_MAX: usize = MESSAGE_BYTES + ROUTERS_MAX * ADDR_BYTES + NETWORK_BYTES;
 const ADDR_BYTES: usize = 16;
 
 impl IpMessage {
-    /// The message as a payload: kind, epoch, and the fields in their order; then, of the network, routers
-    /// and the record that pages have.
+    /// Encodes the message as a payload: kind, epoch, and the fields in their order; a network is followed by
+    /// its routers and the record that pages have.
     pub fn encode(&self) -> Vec<u8> {
         let head = |kind| Writer::new(kind).u32(self.epoch.0);
         let writer = match &self.body {
@@ -84,7 +84,7 @@ impl IpMessage {
             IpBody::Group { group, joins } => head(1).addr(*group).u8((*joins).into()),
             IpBody::Path { dst, mtu } => head(2).addr(*dst).u16(*mtu),
             IpBody::Network(news) => {
-                // Fits: it is cut to ROUTERS_MAX.
+                // Cannot truncate: the number is at most ROUTERS_MAX.
                 let routers = news.routers.len().min(ROUTERS_MAX);
                 let mut bytes = head(3).u16(news.mtu_v6).u8(news.hop_limit).u8(routers as u8).bytes.to_vec();
                 news.routers.iter().take(routers).for_each(|addr| bytes.extend_from_slice(&addr.octets()));
@@ -104,7 +104,7 @@ impl IpMessage {
         writer.bytes.to_vec()
     }
 
-    /// The message in a payload. What has another length, or no such kind, is a [`BadMessage`].
+    /// Decodes the message in a payload. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<IpMessage, BadMessage> {
         let (head, rest) = bytes.split_first_chunk::<MESSAGE_BYTES>().ok_or(BadMessage)?;
         let (kind, mut r) = Reader::new(head);

@@ -1,81 +1,81 @@
-//! What proves to a replica that a socket has a port?
+//! The proof that a socket has a port, which any replica can check.
 //!
-//! The authority of a port (`port % replicas`) knows who holds it. What it grants it tells the application
-//! with its reply, sealed with a key that only servers know; the application shows it to the other replicas
-//! before it asks them for something under that port ([`crate::Command::Show`]). So any replica can check,
-//! without a message to another.
+//! The authority of a port (`port % replicas`) knows its holders. It sends its grant to the application with
+//! its reply, sealed with a key that only servers know; the application shows the grant to the other replicas
+//! before it asks them for something under that port ([`crate::Command::Show`]). So any replica can check the
+//! grant without a message to another.
 //!
-//! Nothing takes a grant back. But of two that cannot both be in force the later one is, because the
-//! authority gives no port away that somebody has: so who shows an older one is refused, and who has used it
-//! goes.
+//! Nothing takes a grant back. But of two grants that cannot both be in force the later one is, because the
+//! authority gives out no port that is held. So an older grant is refused when it is shown, and a socket that
+//! has used it is removed.
 
 use atoll_base::Endpoint;
 
 use crate::protocol::Protocol;
 use crate::words::{Reader, Writer};
 
-/// A socket has a port: what the authority has said, and when.
+/// A port of a socket: what the authority has granted, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The socket. Who knows the number, and the seal, has inherited it.
+    /// The number of the socket. A process that knows the number and the seal has inherited the socket.
     pub lease: u64,
-    /// TCP and UDP ports are separate.
+    /// The protocol; TCP and UDP ports are separate.
     pub protocol: Protocol,
-    /// Address (perhaps any) and port.
+    /// The address (perhaps unspecified) and the port.
     pub local: Endpoint,
-    /// At `::`: IPv6 alone.
+    /// Whether a socket at `::` takes IPv6 alone.
     pub v6_only: bool,
-    /// `SO_REUSEADDR`.
+    /// The value of `SO_REUSEADDR`.
     pub reuse_addr: bool,
-    /// `SO_REUSEPORT`.
+    /// The value of `SO_REUSEPORT`.
     pub reuse_port: bool,
-    /// It may listen.
+    /// Whether the socket may listen.
     pub listening: bool,
-    /// The user whose socket it is: whoever made it, or asked for the port; [`NO_USER`] where nobody had to
+    /// The user of the socket, who created it or asked for the port; [`NO_USER`] where no replica had to
     /// know.
     pub uid: u32,
-    /// Later grants of an authority have larger numbers.
+    /// The number of the grant: later grants of an authority have larger numbers.
     pub granted: u64,
 }
 
-/// What an authority tells of a grant that the application does not know.
+/// The part of a grant that the application learns from the authority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Voucher {
-    /// [`Grant::uid`].
+    /// The user of the grant: [`Grant::uid`].
     pub uid: u32,
-    /// Options of the grant, as bits.
+    /// The options of the grant, as bits.
     pub flags: u8,
-    /// [`Grant::granted`].
+    /// The number of the grant: [`Grant::granted`].
     pub granted: u64,
-    /// What only servers can make of all the rest.
+    /// The seal over the grant, which only servers can compute.
     pub seal: u64,
 }
 
-/// What a supervisor says of whoever asks for a socket. It asks the kernel who that is, each time
-/// ([`crate::control::Request::Vouch`]), and seals the answer: so a process that has given up a user can show
-/// what was said of it before about this one socket, and nothing new.
+/// The supervisor's statement about the user who asks for a socket. The supervisor asks the kernel for the
+/// user each time ([`crate::control::Request::Vouch`]), and seals the answer. So a process that has given up
+/// a user can show an earlier statement about this one socket, and nothing new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// The socket. Whoever knows the number, and the seal, has inherited it.
+    /// The number of the socket. A process that knows the number and the seal has inherited the socket.
     pub lease: u64,
     /// The effective user.
     pub uid: u32,
-    /// Of the port.
+    /// The protocol of the port.
     pub protocol: Protocol,
-    /// A port below the unprivileged ones that it may have; 0: none.
+    /// A port below the unprivileged ones that the user may have; 0 for none.
     pub port: u16,
 }
 
-/// No user: that of a grant which nobody vouched for. It shares nothing by SO_REUSEPORT, not even with
-/// another one like it.
+/// The user of a grant for which no supervisor vouched. Such a grant shares nothing by SO_REUSEPORT, not even
+/// with another one like it.
 pub const NO_USER: u32 = u32::MAX;
 
-/// Octets that the seal of a pass is made of. Another number than [`SEALED_BYTES`], so that none is ever that
-/// of a grant.
+/// The number of octets under the seal of a pass. It differs from [`SEALED_BYTES`], so that no seal of a pass
+/// is that of a grant.
 pub const PASS_BYTES: usize = 15;
 
 impl Pass {
-    /// What the seal is made of.
+    /// Returns the octets under the seal.
     pub fn sealed(&self) -> [u8; PASS_BYTES] {
         let mut bytes = [0; PASS_BYTES];
         bytes[..8].copy_from_slice(&self.lease.to_le_bytes());
@@ -86,11 +86,11 @@ impl Pass {
     }
 }
 
-/// Octets that a seal is made of.
+/// The number of octets under the seal of a grant.
 pub const SEALED_BYTES: usize = 40;
 
 impl Grant {
-    /// The grant that a voucher is of.
+    /// Returns the grant that a voucher belongs to.
     pub const fn of(lease: u64, protocol: Protocol, local: Endpoint, voucher: &Voucher) -> Grant {
         let Voucher { uid, flags, granted, .. } = *voucher;
         Grant {
@@ -106,23 +106,23 @@ impl Grant {
         }
     }
 
-    /// One to listen by, with no options: for those who play the authority.
+    /// Returns a grant to listen, with no options, for callers that play the authority.
     pub const fn to_listen(lease: u64, local: Endpoint) -> Grant {
         let voucher = Voucher { uid: 0, flags: 8, granted: 1, seal: 0 };
         Grant::of(lease, Protocol::Tcp, local, &voucher)
     }
 
-    /// Whether it is this user's. What is nobody's in particular is not.
+    /// Returns whether the grant belongs to this user; a grant of [`NO_USER`] belongs to none.
     pub fn is_of(&self, uid: u32) -> bool {
         uid != NO_USER && self.uid == uid
     }
 
-    /// What the application is told.
+    /// Returns the voucher that the application is sent.
     pub fn voucher(&self, seal: u64) -> Voucher {
         Voucher { uid: self.uid, flags: self.flags(), granted: self.granted, seal }
     }
 
-    /// What the seal is made of.
+    /// Returns the octets under the seal.
     pub fn sealed(&self) -> [u8; SEALED_BYTES] {
         let mut bytes = [0; SEALED_BYTES];
         bytes[..8].copy_from_slice(&self.lease.to_le_bytes());

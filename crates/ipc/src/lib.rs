@@ -1,19 +1,20 @@
 //! Every message and every memory layout that crosses a process boundary: fixed layout, version, decode =
 //! validate.
 //!
-//! Storey 1. All code here is safe and knows memory only through [`Memory`], so the same rings, slots and
-//! pools run on shared mappings in servers and libraries, and on the heap in tests and in the simulator.
-//! Everything read from memory that another process writes is copied first and judged afterwards; a wrong
-//! value is a counted misbehaviour of that peer, never a panic.
+//! This crate belongs to storey 1. All code here is safe and knows memory only through [`Memory`], so the
+//! same rings, slots and pools run on shared mappings in servers and libraries, and on the heap in tests and
+//! in the simulator. Everything read from memory that another process writes is copied first and judged
+//! afterwards; a wrong value is a counted misbehaviour of that peer, never a panic.
 //!
-//! Who shares what with whom:
+//! The processes share memory in this way:
 //!
 //! ```text
 //!   StackPage      supervisor writes         everybody reads (read-only mapping)
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
-//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames, balancing, who gets a connection, the network
+//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames, balancing,
+//!                                who gets a connection, the network
 //!   channel        one server  <-> one server: messages of one line, notices and calls
 //! ```
 #![no_std]
@@ -51,5 +52,5 @@ pub use memory::{HeapMemory, Memory};
 pub use message::Message;
 pub use tally::Tally;
 
-/// Version of every layout in this crate. A process that meets another version refuses to attach.
+/// The version of every layout in this crate. A process that meets another version refuses to attach.
 pub const LAYOUT_VERSION: u32 = 6;

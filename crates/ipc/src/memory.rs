@@ -1,4 +1,4 @@
-//! How is memory that somebody else may be writing read and written?
+//! Memory that other processes may write at any moment, and its accesses.
 
 use alloc::rc::Rc;
 use alloc::vec;
@@ -7,43 +7,46 @@ use core::cell::Cell;
 /// A region of memory that is shared with a process that is not trusted.
 ///
 /// Offsets are in bytes from the start of the region. Words are aligned to their size and in native byte
-/// order. An access out of range or out of alignment is a programming error of the caller, who must have
+/// order. An access out of range or out of alignment is a programming error of the caller, which must have
 /// validated whatever came from the peer: implementations panic in debug builds; in release builds loads give
-/// 0 and stores do nothing. `&self` suffices for writing, because exclusive access to shared memory cannot be
-/// had.
+/// 0 and stores do nothing. `&self` suffices for writing, because exclusive access to shared memory is
+/// impossible.
 pub trait Memory {
-    /// Size of the region in bytes.
+    /// Returns the size of the region in bytes.
     fn len(&self) -> usize;
 
-    /// Whether the region is empty.
+    /// Returns whether the region is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What lies there is not needed any more: it is what it was, or zero, and takes no memory.
+    /// Discards bytes that are not needed any more: afterwards they are unchanged or zero, and may take no
+    /// memory.
     fn discard(&self, at: usize, len: usize) {
         let _ = (at, len);
     }
 
-    /// Relaxed load of the aligned word at `at`.
+    /// Loads the aligned word at `at` (relaxed).
     fn load32(&self, at: usize) -> u32;
-    /// Acquire load; partner of [`Memory::store32_release`].
+    /// Loads a word (acquire); partner of [`Memory::store32_release`].
     fn load32_acquire(&self, at: usize) -> u32;
-    /// Relaxed store.
+    /// Stores a word (relaxed).
     fn store32(&self, at: usize, value: u32);
-    /// Release store; partner of [`Memory::load32_acquire`].
+    /// Stores a word (release); partner of [`Memory::load32_acquire`].
     fn store32_release(&self, at: usize, value: u32);
-    /// Relaxed load of the aligned double word at `at`.
+    /// Loads the aligned double word at `at` (relaxed).
     fn load64(&self, at: usize) -> u64;
-    /// Acquire load; partner of [`Memory::store64_release`].
+    /// Loads a double word (acquire); partner of [`Memory::store64_release`].
     fn load64_acquire(&self, at: usize) -> u64;
-    /// Relaxed store.
+    /// Stores a double word (relaxed).
     fn store64(&self, at: usize, value: u64);
-    /// Release store; partner of [`Memory::load64_acquire`].
+    /// Stores a double word (release); partner of [`Memory::load64_acquire`].
     fn store64_release(&self, at: usize, value: u64);
-    /// Atomic AND of the double word at `at` (sequentially consistent); returns the previous value.
+    /// Replaces the double word at `at` by its AND with `value` (sequentially consistent); returns the
+    /// previous value.
     fn fetch_and64(&self, at: usize, value: u64) -> u64;
-    /// Atomic OR of the double word at `at` (sequentially consistent); returns the previous value.
+    /// Replaces the double word at `at` by its OR with `value` (sequentially consistent); returns the
+    /// previous value.
     fn fetch_or64(&self, at: usize, value: u64) -> u64;
     /// Makes the word at `at` the next odd number, modulo 2^32, in one step (sequentially consistent).
     ///
@@ -55,9 +58,10 @@ pub trait Memory {
     fn read(&self, at: usize, out: &mut [u8]);
     /// Copies `bytes` to `at`.
     fn write(&self, at: usize, bytes: &[u8]);
-    /// A full barrier: orders a store before a later load of the peer's word (Dekker's pattern).
+    /// Executes a full barrier: orders a store before a later load of the peer's word (Dekker's pattern).
     fn fence(&self);
-    /// The `len` bytes from `at` on are read soon. A hint, which may lie out of range and be ignored.
+    /// Prefetches the `len` bytes from `at` on, which are read soon. This is a hint, which may lie out of
+    /// range and be ignored.
     #[inline]
     fn prefetch(&self, _at: usize, _len: usize) {}
 }
@@ -116,8 +120,8 @@ impl<M: Memory + ?Sized> Memory for &M {
     }
 }
 
-/// Memory on the heap of one thread, for tests, for the simulator, and for state that is private to one
-/// process but shares its code with shared state. Clones are handles to the same memory.
+/// Memory on the heap of one thread, for tests, for the simulator, and for private state that shares its code
+/// with shared state. Clones are handles to the same memory.
 #[derive(Clone, Debug)]
 pub struct HeapMemory {
     /// Eight bytes per cell, native order.
@@ -125,7 +129,7 @@ pub struct HeapMemory {
 }
 
 impl HeapMemory {
-    /// Zeroed memory of `bytes`, rounded up to a multiple of 8.
+    /// Creates zeroed memory of `bytes`, rounded up to a multiple of 8.
     pub fn new(bytes: usize) -> HeapMemory {
         HeapMemory { words: vec![Cell::new(0); bytes.div_ceil(8)].into() }
     }

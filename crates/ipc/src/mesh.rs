@@ -1,26 +1,27 @@
-//! How do frames get from one replica to another, of the same stack or of a joined one, without a kernel in
-//! between?
+//! Carries frames from one replica to another, of the same stack or of a joined one, without a kernel in
+//! between.
 //!
-//! A byte ring of records, one per ordered pair of replicas. The internal link of a stack (loopback, software
-//! steering) and the shared-memory link that joins two stacks are both made of these.
+//! The transport is a byte ring of records, one per ordered pair of replicas. The internal link of a stack
+//! (loopback, software steering) and the shared-memory link that joins two stacks are both made of these.
 //!
 //! ```text
 //!   line 0  producer writes: tail (u64), epoch (u32)     line 1  consumer writes: head (u64), sleep word (u32)
-//!   then 2^k bytes of records: [len u32][kind u32][payload, padded to 8]; a record never wraps: a filler record ends the lap
+//!   then 2^k bytes of records: [len u32][kind u32][payload, padded to 8]; a record never wraps:
+//!                             a filler record ends the lap
 //! ```
 
 use crate::memory::Memory;
 
-/// Kind of a record: a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
+/// The kind of a record with a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
 pub const KIND_FRAME: u32 = 1;
-/// Kind of a record: the stack's IPv4 address, from the replica that asks DHCP servers for it.
+/// The kind of a record with the stack's IPv4 address, from the replica that asks DHCP servers for it.
 pub const KIND_ADDRESS: u32 = 16;
-/// Kind of a record: what one connection manager tells another ([`crate::balance::PeerMessage`]): P5.
+/// The kind of a record with a message between connection managers ([`crate::balance::PeerMessage`]): P5.
 pub const KIND_BALANCE: u32 = 6;
-/// Kind of a record: what a transport server and a connection manager in another process tell each other
+/// The kind of a record with a message between a transport server and a connection manager in another process
 /// ([`crate::manager::ManagerMessage`]).
 pub const KIND_MANAGER: u32 = 7;
-/// Kind of a record: what transport servers and IP servers in other processes tell each other
+/// The kind of a record with a message between transport servers and IP servers in other processes
 /// ([`crate::ip::IpMessage`]).
 pub const KIND_IP: u32 = 17;
 const KIND_FILLER: u32 = 0xffff_ffff;
@@ -29,17 +30,17 @@ const TAIL: usize = 0;
 const HEAD: usize = 64;
 const SLEEP: usize = 72;
 const RECORD_HEADER: usize = 8;
-/// Longest payload of a record: a 64 KiB frame with its headers. (The payload length of an IPv6 packet does
-/// not count its header.)
+/// The maximum length of a record's payload in bytes: a 64 KiB frame with its headers. (The payload length of
+/// an IPv6 packet does not count its header.)
 pub const PAYLOAD_MAX: usize = 65536 + 96;
 
-/// Bytes of memory that a ring with 2^`log2` bytes of records takes. `log2` is at least 18, so that two of
+/// Returns the size in bytes of a ring with 2^`log2` bytes of records. `log2` is at least 18, so that two of
 /// the longest records fit.
 pub const fn mesh_bytes(log2: u8) -> usize {
     HEADER_BYTES + (1 << log2)
 }
 
-/// The sending side.
+/// The sending side of a mesh ring.
 #[derive(Debug)]
 pub struct MeshProducer {
     base: usize,
@@ -48,7 +49,7 @@ pub struct MeshProducer {
     head_seen: u64,
 }
 
-/// The receiving side.
+/// The receiving side of a mesh ring.
 #[derive(Debug)]
 pub struct MeshConsumer {
     base: usize,
@@ -57,7 +58,7 @@ pub struct MeshConsumer {
     bad: u64,
 }
 
-/// The ring has no room; the frame is dropped, as a full queue of a NIC would.
+/// The error of a ring without room; the frame is dropped, as by a full queue of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -81,8 +82,8 @@ impl MeshProducer {
         Ok(())
     }
 
-    /// Reserves a record of `len` payload bytes and returns the offset of the payload in the memory, to be
-    /// filled by the caller before [`MeshProducer::commit`] of the same `len`.
+    /// Reserves a record of `len` payload bytes. Returns the offset of the payload in the memory, which the
+    /// caller fills before [`MeshProducer::commit`] of the same `len`.
     pub fn begin<M: Memory>(&mut self, memory: &M, kind: u32, len: usize) -> Result<usize, Full> {
         let needed = record_bytes(len);
         if len > PAYLOAD_MAX {
@@ -112,8 +113,8 @@ impl MeshProducer {
         self.tail += record_bytes(len);
     }
 
-    /// Makes all records pushed so far visible. Returns the consumer's sleep word for the caller to decide
-    /// about its bell.
+    /// Makes all records pushed so far visible. Returns the consumer's sleep word, by which the caller
+    /// decides about the bell.
     pub fn publish<M: Memory>(&mut self, memory: &M) -> u32 {
         // Partner: the acquire load in `MeshConsumer::pop`.
         memory.store64_release(self.base + TAIL, self.tail);
@@ -121,12 +122,12 @@ impl MeshProducer {
         memory.load32(self.base + SLEEP)
     }
 
-    /// Whether the consumer sleeps, as far as it has said.
+    /// Returns whether the consumer sleeps, as far as it has published.
     pub fn is_consumer_asleep<M: Memory>(&self, memory: &M) -> bool {
         memory.load32(self.base + SLEEP) & 1 == 1
     }
 
-    /// Octets of records that the consumer has not given back yet.
+    /// Returns the number of octets of records that the consumer has not given back yet.
     pub fn unread<M: Memory>(&self, memory: &M) -> u64 {
         self.tail.wrapping_sub(memory.load64_acquire(self.base + HEAD))
     }
@@ -150,7 +151,7 @@ impl MeshConsumer {
         MeshConsumer { base, size: 1 << log2, head: memory.load64(base + HEAD), bad: 0 }
     }
 
-    /// Whether a record is waiting.
+    /// Returns whether a record is waiting.
     pub fn is_ready<M: Memory>(&self, memory: &M) -> bool {
         memory.load64_acquire(self.base + TAIL) != self.head
     }
@@ -169,7 +170,7 @@ impl MeshConsumer {
             let (len, kind) = (memory.load32(at) as usize, memory.load32(at + 4));
             let bytes = record_bytes(len);
             if waiting > self.size || !self.head.is_multiple_of(8) || bytes > waiting || bytes > self.size - within {
-                // The producer lies: take everything it claims to have sent as consumed.
+                // The producer's length is impossible: everything it claims to have sent counts as consumed.
                 self.bad += 1;
                 self.head = tail & !7;
                 if self.head != tail {
@@ -190,23 +191,23 @@ impl MeshConsumer {
         }
     }
 
-    /// Gives the room of the records taken so far back to the producer. Once per batch.
+    /// Gives the room of the records taken so far back to the producer. Call once per batch.
     pub fn publish<M: Memory>(&self, memory: &M) {
         memory.store64_release(self.base + HEAD, self.head);
     }
 
-    /// Tells the producer whether its bell is wanted (odd: asleep). The consumer fences and looks again
-    /// before it blocks.
+    /// Tells the producer whether to ring the bell (odd: asleep). The consumer fences and looks again before
+    /// it blocks.
     pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
         memory.store32(self.base + SLEEP, word);
     }
 
-    /// What [`MeshConsumer::set_sleep_word`] told the producer last, in this process or in a predecessor.
+    /// Returns the sleep word that was set last, in this process or in a predecessor.
     pub fn sleep_word<M: Memory>(&self, memory: &M) -> u32 {
         memory.load32(self.base + SLEEP)
     }
 
-    /// Records that were skipped because they made no sense.
+    /// Returns the number of records that were skipped because they were malformed.
     pub fn bad_records(&self) -> u64 {
         self.bad
     }

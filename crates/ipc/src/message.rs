@@ -1,5 +1,5 @@
-//! What do servers say to each other over a channel? One entry each: an envelope that says how it belongs to
-//! a call, and a message.
+//! The messages between servers over a channel. Each entry has an envelope, which relates it to a call, and a
+//! message.
 //!
 //! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens
 //! if it is lost, late, repeated, or from a dead epoch; a [`Kind`] of the same name; an arm in `write` and in
@@ -11,21 +11,21 @@ use atoll_base::{Addr, Epoch, ReplicaId};
 use crate::event::BadMessage;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
-/// What one server says to another.
+/// A message from one server to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Message {
-    /// A replica that starts asks each of the others whether it is there, and tells who it is; the answer is
-    /// the same of the other. Lost or late: the caller's deadline passes, and it counts one sibling less.
-    /// Repeated: answered again. Dead epoch: dropped.
+    /// A replica that starts asks each of the others whether it is there, and introduces itself; the answer
+    /// introduces the other replica in the same way. Lost or late: the caller's deadline passes, and it
+    /// counts one sibling less. Repeated: answered again. Dead epoch: dropped.
     Hello { replica: ReplicaId, epoch: Epoch },
     /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver asks
     /// by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges whether
     /// it is plausible.
     Neighbour { addr: Addr, mac: [u8; 6], basis: NewsBasis },
-    /// A replica that ICMP told tells the others what the path to `dst` takes (N8). Lost: ICMP tells the
-    /// receiver itself when it sends packets that are too large. Late, repeated or of a dead epoch: harmless.
-    /// The receiver judges whether it is plausible.
+    /// A replica that learned from ICMP what the path to `dst` takes tells the others (N8). Lost: ICMP tells
+    /// the receiver itself when it sends packets that are too large. Late, repeated or of a dead epoch:
+    /// harmless. The receiver judges whether it is plausible.
     Path { dst: Addr, mtu: u16 },
 }
 
@@ -43,41 +43,41 @@ pub enum NewsBasis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// [`Message::Hello`].
+    /// The name of [`Message::Hello`].
     Hello = 0,
-    /// [`Message::Neighbour`].
+    /// The name of [`Message::Neighbour`].
     Neighbour = 1,
-    /// [`Message::Path`].
+    /// The name of [`Message::Path`].
     Path = 2,
 }
 
 impl Kind {
-    /// How many there are.
+    /// The number of kinds.
     pub const COUNT: usize = 3;
 }
 
-/// How a message belongs to others.
+/// The relation of a message to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It belongs to none, and is not answered.
+    /// The message belongs to no call, and is not answered.
     Notice,
-    /// It is to be answered under this number of the sender's.
+    /// The message is to be answered under this number, which the sender chose.
     Request(u32),
-    /// It answers the call that had this number in this epoch of the receiver's.
+    /// The message answers the call that had this number in this epoch of the receiver's.
     Reply(u32, Epoch),
 }
 
-/// One entry's payload.
+/// The payload of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// How it belongs to others.
+    /// The relation to a call.
     pub role: Role,
-    /// What it says.
+    /// The message.
     pub message: Message,
 }
 
 impl Envelope {
-    /// The envelope as payload of an entry.
+    /// Encodes the envelope as payload of an entry.
     ///
     /// ```text
     ///   0 kind u8   1 role u8   2 call u32   6 epoch of the call u32   10 fields of the message
@@ -93,7 +93,7 @@ impl Envelope {
         self.message.write(writer).bytes
     }
 
-    /// The envelope in a payload. What has no such kind, role or value is a [`BadMessage`].
+    /// Decodes the envelope in a payload. Fails with [`BadMessage`] for an unknown kind, role or value.
     #[inline]
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Envelope, BadMessage> {
         let (kind, mut r) = Reader::new(bytes);
@@ -109,7 +109,7 @@ impl Envelope {
 }
 
 impl Message {
-    /// Its name.
+    /// Returns the kind of the message.
     pub const fn kind(&self) -> Kind {
         match self {
             Message::Hello { .. } => Kind::Hello,

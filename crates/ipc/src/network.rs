@@ -1,10 +1,11 @@
-//! Which addresses does the stack have now? They come and go with router advertisements and DHCP leases, so
-//! each replica publishes what it knows on its page; programs ask the first replica's, and a replica's
-//! successor goes on with what its page says.
+//! The addresses that the stack has now. They come and go with router advertisements and DHCP leases, so each
+//! replica publishes them on its page. Programs read the first replica's page, and a replica's successor
+//! starts with what its page says.
 //!
 //! ```text
-//!   version u32 | count of IPv6 addresses u8, of prefixes u8, of routers u8, 0 | addresses, 40 bytes each | prefixes, 32 bytes each
-//!   | routers, 24 bytes each | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64 | DHCP: see `dhcp.rs`
+//!   version u32 | count of IPv6 addresses u8, of prefixes u8, of routers u8, 0
+//!   | addresses, 40 bytes each | prefixes, 32 bytes each | routers, 24 bytes each
+//!   | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64 | DHCP: see `dhcp.rs`
 //! ```
 //! The version is odd while the replica writes.
 
@@ -16,11 +17,11 @@ use atoll_base::Addr;
 
 use crate::memory::Memory;
 
-/// Addresses, and prefixes, published at most: as many as a replica has.
+/// The maximum number of published addresses, and of prefixes: as many as a replica has.
 pub const NETWORK_MAX: usize = 16;
-/// Routers published at most.
+/// The maximum number of published routers.
 pub const ROUTERS_MAX: usize = 8;
-/// Bytes of the record.
+/// The size of the record in bytes.
 pub const NETWORK_BYTES: usize = DHCP + dhcp::BYTES;
 const PREFIXES: usize = 8 + NETWORK_MAX * ADDRESS_BYTES;
 const ROUTERS: usize = PREFIXES + NETWORK_MAX * PREFIX_BYTES;
@@ -29,55 +30,57 @@ const DHCP: usize = V4 + 24;
 const ADDRESS_BYTES: usize = 40;
 const PREFIX_BYTES: usize = 32;
 const ROUTER_BYTES: usize = 24;
-/// A reader that meets a writer this often takes an empty record: the writer has died.
+/// The number of attempts after which a reader that always meets a writer takes an empty record: the writer
+/// has died.
 const READ_ATTEMPTS: u32 = 10_000;
 
 pub use dhcp::{DhcpFacts, DhcpState};
 
-/// What an interface has; of IPv6: RFC 4862 §5.5.4.
+/// The addresses and routers of an interface; for IPv6: RFC 4862 §5.5.4.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// The IPv4 address, if there is one.
     pub v4: Option<V4Facts>,
-    /// Where that comes from, if not from the configuration. The first replica knows.
+    /// The source of the IPv4 address, if it is DHCP and not the configuration. Only the first replica knows
+    /// it.
     pub dhcp: Option<DhcpFacts>,
-    /// Own IPv6 addresses; the first one is the link-local one. The loopback address is not listed.
+    /// The interface's own IPv6 addresses, the link-local one first. The loopback address is not listed.
     pub addresses: Vec<AddressFacts>,
     /// Prefixes that are reached without a router.
     pub on_link: Vec<PrefixFacts>,
-    /// Who knows the way to everywhere else.
+    /// The routers that know the way to all other destinations.
     pub routers: Vec<RouterFacts>,
 }
 
-/// The own IPv4 address.
+/// The interface's own IPv4 address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct V4Facts {
     /// The address in host order.
     pub addr: u32,
-    /// Length of its prefix.
+    /// The length of the prefix in bits.
     pub prefix_len: u8,
-    /// Who knows the way to everywhere else; 0 for nobody.
+    /// The gateway to all other destinations; 0 for none.
     pub gateway: u32,
-    /// Largest IPv4 packet.
+    /// The size of the largest IPv4 packet in octets.
     pub mtu: u16,
-    /// Until when it is valid, in nanoseconds of the stack's clock; `u64::MAX`: for ever.
+    /// The end of its validity, in nanoseconds of the stack's clock; `u64::MAX` for never.
     pub valid_until: u64,
 }
 
-/// One own IPv6 address.
+/// One IPv6 address of the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressFacts {
     /// The address.
     pub addr: Addr,
-    /// Length of its prefix.
+    /// The length of the prefix in bits.
     pub prefix_len: u8,
     /// What it may be used for.
     pub state: AddressState,
-    /// Whether a router advertised its prefix.
+    /// Whether a router advertised the prefix.
     pub dynamic: bool,
-    /// Until when it is preferred and valid, in nanoseconds of the stack's clock; `u64::MAX`: for ever.
+    /// The end of its preference, in nanoseconds of the stack's clock; `u64::MAX` for never.
     pub preferred_until: u64,
-    /// See above.
+    /// The end of its validity, in nanoseconds of the stack's clock; `u64::MAX` for never.
     pub valid_until: u64,
 }
 
@@ -86,18 +89,18 @@ pub struct AddressFacts {
 pub struct PrefixFacts {
     /// The prefix.
     pub prefix: Addr,
-    /// Its length.
+    /// The length of the prefix in bits.
     pub len: u8,
-    /// Until when that holds; see [`AddressFacts::valid_until`].
+    /// The time until which the prefix is on the link; see [`AddressFacts::valid_until`].
     pub until: u64,
 }
 
 /// An IPv6 router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterFacts {
-    /// Its address.
+    /// The address of the router.
     pub addr: Addr,
-    /// Until when it is one; see [`AddressFacts::valid_until`].
+    /// The time until which it is a router; see [`AddressFacts::valid_until`].
     pub until: u64,
 }
 
@@ -105,14 +108,14 @@ pub struct RouterFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AddressState {
-    /// Everything, as long as nobody says that it is his (RFC 4429: optimistic).
+    /// The address may be used for everything, as long as no host claims it (RFC 4429: optimistic).
     #[default]
     Tentative = 0,
-    /// Everything.
+    /// The address may be used for everything.
     Preferred = 1,
-    /// What began before.
+    /// The address may be used for what began before.
     Deprecated = 2,
-    /// Nothing: another host has it.
+    /// The address may not be used: another host has it.
     Duplicate = 3,
 }
 
@@ -128,13 +131,13 @@ impl AddressState {
 }
 
 impl V4Facts {
-    /// Whether there is a way to `addr`: on the link, or by the gateway.
+    /// Returns whether there is a way to `addr`: on the link, or by the gateway.
     pub fn reaches(&self, addr: u32) -> bool {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_len)).unwrap_or(0);
         self.gateway != 0 || addr & mask == self.addr & mask
     }
 
-    /// Nonsense reads as no address.
+    /// Reads the IPv4 address; invalid content reads as no address.
     fn read<M: Memory>(m: &M, at: usize) -> Option<V4Facts> {
         let mut bytes = [0; 4];
         m.read(at + 4, &mut bytes);
@@ -157,20 +160,20 @@ impl V4Facts {
 }
 
 impl Network {
-    /// Whether the stack has the IPv6 address.
+    /// Returns whether the stack has the IPv6 address.
     pub fn is_own(&self, addr: Addr) -> bool {
         self.addresses.iter().any(|own| own.addr == addr && own.state != AddressState::Duplicate)
     }
 
-    /// Whether there is a way to `addr`, and an address of that kind to send from.
+    /// Returns whether there is a way to `addr`, and an address of the same scope to send from.
     pub fn reaches(&self, addr: Addr) -> bool {
         let is_local = addr.is_link_scoped() || addr.is_v6_multicast();
         self.source_for(addr).is_some()
             && (is_local || !self.routers.is_empty() || self.on_link.iter().any(|prefix| covers(prefix, addr)))
     }
 
-    /// The address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it. The
-    /// replica chooses by the same rules.
+    /// Returns the address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it.
+    /// The replica chooses by the same rules.
     pub fn source_for(&self, dst: Addr) -> Option<Addr> {
         let is_local = dst.is_link_scoped();
         let usable = |own: &&AddressFacts| own.state != AddressState::Duplicate && own.addr.is_link_local() == is_local;
@@ -185,7 +188,7 @@ impl Network {
         self.addresses.iter().filter(usable).max_by_key(merit).map(|own| own.addr)
     }
 
-    /// Writes the record at `at`; what is beyond [`NETWORK_MAX`] is left out.
+    /// Writes the record at `at`; entries beyond [`NETWORK_MAX`] are left out.
     pub(crate) fn store<M: Memory>(&self, m: &M, at: usize) {
         let version = m.load32(at);
         m.store32(at, version | 1);
@@ -217,7 +220,7 @@ impl Network {
         m.store32_release(at, (version | 1).wrapping_add(1));
     }
 
-    /// Reads the record. Nonsense reads as nothing.
+    /// Reads the record; invalid content reads as nothing.
     pub(crate) fn load<M: Memory>(m: &M, at: usize) -> Network {
         undisturbed(m, at, || Network::read(m, at))
     }
@@ -269,7 +272,7 @@ impl Network {
     }
 }
 
-/// What `read` has found while nobody wrote.
+/// Returns what `read` has found while no writer was at work.
 fn undisturbed<M: Memory, T: Default>(m: &M, at: usize, read: impl Fn() -> T) -> T {
     for _ in 0..READ_ATTEMPTS {
         let version = m.load32_acquire(at);
@@ -285,7 +288,7 @@ fn undisturbed<M: Memory, T: Default>(m: &M, at: usize, read: impl Fn() -> T) ->
     T::default()
 }
 
-/// Whether `addr` begins with a prefix.
+/// Returns whether `addr` begins with a prefix.
 fn covers(PrefixFacts { prefix, len, .. }: &PrefixFacts, addr: Addr) -> bool {
     let bits = |addr: Addr| u128::from_be_bytes(addr.octets());
     let shift = 128 - u32::from((*len).min(128));

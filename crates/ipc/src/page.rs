@@ -1,5 +1,4 @@
-//! What does everybody need to know about the stack, its replicas and its applications? Pages with one writer
-//! each.
+//! Pages with one writer each: facts about the stack, its replicas and its applications for every process.
 
 use atoll_base::{Addr, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 
@@ -12,20 +11,20 @@ pub const STACK_PAGE_BYTES: usize = 8192;
 pub const REPLICA_PAGE_BYTES: usize = 4096 + 2 * PORT_MAP_BYTES;
 /// Bytes of an application page.
 pub const APP_PAGE_BYTES: usize = 4096;
-/// Bells of one application process: threads or epoll instances that sleep separately.
+/// The number of bells of one application process: threads or epoll instances that sleep separately.
 pub const BELLS: usize = 16;
-/// Most replicas of a stack.
+/// The maximum number of replicas of a stack.
 pub const REPLICAS_MAX: usize = 8;
 
 const MAGIC: u32 = 0x4c4f_5441; // "ATOL"
 const PORT_MAP_BYTES: usize = 65536 / 8;
-/// IPv6 on a stack page: flags, length of the prefix, address, gateway.
+/// The offset of IPv6 on a stack page: flags, length of the prefix, address, gateway.
 const V6: usize = 128;
 const V6_ON: u32 = 1;
 const V6_AUTOCONF: u32 = 2;
 
-/// The configuration that every process of a stack shares; written by the supervisor only (the steering table
-/// also while traffic flows), mapped read-only by everybody else.
+/// The configuration that every process of a stack shares. Only the supervisor writes it (the steering table
+/// also while traffic flows); all others map it read-only.
 #[derive(Clone, Copy, Debug)]
 pub struct StackPage<M: Memory>(pub M);
 
@@ -34,12 +33,12 @@ pub struct StackPage<M: Memory>(pub M);
 pub struct StackFacts {
     /// Number of replicas, 1..=8.
     pub replicas: u8,
-    /// IPv4 address of the configuration in host order; 0: DHCP gives one. The address that the stack has now
-    /// is on the replicas' pages: see [`Network`].
+    /// IPv4 address of the configuration in host order; 0 if DHCP gives one. The address that the stack has
+    /// now is on the replicas' pages: see [`Network`].
     pub addr: u32,
-    /// Length of its prefix.
+    /// The length of the address's prefix in bits.
     pub prefix_len: u8,
-    /// Its gateway, 0 for none.
+    /// The gateway's IPv4 address, 0 for none.
     pub gateway: u32,
     /// MTU of the link.
     pub mtu: u16,
@@ -49,28 +48,30 @@ pub struct StackFacts {
     pub key: FlowKey,
     /// Conversion of the cycle counter: see `atoll_sys::clock` (four words, opaque here).
     pub calibration: [u64; 4],
-    /// Ports that connections may take for themselves: first and last.
+    /// The first and the last port that connections may take for themselves.
     pub ephemeral: (u16, u16),
     /// How long, in microseconds, the library and the replicas spin before they sleep.
     pub spin_us: u32,
     /// How long an acceptor may take to claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
-    /// Applications ask for each connection (P4's naive accept), rather than being offered them.
+    /// Whether applications ask for each connection (P4's naive accept), rather than being offered
+    /// connections.
     pub naive_accept: bool,
     /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3
     /// asked for, accurate ECN first.
     pub ecn: u8,
-    /// `FAST_OPEN_*`.
+    /// The `FAST_OPEN_*` flags.
     pub fast_open: u32,
-    /// IPv6 on the link; `None`: it is spoken inside the stack only (`::1`).
+    /// IPv6 on the link; if `None`, IPv6 is spoken inside the stack only (`::1`).
     pub v6: Option<V6Facts>,
 }
 
-/// How a stack speaks IPv6 on its link. The addresses that it has now are on the replicas' pages: see
-/// [`Network`].
+/// The way in which a stack speaks IPv6 on its link. The addresses that it has now are on the replicas'
+/// pages: see [`Network`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct V6Facts {
-    /// Own address and the length of its prefix, if one was configured. A link-local address comes on top.
+    /// The configured address and the length of its prefix, if there is one. A link-local address comes on
+    /// top.
     pub address: Option<(Addr, u8)>,
     /// Gateway, if one was configured.
     pub gateway: Option<Addr>,
@@ -78,13 +79,13 @@ pub struct V6Facts {
     pub autoconf: bool,
 }
 
-/// Programs may open connections by TCP Fast Open.
+/// Flag: programs may open connections by TCP Fast Open.
 pub const FAST_OPEN_CLIENT: u32 = 1;
-/// Listeners may.
+/// Flag: listeners may use TCP Fast Open.
 pub const FAST_OPEN_SERVER: u32 = 2;
 
 impl<M: Memory> StackPage<M> {
-    /// Writes the facts, magic and version last.
+    /// Writes the facts; magic and version are written last.
     pub fn write_facts(&self, facts: &StackFacts) {
         let m = &self.0;
         m.store32(8, u32::from(facts.replicas));
@@ -114,7 +115,7 @@ impl<M: Memory> StackPage<M> {
         m.store32_release(0, MAGIC);
     }
 
-    /// The facts; `None` if the page is of another version or not written yet.
+    /// Returns the facts; `None` if the page is of another version or not written yet.
     pub fn facts(&self) -> Option<StackFacts> {
         let m = &self.0;
         if m.load32_acquire(0) != MAGIC || m.load32(4) != crate::LAYOUT_VERSION {
@@ -159,37 +160,37 @@ impl<M: Memory> StackPage<M> {
         })
     }
 
-    /// Which replica owns a flow group.
+    /// Returns the replica that owns a flow group.
     pub fn owner(&self, group: FlowGroup) -> ReplicaId {
         let mut byte = [0];
         self.0.read(4096 + usize::from(group.0) % FLOW_GROUPS, &mut byte);
         ReplicaId(byte[0] % REPLICAS_MAX as u8)
     }
 
-    /// Which replica owns the connection.
+    /// Returns the replica that owns the connection.
     pub fn owner_of(&self, key: FlowKey, tuple: &FourTuple) -> ReplicaId {
         self.owner(key.group(tuple))
     }
 
-    /// Gives a flow group to a replica. Supervisor only.
+    /// Gives a flow group to a replica. Only the supervisor may call this.
     pub fn set_owner(&self, group: FlowGroup, replica: ReplicaId) {
         self.0.write(4096 + usize::from(group.0) % FLOW_GROUPS, &[replica.0]);
     }
 }
 
-/// A server has no capabilities.
+/// Layer of confinement: the server has no capabilities.
 pub const LAYER_CAPABILITIES: u32 = 1;
-/// Landlock keeps it from files.
+/// Layer of confinement: Landlock keeps the server from files.
 pub const LAYER_LANDLOCK: u32 = 2;
-/// An empty root does, on a kernel without Landlock.
+/// Layer of confinement: an empty root keeps the server from files, on a kernel without Landlock.
 pub const LAYER_EMPTY_ROOT: u32 = 4;
-/// It has a list of system calls.
+/// Layer of confinement: the server has a list of system calls (seccomp).
 pub const LAYER_SECCOMP: u32 = 8;
-/// It runs as a user of its own, where the stack is root's.
+/// Layer of confinement: the server runs as a user of its own, where the stack is root's.
 pub const LAYER_OWN_USER: u32 = 16;
 
-/// What one replica says about itself to everybody; written by the replica only, mapped read-only by the
-/// others.
+/// The page of one replica about itself, for all other processes. Only the replica writes it; the others map
+/// it read-only.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaPage<M: Memory>(pub M);
 
@@ -212,10 +213,10 @@ macro_rules! stats {
         pub enum Stat { $($(#[$doc])* $name,)* }
 
         impl Stat {
-            /// All counters in page order.
+            /// All counters, in page order.
             pub const ALL: &[Stat] = &[$(Stat::$name,)*];
 
-            /// Name as in `atoll status --json` and the metrics.
+            /// Returns the name of the counter as in `atoll status --json` and the metrics.
             pub const fn name(self) -> &'static str {
                 match self { $(Stat::$name => $text,)* }
             }
@@ -232,7 +233,7 @@ stats! {
     BytesIn => "bytes_in",
     /// Octets of frames given to the link.
     BytesOut => "bytes_out",
-    /// Frames dropped on the way in, any reason.
+    /// Frames dropped on the way in, for any reason.
     FramesDropped => "frames_dropped",
     /// Fragments received.
     FragmentsIn => "fragments_in",
@@ -242,9 +243,9 @@ stats! {
     Reassembled => "reassembled",
     /// Packets given up because their fragments did not all arrive in time.
     ReassemblyTimeouts => "reassembly_timeouts",
-    /// Packets given up for others, because too many were waited for.
+    /// Packets given up in favour of others, because too many were incomplete.
     ReassemblyEvictions => "reassembly_evictions",
-    /// Fragments dropped because no packet can have them, or not together with those before them.
+    /// Fragments dropped because they fit no packet, or not together with earlier ones.
     FragmentsMalformed => "fragments_malformed",
     /// Fragments dropped because they tear a TCP header apart.
     FragmentsTiny => "fragments_tiny",
@@ -254,11 +255,12 @@ stats! {
     FragmentsDuplicate => "fragments_duplicate",
     /// Times that ICMP made the segments of a connection smaller.
     PathMtuLowered => "path_mtu_lowered",
-    /// Times that time-outs did: something on the way loses what is large, and says nothing.
+    /// Times that time-outs made the segments of a connection smaller: a hop loses large packets without
+    /// ICMP.
     MtuBlackHoles => "mtu_black_holes",
     /// Frames passed on to the replica that owns their flow group.
     FramesForwarded => "frames_forwarded",
-    /// Frames lost because the replica that owns them takes none.
+    /// Frames lost because the replica that owns them did not take them.
     ForwardDrops => "forward_drops",
     /// Frames that came over the internal link (loopback, other replicas, joined stacks).
     FramesInternal => "frames_internal",
@@ -270,9 +272,9 @@ stats! {
     SegmentsOut => "segments_out",
     /// Segments sent again.
     Retransmits => "retransmits",
-    /// TCP segments dropped, any reason.
+    /// TCP segments dropped, for any reason.
     SegmentsDropped => "segments_dropped",
-    /// RSTs sent for segments without connection.
+    /// RSTs sent for segments without a connection.
     ResetsOut => "resets_out",
     /// Connections opened by peers and established.
     PassiveOpens => "passive_opens",
@@ -288,9 +290,9 @@ stats! {
     SynCookiesSent => "syn_cookies_sent",
     /// Handshakes completed by a cookie.
     SynCookiesReceived => "syn_cookies_received",
-    /// Connections whose SYN brought text that was taken, by either end.
+    /// Connections whose SYN brought data that was taken, by either end.
     FastOpens => "fast_opens",
-    /// SYNs whose text was not taken: a cookie that is none, or too many such connections.
+    /// SYNs whose data was not taken: the cookie was wrong, or there were too many such connections.
     FastOpenRefused => "fast_open_refused",
     /// Connections dropped because the accept queue was full.
     AcceptDrops => "accept_drops",
@@ -298,20 +300,21 @@ stats! {
     Offers => "offers",
     /// Claims that held (CLAIM-CONNECTION).
     Claims => "claims",
-    /// Offers taken back because nobody claimed them in time.
+    /// Offers taken back because no acceptor claimed them in time.
     ClaimTimeouts => "claim_timeouts",
-    /// Incoming connections whose way was timed: a sample. The five sums that follow are of these, in
+    /// Incoming connections whose handshake was timed: a sample. The five sums that follow are of these, in
     /// nanoseconds.
     HandshakesTimed => "handshakes_timed",
-    /// T_CM: the calls of the connection manager.
+    /// T_CM: the time of the calls of the connection manager, in nanoseconds.
     TimeCm => "t_cm_nanos",
-    /// T_tcp: handling the handshake's segments, without the connection manager's part.
+    /// T_tcp: the time of handling the handshake's segments, without the connection manager's part, in
+    /// nanoseconds.
     TimeTcp => "t_tcp_nanos",
-    /// T_msg: these segments' waiting between servers.
+    /// T_msg: the time that these segments wait between servers, in nanoseconds.
     TimeMsg => "t_msg_nanos",
-    /// From the offer to an application until its claim.
+    /// The time from the offer to an application until its claim, in nanoseconds.
     TimeAccept => "t_accept_nanos",
-    /// T_total: from the SYN's arrival at the link server until the claim.
+    /// T_total: the time from the SYN's arrival at the link server until the claim, in nanoseconds.
     TimeTotal => "t_total_nanos",
     /// UDP datagrams delivered to sockets.
     DatagramsIn => "datagrams_in",
@@ -321,7 +324,7 @@ stats! {
     DatagramsDropped => "datagrams_dropped",
     /// Commands taken from applications.
     Commands => "commands",
-    /// Commands that made no sense (hostile or broken application).
+    /// Commands that were malformed (hostile or broken application).
     BadCommands => "bad_commands",
     /// Events sent to applications.
     Events => "events",
@@ -341,9 +344,9 @@ stats! {
     BufferBytes => "buffer_bytes",
     /// Segments dropped because they lie outside the window.
     DroppedOutsideWindow => "dropped_outside_window",
-    /// Segments dropped because their timestamp is old, or missing.
+    /// Segments dropped because their timestamp is old or missing.
     DroppedTimestamp => "dropped_timestamp",
-    /// RSTs not believed, because they are not exactly where the window begins (RFC 5961 §3).
+    /// RSTs ignored because they are not exactly where the window begins (RFC 5961 §3).
     DroppedResets => "dropped_resets",
     /// SYNs on open connections (RFC 5961 §4).
     DroppedSyns => "dropped_syns",
@@ -355,17 +358,17 @@ stats! {
     ChallengesWithheld => "challenges_withheld",
     /// Segments with SACK blocks that cannot be true.
     SackIgnored => "sack_ignored",
-    /// Connections whose peer has thrown away what it had selectively acknowledged, or seems to.
+    /// Connections whose peer has dropped what it had selectively acknowledged, or seems to.
     SackReneged => "sack_reneged",
-    /// Segments whose text was not taken because there were too many holes before it.
+    /// Segments whose data was not taken because there were too many holes before it.
     TextRefused => "text_refused",
     /// Octets out of order that were thrown away because memory was short.
     TextPruned => "text_pruned",
     /// Connections that exist now although their application has closed them.
     Orphans => "orphans",
-    /// Connections reset when they were closed, because there were too many such already.
+    /// Connections reset when they were closed, because there were too many orphans already.
     OrphansReset => "orphans_reset",
-    /// Connections reset because buffers were used up and these held most of them without getting on.
+    /// Connections reset because buffers were used up and these held most of them without progress.
     ConnectionsShed => "connections_shed",
     /// Sessions whose buffers are nearly used up now.
     Pressured => "pressured",
@@ -379,41 +382,42 @@ stats! {
     MessagesOut => "messages_out",
     /// Messages given up: a replica did not keep up, or there were too many to handle.
     MessagesDropped => "messages_dropped",
-    /// Messages from other replicas that made no sense, or that nobody waited for.
+    /// Messages from other replicas that were malformed, or not awaited.
     MessagesBad => "messages_bad",
     /// Messages from replicas that have been replaced since.
     MessagesStale => "messages_stale",
     /// Answers of DHCP servers that were for others, or not believed.
     DhcpIgnored => "dhcp_ignored",
-    /// ARP packets of stations that have, or want, an address of ours.
+    /// ARP packets of stations that have, or want, an address of this stack.
     ArpConflicts => "arp_conflicts",
     /// Offers of the best acceptor told to other connection managers (P5).
     PeerOffersOut => "peer_offers_out",
-    /// Offers heard from them.
+    /// Offers received from other connection managers (P5).
     PeerOffersIn => "peer_offers_in",
     /// Connections given to an acceptor that another connection manager has offered.
     PeerOffersTaken => "peer_offers_taken",
-    /// Messages of other connection managers that did not count: of a dead epoch, or about what is gone.
+    /// Messages of other connection managers that were ignored: of a dead epoch, or about what is gone.
     PeerMessagesDropped => "peer_messages_dropped",
     /// Reports of service times sent to the homes of acceptors.
     ServiceReportsOut => "service_reports_out",
-    /// Such reports received.
+    /// Reports of service times received.
     ServiceReportsIn => "service_reports_in",
-    /// Connections that incarnations have taken over from those before them.
+    /// Connections that incarnations have taken over from their predecessors.
     ConnectionsKept => "connections_kept",
-    /// Connections that have ended with their incarnation instead.
+    /// Connections that have ended with their incarnation.
     ConnectionsLost => "connections_lost",
-    /// Of these, those whose record made no sense, or killed whoever took it over.
+    /// Lost connections whose record was invalid, or whose adoption killed a successor.
     ConnectionsQuarantined => "connections_quarantined",
     /// Packets that an IP server gave up because their neighbour was not found, or too many waited for it.
     Unresolved => "unresolved",
-    /// Frames of transport servers that an IP server did not send: no packets, or not from an address of the
-    /// stack.
+    /// Frames of transport servers that an IP server did not send: they are no packets, or not from an
+    /// address of the stack.
     Refused => "refused",
 }
 
 impl Stat {
-    /// Whether it says how things stand now. All others only grow, also over the deaths of their server.
+    /// Returns whether the counter is a gauge, which describes the present. All others only grow, even over
+    /// the deaths of their server.
     pub const fn is_gauge(self) -> bool {
         matches!(
             self,
@@ -429,7 +433,7 @@ impl Stat {
 }
 
 impl<M: Memory> ReplicaPage<M> {
-    /// Announces an incarnation.
+    /// Announces a new incarnation of the replica.
     pub fn announce(&self, replica: ReplicaId, epoch: Epoch) {
         self.0.store32(8, u32::from(replica.0));
         self.0.store32(12, epoch.0);
@@ -437,13 +441,13 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store32_release(0, MAGIC);
     }
 
-    /// Epoch of the incarnation; 0 before the first.
+    /// Returns the epoch of the incarnation; 0 before the first.
     pub fn epoch(&self) -> Epoch {
         if self.0.load32_acquire(0) != MAGIC { Epoch(0) } else { Epoch(self.0.load32_acquire(12)) }
     }
 
-    /// Sleep word: odd while the replica sleeps and wants its bell to be rung; grows by one at each change. A
-    /// ringer remembers the value for which it has rung.
+    /// Returns the sleep word: odd while the replica sleeps and wants its bell to be rung; it grows by one at
+    /// each change. A ringer remembers the value for which it has rung.
     pub fn sleep_word(&self) -> u32 {
         self.0.load32(SLEEP)
     }
@@ -453,7 +457,7 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store32(SLEEP, word);
     }
 
-    /// Last sign of life, in nanoseconds of the machine's clock.
+    /// Returns the time of the last sign of life, in nanoseconds of the machine's clock.
     pub fn heartbeat(&self) -> u64 {
         self.0.load64(HEARTBEAT)
     }
@@ -463,12 +467,12 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store64(HEARTBEAT, nanos);
     }
 
-    /// What confines the server: `LAYER_*`.
+    /// Returns the layers that confine the server: `LAYER_*`.
     pub fn layers(&self) -> u32 {
         self.0.load32_acquire(LAYERS)
     }
 
-    /// Says what confines the server.
+    /// Publishes the layers that confine the server.
     pub fn set_layers(&self, layers: u32) {
         self.0.store32_release(LAYERS, layers);
     }
@@ -476,28 +480,28 @@ impl<M: Memory> ReplicaPage<M> {
     /// Offset of the word that the kernel marks when the process of the page ends (`atoll_sys::ending`).
     pub const END_AT: usize = END;
 
-    /// Offset of the word in which a handler leaves the signal by which the process of the page dies of its
-    /// own fault.
+    /// Offset of the word in which a handler leaves the signal by which the process of the page dies through
+    /// its own fault.
     pub const FAULT_AT: usize = FAULT;
 
-    /// Whether the process of this page says that it dies of its own fault. To be asked when it does nothing
-    /// more.
+    /// Returns whether the process of this page reports that it dies through its own fault. Ask when the
+    /// process does nothing more.
     pub fn is_at_fault(&self) -> bool {
         self.0.load32_acquire(FAULT) != 0 || self.forbidden_call().is_some()
     }
 
-    /// Offset of the word in which a server's signal handler leaves the number of the system call that it
-    /// died of, plus one.
+    /// Offset of the word in which a server's signal handler leaves the number of the system call by which
+    /// the server died, plus one.
     pub const FORBIDDEN_CALL_AT: usize = FORBIDDEN_CALL;
 
-    /// The system call that the last server of this page died of because it is not on its list, if it did. To
-    /// be asked when the server is gone: until then it can write what it likes, and afterwards it is its
-    /// word, too.
+    /// Returns the system call by which the last server of this page died because the call is not on its
+    /// list, if it did. Ask when the server is gone: until then it can write anything, and even afterwards
+    /// the number is only its word.
     pub fn forbidden_call(&self) -> Option<u32> {
         self.0.load32_acquire(FORBIDDEN_CALL).checked_sub(1)
     }
 
-    /// A new server has died of nothing yet.
+    /// Clears the forbidden call for a new server.
     pub fn clear_forbidden_call(&self) {
         self.0.store32(FORBIDDEN_CALL, 0);
     }
@@ -512,23 +516,23 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store64(STATS + stat as usize * 8, value);
     }
 
-    /// The addresses that the stack has now, as this replica knows them.
+    /// Returns the addresses that the stack has now, as this replica knows them.
     pub fn network(&self) -> Network {
         Network::load(&self.0, NETWORK)
     }
 
-    /// Of these, the IPv4 address.
+    /// Returns the IPv4 address that the stack has now, as this replica knows it.
     pub fn v4(&self) -> Option<V4Facts> {
         Network::load_v4(&self.0, NETWORK)
     }
 
-    /// Publishes the addresses.
+    /// Publishes the addresses that the stack has now.
     pub fn set_network(&self, network: &Network) {
         network.store(&self.0, NETWORK);
     }
 
-    /// Whether a listener (TCP) or a bound socket (UDP) exists at `port` in this replica, for the library's
-    /// choice between stack and kernel for loopback addresses.
+    /// Returns whether a listener (TCP) or a bound socket (UDP) exists at `port` in this replica, for the
+    /// library's choice between stack and kernel for loopback addresses.
     pub fn has_port(&self, udp: bool, port: u16) -> bool {
         let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(port / 64) * 8;
         self.0.load64_acquire(at) & (1 << (port % 64)) != 0
@@ -542,7 +546,7 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store64_release(at, if taken { old | bit } else { old & !bit });
     }
 
-    /// The ports that are taken.
+    /// Returns the ports that are taken.
     pub fn ports(&self, udp: bool) -> impl Iterator<Item = u16> + '_ {
         let words = (0..=u16::MAX / 64).map(move |word| {
             let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(word) * 8;
@@ -557,25 +561,26 @@ impl<M: Memory> ReplicaPage<M> {
 const _: () = assert!(STATS + Stat::ALL.len() * 8 <= NETWORK);
 const _: () = assert!(NETWORK + crate::network::NETWORK_BYTES <= TCP_MAP);
 
-/// Which of an application's bells are waited for; written by the application (and the children that share
-/// its sockets), read by replicas.
+/// The page of an application's sleep words, one for each bell. The application (and the children that share
+/// its sockets) writes it, and replicas read it.
 #[derive(Clone, Copy, Debug)]
 pub struct AppPage<M: Memory>(pub M);
 
 impl<M: Memory> AppPage<M> {
-    /// Sleep word of a bell: odd while somebody sleeps on it. Same protocol as [`ReplicaPage::sleep_word`].
+    /// Returns the sleep word of a bell: odd while a thread sleeps on it. The protocol is that of
+    /// [`ReplicaPage::sleep_word`].
     pub fn sleep_word(&self, bell: u32) -> u32 {
         self.0.load32(64 + (bell as usize % BELLS) * 64)
     }
 
-    /// Says that somebody sleeps on a bell, in a way that a bell rung before does not count for. Several
-    /// processes may do so at once.
+    /// Announces that a thread sleeps on a bell. Rings from before this call do not count for it. Several
+    /// processes may call this at once.
     pub fn set_asleep(&self, bell: u32) {
         self.0.next_odd32(64 + (bell as usize % BELLS) * 64);
     }
 
-    /// Says that nobody sleeps on a bell any more. Where several processes sleep on it, none of them knows
-    /// that.
+    /// Announces that no thread sleeps on a bell any more. Where several processes sleep on it, none of them
+    /// knows that.
     pub fn set_awake(&self, bell: u32) {
         let word = self.sleep_word(bell);
         if word & 1 == 1 {

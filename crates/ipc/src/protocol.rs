@@ -11,7 +11,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The protocol with this IP protocol number.
+    /// Returns the protocol with this IP protocol number, if it is one of these.
     pub const fn from_u8(n: u8) -> Option<Protocol> {
         match n {
             6 => Some(Protocol::Tcp),

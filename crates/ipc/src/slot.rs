@@ -1,10 +1,11 @@
-//! What do application and replica tell each other about one socket? Four cache lines, each written by one
+//! What application and replica tell each other about one socket, in four cache lines, each written by one
 //! side.
 //!
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
 //!   line 1  application   extents of the send buffer, end of urgent octets
-//!   line 2  replica       generation, state and own port, acknowledged, receive tail, flags and error, own address
+//!   line 2  replica       generation, state and own port, acknowledged, receive tail, flags and error,
+//!                         own address
 //!   line 3  replica       extents of the receive buffer, the mark of urgent octets
 //! ```
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram
@@ -25,48 +26,49 @@ pub const RECORD_BYTES: usize = 24;
 pub const APP_SHUT_SEND: u32 = 1;
 /// Application flag: received octets are no longer wanted (`shutdown(SHUT_RD)`).
 pub const APP_SHUT_RECEIVE: u32 = 2;
-/// Application flag, before the connection is opened: its SYN may wait for text (TCP Fast Open).
+/// Application flag, before the connection is opened: its SYN may wait for data (TCP Fast Open).
 pub const APP_FAST_OPEN: u32 = 4;
-/// Application flag: the close is to be a reset (`SO_LINGER` with no time), whoever closes, and if it is by
-/// death.
+/// Application flag: the close is to be a reset (`SO_LINGER` with a time of 0), whichever process closes the
+/// slot, and also if the last holder dies.
 pub const APP_RESET: u32 = 8;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;
-/// Replica flag: the connection has ended; nothing will be sent or received any more. The error says why, if
-/// not in order.
+/// Replica flag: the connection has ended; nothing will be sent or received any more. The error says why,
+/// unless the end was orderly.
 pub const REPLICA_CLOSED: u32 = 2;
 /// Replica flag: octets beyond the receive tail were lost with a reset (reads give the error after the tail).
 pub const REPLICA_RESET: u32 = 4;
 
-/// Replica flag: there has been an urgent octet: [`Slot::mark`] says where.
+/// Replica flag: there has been an urgent octet, whose offset [`Slot::mark`] returns.
 pub const REPLICA_URGENT: u32 = 8;
-/// Replica flag: `TCP_NOTSENT_LOWAT` is set, and the send limit keeps to it: a third of it need not be free.
+/// Replica flag: `TCP_NOTSENT_LOWAT` is set and the send limit respects it, so a third of the limit need not
+/// be free.
 pub const REPLICA_UNSENT: u32 = 32;
-/// Replica flag: half of what `TCP_NOTSENT_LOWAT` allows, or more, was not sent yet: poll(2) says that there
-/// is no room.
+/// Replica flag: at least half of the octets that `TCP_NOTSENT_LOWAT` allows are unsent: poll(2) reports no
+/// room.
 pub const REPLICA_UNSENT_FULL: u32 = 64;
-/// Replica flag: the SYN waits for text, or has taken some along (TCP Fast Open).
+/// Replica flag: the SYN waits for data, or has carried some (TCP Fast Open).
 pub const REPLICA_FAST_OPEN: u32 = 16;
 
 /// State of a slot as its replica publishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SlotState {
-    /// Not in use.
+    /// The slot is not in use.
     Free = 0,
-    /// An established connection offered to this acceptor, not claimed yet.
+    /// An established connection is offered to this acceptor, and not claimed yet.
     Offered = 1,
-    /// SYN-SENT.
+    /// The connection is in SYN-SENT.
     Connecting = 2,
-    /// Octets may flow (any synchronised state), or an open datagram socket.
+    /// Octets may flow (any synchronised state), or the datagram socket is open.
     Open = 3,
-    /// Closed by the application, the replica still has work to do.
+    /// The application has closed the slot, and the replica still has work to do.
     Closing = 4,
 }
 
 impl SlotState {
-    /// The state with this number; unknown numbers read as [`SlotState::Free`].
+    /// Returns the state with this number; unknown numbers read as [`SlotState::Free`].
     pub const fn from_u32(n: u32) -> SlotState {
         match n {
             1 => SlotState::Offered,
@@ -105,21 +107,23 @@ const R_LOCAL_ADDR: usize = 176;
 const R_EXTENTS: usize = 192;
 const R_MARK: usize = 248;
 const _: () = assert!(A_EXTENTS + EXTENTS_BYTES <= A_URGENT && R_EXTENTS + EXTENTS_BYTES <= R_MARK);
-/// The state shares its word with the own port, the flags theirs with the error. Only the replica writes
-/// them.
+/// The state shares its word with the local port, and the flags share theirs with the error. Only the replica
+/// writes these words.
 const STATE_BITS: u32 = 0xffff;
 const PORT_SHIFT: u32 = 16;
 const FLAG_BITS: u32 = 0x00ff_ffff;
 const ERROR_SHIFT: u32 = 24;
-/// The library's word that says which urgent octet the program has taken out of the stream.
+/// The library's word that holds the offset of the urgent octet that the program has taken out of the stream,
+/// plus one.
 const TAKEN_WORD: usize = 2;
-/// `R_PASSED` is this bit, 7 bits of a count less one, and 24 bits of an offset; or 0.
+/// The bit of `R_PASSED` that says that 7 bits of a count less one and 24 bits of an offset are valid; else
+/// the word is 0.
 const PASSED_AT: u32 = 1 << 31;
 const PASSED_MAX: u32 = 127;
 const COUNT_SHIFT: u32 = 24;
 const OFFSET_BITS: u32 = (1 << COUNT_SHIFT) - 1;
 
-/// One slot of one arena. Plain offsets: cheap to make, holds no state.
+/// A view of one slot of one arena. Plain offsets: cheap to make, holds no state.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'m, M: Memory> {
     memory: &'m M,
@@ -127,12 +131,12 @@ pub struct Slot<'m, M: Memory> {
 }
 
 impl<'m, M: Memory> Slot<'m, M> {
-    /// The slot, or `None` for a number out of range.
+    /// Creates a view of the slot; returns `None` if the number is out of range.
     pub fn new(memory: &'m M, layout: &ArenaLayout, slot: SlotId) -> Option<Slot<'m, M>> {
         layout.slot(slot).map(|at| Slot { memory, at })
     }
 
-    /// It is looked at soon.
+    /// Prefetches the slot.
     #[inline]
     pub fn prefetch(&self) {
         self.memory.prefetch(self.at, SLOT_BYTES);
@@ -140,12 +144,12 @@ impl<'m, M: Memory> Slot<'m, M> {
 
     // ---- what the application writes ----
 
-    /// Generation that the application means.
+    /// Returns the generation that the application uses.
     pub fn app_generation(&self) -> u32 {
         self.memory.load32(self.at + A_GENERATION)
     }
 
-    /// Prepares the application's lines for a new generation: empty stream, no flags.
+    /// Prepares the application's lines for a new generation: an empty stream and no flags.
     pub fn app_reset(&self, generation: u32) {
         let m = self.memory;
         m.store32(self.at + A_FLAGS, 0);
@@ -158,78 +162,79 @@ impl<'m, M: Memory> Slot<'m, M> {
         m.store32_release(self.at + A_GENERATION, generation);
     }
 
-    /// `APP_SHUT_*` flags.
+    /// Returns the `APP_*` flags.
     pub fn app_flags(&self) -> u32 {
         self.memory.load32_acquire(self.at + A_FLAGS)
     }
 
-    /// Sets the flags.
+    /// Sets the `APP_*` flags.
     pub fn set_app_flags(&self, flags: u32) {
         self.memory.store32_release(self.at + A_FLAGS, flags);
     }
 
-    /// Octets before this offset are in the send buffer.
+    /// Returns the send tail: octets before this offset are in the send buffer.
     pub fn send_tail(&self) -> u64 {
         self.memory.load64_acquire(self.at + A_SEND_TAIL)
     }
 
-    /// Publishes octets after they were written.
+    /// Publishes octets to send after they were written.
     pub fn set_send_tail(&self, tail: u64) {
         self.memory.store64_release(self.at + A_SEND_TAIL, tail);
     }
 
-    /// Octets before this offset are urgent (MSG_OOB); 0: none ever were.
+    /// Returns the end of urgent octets: those before this offset are urgent (MSG_OOB); 0 if none ever were.
     pub fn send_urgent(&self) -> u64 {
         self.memory.load64(self.at + A_URGENT)
     }
 
-    /// Calls octets urgent, before the tail that they are part of is published.
+    /// Marks octets before `end` as urgent. Call before the tail that contains them is published.
     pub fn set_send_urgent(&self, end: u64) {
         self.memory.store64(self.at + A_URGENT, end);
     }
 
-    /// The urgent octet that the program has taken out of the stream last (`recv(MSG_OOB)`).
+    /// Returns the offset of the urgent octet that the program has taken out of the stream last
+    /// (`recv(MSG_OOB)`).
     pub fn taken(&self) -> Option<u64> {
         self.library_word(TAKEN_WORD).checked_sub(1)
     }
 
-    /// Remembers that the program has taken the urgent octet at `offset`.
+    /// Stores that the program has taken the urgent octet at `offset`.
     pub fn set_taken(&self, offset: u64) {
         self.set_library_word(TAKEN_WORD, offset.wrapping_add(1));
     }
 
-    /// Octets before this offset were consumed by the application.
+    /// Returns the receive head: the application has consumed octets before this offset.
     pub fn receive_head(&self) -> u64 {
         self.memory.load64_acquire(self.at + A_RECEIVE_HEAD)
     }
 
-    /// Publishes consumption.
+    /// Publishes that the application has consumed octets before `head`.
     pub fn set_receive_head(&self, head: u64) {
         self.memory.store64_release(self.at + A_RECEIVE_HEAD, head);
     }
 
-    /// Which bell of the application's page to ring for this socket.
+    /// Returns the bell of the application's page to ring for this socket.
     pub fn bell(&self) -> u32 {
         self.memory.load32(self.at + A_BELL)
     }
 
-    /// Chooses the bell.
+    /// Sets the bell of the application's page to ring for this socket.
     pub fn set_bell(&self, bell: u32) {
         self.memory.store32(self.at + A_BELL, bell);
     }
 
-    /// Generation of the offer that the application has claimed.
+    /// Returns the generation of the offer that the application has claimed.
     pub fn claimed(&self) -> u32 {
         self.memory.load32_acquire(self.at + A_CLAIMED)
     }
 
-    /// Claims the offer `generation`. Returns whether the claim certainly holds; `false`: the replica may
-    /// have revoked the offer, wait for [`crate::Event::ClaimVerdict`].
+    /// Claims the offer `generation`. Returns whether the claim certainly holds. If not, the replica may have
+    /// revoked the offer: wait for [`crate::Event::ClaimVerdict`].
     ///
     /// Both sides store their own word, fence, and load the other's (Dekker): at least one sees the other. If
     /// the application sees no revocation, the replica will see the claim and must honour it. A claim may
     /// come so late that the slot was offered again, and that offer revoked, too: then the word names the
-    /// later one, and the replica's generation has moved on.
+    /// later offer, and the replica's generation has moved on.
     pub fn claim(&self, generation: u32) -> bool {
         self.memory.store32(self.at + A_CLAIMED, generation);
         self.memory.fence();
@@ -237,16 +242,16 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.load32_acquire(self.at + R_REVOKED) != generation && self.replica_generation() == generation
     }
 
-    /// The replica's half of [`Slot::claim`]: revokes the offer `generation`. Returns whether the revocation
-    /// certainly holds; `false`: the application has claimed, the claim is to be honoured (and a verdict
-    /// sent).
+    /// Revokes the offer `generation`: the replica's part of [`Slot::claim`]. Returns whether the revocation
+    /// certainly holds. If not, the application has claimed: the replica must honour the claim and send a
+    /// verdict.
     pub fn revoke(&self, generation: u32) -> bool {
         self.memory.store32_release(self.at + R_REVOKED, generation);
         self.memory.fence();
         self.memory.load32(self.at + A_CLAIMED) != generation
     }
 
-    /// One bit per process of the session's family that holds the socket open.
+    /// Returns the processes of the session's family that hold the socket open, one bit each.
     pub fn holders(&self) -> u64 {
         self.memory.load64(self.at + A_HOLDERS)
     }
@@ -256,22 +261,22 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64(self.at + A_HOLDERS, holders);
     }
 
-    /// Adds a holder; returns the mask before.
+    /// Adds a holder; returns the mask before the call.
     pub fn add_holder(&self, member: u8) -> u64 {
         self.memory.fetch_or64(self.at + A_HOLDERS, 1 << (member & 63))
     }
 
-    /// Removes a holder; returns the mask after.
+    /// Removes a holder; returns the mask after the call.
     pub fn remove_holder(&self, member: u8) -> u64 {
         self.remove_holders(1 << (member & 63))
     }
 
-    /// Removes holders, a bit each; returns the mask after.
+    /// Removes holders, one bit each; returns the mask after the call.
     pub fn remove_holders(&self, members: u64) -> u64 {
         self.memory.fetch_and64(self.at + A_HOLDERS, !members) & !members
     }
 
-    /// A word of the library's own (24 bytes at `word * 8`, words 0..3), ignored by replicas.
+    /// Returns a word of the library's own (24 bytes at `word * 8`, words 0..3), which replicas ignore.
     pub fn library_word(&self, word: usize) -> u64 {
         self.memory.load64(self.at + A_LIBRARY + (word % 3) * 8)
     }
@@ -281,7 +286,7 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64(self.at + A_LIBRARY + (word % 3) * 8, value);
     }
 
-    /// Rings of the send buffer, as the application published them (for the replica: validated).
+    /// Returns the rings of the send buffer, as the application published them; `None` if they are not valid.
     pub fn send_extents(&self, layout: &ArenaLayout) -> Option<Extents> {
         Extents::load(self.memory, self.at + A_EXTENTS, layout.send_pool.units)
     }
@@ -293,7 +298,7 @@ impl<'m, M: Memory> Slot<'m, M> {
 
     // ---- what the replica writes ----
 
-    /// Generation that the replica means.
+    /// Returns the generation that the replica uses.
     pub fn replica_generation(&self) -> u32 {
         self.memory.load32_acquire(self.at + R_GENERATION)
     }
@@ -313,88 +318,91 @@ impl<'m, M: Memory> Slot<'m, M> {
         m.store32_release(self.at + R_GENERATION, generation);
     }
 
-    /// State of the slot.
+    /// Returns the state of the slot.
     pub fn state(&self) -> SlotState {
         SlotState::from_u32(self.memory.load32_acquire(self.at + R_STATE) & STATE_BITS)
     }
 
-    /// Sets the state.
+    /// Sets the state of the slot.
     pub fn set_state(&self, state: SlotState) {
         self.replace(R_STATE, !STATE_BITS, state as u32);
     }
 
-    /// Octets before this offset were acknowledged by the peer (datagrams: were sent); their memory is free.
+    /// Returns the offset before which the peer has acknowledged octets (datagrams: before which they were
+    /// sent); their memory is free.
     pub fn acknowledged(&self) -> u64 {
         self.memory.load64_acquire(self.at + R_ACKNOWLEDGED)
     }
 
-    /// Publishes acknowledgement.
+    /// Publishes that octets before `offset` were acknowledged.
     pub fn set_acknowledged(&self, offset: u64) {
         self.memory.store64_release(self.at + R_ACKNOWLEDGED, offset);
     }
 
-    /// Octets before this offset can be read.
+    /// Returns the receive tail: octets before this offset can be read.
     pub fn receive_tail(&self) -> u64 {
         self.memory.load64_acquire(self.at + R_RECEIVE_TAIL)
     }
 
-    /// Publishes octets after they were written.
+    /// Publishes received octets after they were written.
     pub fn set_receive_tail(&self, tail: u64) {
         self.memory.store64_release(self.at + R_RECEIVE_TAIL, tail);
     }
 
-    /// `REPLICA_*` flags.
+    /// Returns the `REPLICA_*` flags.
     pub fn replica_flags(&self) -> u32 {
         self.memory.load32_acquire(self.at + R_FLAGS) & FLAG_BITS
     }
 
-    /// Sets the flags, after the error that explains them.
+    /// Sets the `REPLICA_*` flags. Call after the error that explains them was set.
     pub fn set_replica_flags(&self, flags: u32) {
         self.replace(R_FLAGS, !FLAG_BITS, flags & FLAG_BITS);
     }
 
-    /// Why the connection ended.
+    /// Returns why the connection ended.
     pub fn error(&self) -> Cause {
         Cause::from_u8((self.memory.load32(self.at + R_FLAGS) >> ERROR_SHIFT) as u8)
     }
 
-    /// Sets the error.
+    /// Sets why the connection ended.
     pub fn set_error(&self, cause: Cause) {
         self.replace(R_FLAGS, FLAG_BITS, (cause as u32) << ERROR_SHIFT);
     }
 
-    /// Most octets that the application should keep in the send buffer.
+    /// Returns the number of octets that the application should keep in the send buffer at most.
     pub fn send_limit(&self) -> u32 {
         self.memory.load32(self.at + R_SEND_LIMIT)
     }
 
-    /// Sets the limit.
+    /// Sets the number of octets that the application should keep in the send buffer at most.
     pub fn set_send_limit(&self, limit: u32) {
         self.memory.store32(self.at + R_SEND_LIMIT, limit);
     }
 
-    /// The application kicks the slot as soon as it has read up to this offset (the window is nearly closed);
-    /// `u64::MAX`: never.
+    /// Returns the read mark: the application kicks the slot as soon as it has read up to this offset (the
+    /// window is nearly closed); `u64::MAX` for never.
     pub fn read_mark(&self) -> u64 {
         self.memory.load64(self.at + R_READ_MARK)
     }
 
-    /// Sets the mark. The replica looks at the receive head again afterwards ([`Memory::fence`] between).
+    /// Sets the read mark. The replica reads the receive head again afterwards, with a [`Memory::fence`]
+    /// between.
     pub fn set_read_mark(&self, mark: u64) {
         self.memory.store64(self.at + R_READ_MARK, mark);
     }
 
-    /// Offset of the octet that the peer called urgent last.
+    /// Returns the offset of the octet that the peer called urgent last.
     #[inline]
     pub fn mark(&self) -> Option<u64> {
         self.memory.load64_acquire(self.at + R_MARK).checked_sub(1)
     }
 
-    /// Marks that the stream has no octets for any more, because the reader stood there when the mark moved
-    /// on: how many from `head` on.
+    /// Returns the number of marks from `head` on for which the stream has no octets any more, because the
+    /// reader stood there when the mark moved on.
     pub fn passed_marks(&self, head: u64) -> u64 {
         let word = self.memory.load32(self.at + R_PASSED);
-        // Cannot be confused: the replica forgets it long before the reader has gone 16 MiB further.
+        // The offset is unambiguous: the replica clears the word long before the reader has gone 16 MiB
+        // further.
         if word & PASSED_AT != 0 && u64::from(word & OFFSET_BITS) == head & u64::from(OFFSET_BITS) {
             u64::from(word >> COUNT_SHIFT & PASSED_MAX) + 1
         } else {
@@ -402,7 +410,7 @@ impl<'m, M: Memory> Slot<'m, M> {
         }
     }
 
-    /// Publishes the mark, before a tail beyond it. `passed`: offset and number of octets for
+    /// Publishes the mark, before a tail beyond it. `passed` has the offset and number of octets for
     /// [`Slot::passed_marks`].
     pub fn set_mark(&self, mark: u64, passed: Option<(u64, u8)>) {
         let word = passed.map_or(0, |(from, count)| {
@@ -413,27 +421,27 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64_release(self.at + R_MARK, mark.wrapping_add(1));
     }
 
-    /// Puts `bits` into a word of the replica's, of which `kept` stays.
+    /// Stores `bits` in a word of the replica's, and keeps the bits in `kept`.
     fn replace(&self, word: usize, kept: u32, bits: u32) {
         let before = self.memory.load32(self.at + word);
         self.memory.store32_release(self.at + word, before & kept | bits);
     }
 
-    /// Own address and port, as the replica has chosen them where the application left them open. The peer's
-    /// are not here: the application has named them, or has learned them with the offer.
+    /// Returns the local address and port, as the replica has chosen them where the application left them
+    /// open. The peer's are not stored: the application named them, or learned them with the offer.
     pub fn local(&self) -> Endpoint {
         let mut octets = [0; 16];
         self.memory.read(self.at + R_LOCAL_ADDR, &mut octets);
         Endpoint::at(Addr::from_octets(octets), (self.memory.load32(self.at + R_STATE) >> PORT_SHIFT) as u16)
     }
 
-    /// Sets them, before the generation that they are of.
+    /// Sets the local address and port. Call before the generation that they belong to is published.
     pub fn set_local(&self, local: Endpoint) {
         self.memory.write(self.at + R_LOCAL_ADDR, &local.addr.octets());
         self.replace(R_STATE, STATE_BITS, u32::from(local.port) << PORT_SHIFT);
     }
 
-    /// Rings of the receive buffer (for the library).
+    /// Returns the rings of the receive buffer, as the replica published them; `None` if they are not valid.
     pub fn receive_extents(&self, layout: &ArenaLayout) -> Option<Extents> {
         let units = (layout.receive_bytes / UNIT_BYTES) as u32;
         Extents::load(self.memory, self.at + R_EXTENTS, units)

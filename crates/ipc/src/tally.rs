@@ -1,4 +1,4 @@
-//! What had the lives before this one counted? Counters of a server go on where its predecessor's were.
+//! The counters of a server across its incarnations: they continue where its predecessor's ended.
 
 use crate::memory::Memory;
 use crate::page::{ReplicaPage, Stat};
@@ -8,7 +8,7 @@ use crate::page::{ReplicaPage, Stat};
 pub struct Tally([u64; Stat::ALL.len()]);
 
 impl Tally {
-    /// What the predecessors have published: all but what they counted in their last moments. Before anything
+    /// Reads what the predecessors have published, which is all but their last moments. Call before anything
     /// is published anew.
     pub fn read<M: Memory>(page: &ReplicaPage<M>) -> Tally {
         let mut past = [0; Stat::ALL.len()];
@@ -18,7 +18,8 @@ impl Tally {
         Tally(past)
     }
 
-    /// What is to be published if this life has counted `own`. What says how things stand now has no past.
+    /// Returns the value to publish if this incarnation has counted `own`. Gauges, which describe the present,
+    /// have no past.
     #[inline]
     pub fn with(&self, stat: Stat, own: u64) -> u64 {
         if stat.is_gauge() { own } else { self.0[stat as usize].saturating_add(own) }
@@ -36,7 +37,7 @@ mod tests {
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         for (life, expected) in [(1, [10, 10]), (2, [20, 10]), (3, [30, 10])] {
             let tally = Tally::read(&page);
-            // More than once in a life.
+            // The counters are published more than once in an incarnation.
             for own in [4, 10] {
                 page.set_stat(Stat::SegmentsIn, tally.with(Stat::SegmentsIn, own));
                 page.set_stat(Stat::Connections, tally.with(Stat::Connections, own));

@@ -1,6 +1,6 @@
-//! How are the fields of a 56-byte message laid out? Fixed little readers and writers over one array.
+//! Readers and writers of the fields of a 56-byte message.
 
-/// Payload of one ring entry in bytes.
+/// The payload of one ring entry in bytes.
 pub const MESSAGE_BYTES: usize = 56;
 
 /// The bytes of one message, written field by field.
@@ -63,8 +63,9 @@ impl Writer {
     }
 }
 
-/// The same fields, read in the same order. Every message fits by construction, so reading past the end is a
-/// programming error that the round-trip test of each message would show.
+/// Reads the fields of a message in the order in which [`Writer`] wrote them. Every message fits by
+/// construction, so reading past the end is a programming error that the round-trip test of each message
+/// would show.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8; MESSAGE_BYTES],
     at: usize,

@@ -1,22 +1,22 @@
-//! How does a message come out of a ring, and whose messages count?
+//! The receiving side of a ring: takes messages, and drops those of dead epochs.
 
 use atoll_base::Epoch;
 
 use super::{HEAD, MESSAGE_BYTES, SLEEP, entry, is_full, mask_of};
 use crate::memory::Memory;
 
-/// The receiving side of a ring. One process at a time.
+/// The receiving side of a ring, which one process uses at a time.
 #[derive(Debug)]
 pub struct Receiver {
     base: usize,
     mask: u64,
-    /// Position of the next message.
+    /// The position of the next message.
     head: u64,
-    /// What the sender has been told.
+    /// The position up to which the sender has got its room back.
     released: u64,
-    /// Epoch whose messages count.
+    /// The epoch whose messages count.
     peer: u32,
-    /// Odd while this side sleeps.
+    /// The sleep word, which is odd while this side sleeps.
     sleep_word: u32,
     stale: u64,
 }
@@ -26,23 +26,23 @@ impl Receiver {
     /// took without giving their room back come again.
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize, peer: Epoch) -> Receiver {
         let head = memory.load64(base + HEAD);
-        // A predecessor may have died asleep, and the sender have rung for that sleep. Its number does not
-        // come again.
+        // A predecessor may have died asleep, and the sender may have rung for that sleep. The number of that
+        // sleep is not used again.
         let sleep_word = memory.load32(base + SLEEP).wrapping_add(1) & !1;
         memory.store32(base + SLEEP, sleep_word);
         Receiver { base, mask: mask_of(capacity), head, released: head, peer: peer.0, sleep_word, stale: 0 }
     }
 
-    /// Whether there is something to take: a message of the peer as it is now, or of one before it. A message
-    /// of an epoch that is still to come does not count, so that nobody stays awake for it.
+    /// Returns whether there is a message to take: one of the peer's current epoch, or of an earlier one. A
+    /// message of a later epoch does not count, so that no receiver stays awake for it.
     #[inline]
     pub fn is_ready<M: Memory>(&self, memory: &M) -> bool {
         let tag = memory.load64_acquire(entry(self.base, self.mask, self.head));
         is_full(tag, self.head) && (tag >> 32) as u32 <= self.peer
     }
 
-    /// Takes the next message. Those of dead epochs before it are dropped and counted, at most a ring of them
-    /// in one call.
+    /// Takes the next message. Messages of dead epochs before it are dropped and counted, at most a ring of
+    /// them in one call.
     ///
     /// Room is given back to the sender when a quarter of the ring has been taken, and by
     /// [`Receiver::release`].
@@ -70,7 +70,7 @@ impl Receiver {
         None
     }
 
-    /// Tells the sender what has been taken. Once per batch.
+    /// Tells the sender which messages have been taken. Call once per batch.
     #[inline]
     pub fn release<M: Memory>(&mut self, memory: &M) {
         if self.head != self.released {
@@ -80,13 +80,13 @@ impl Receiver {
         }
     }
 
-    /// From now on the bell is wanted. Before it sleeps this side fences and looks once more whether there is
-    /// something to take.
+    /// Tells the sender to ring the bell from now on. Before it sleeps, this side fences and calls
+    /// [`Receiver::is_ready`] once more.
     pub fn fall_asleep<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word | 1);
     }
 
-    /// From now on it is not.
+    /// Tells the sender not to ring the bell from now on.
     pub fn wake_up<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word.wrapping_add(self.sleep_word & 1));
     }
@@ -98,12 +98,12 @@ impl Receiver {
         }
     }
 
-    /// The peer has this epoch now; messages of earlier ones are stale.
+    /// Sets the peer's current epoch; messages of earlier ones are stale.
     pub fn set_peer(&mut self, peer: Epoch) {
         self.peer = peer.0;
     }
 
-    /// Messages that were dropped because their sender's epoch is over.
+    /// Returns the number of messages that were dropped because their sender's epoch is over.
     pub fn stale(&self) -> u64 {
         self.stale
     }

@@ -1,28 +1,28 @@
-//! How does a message get into a ring, and when does its receiver have to be woken?
+//! The sending side of a ring: appends messages, and decides when the receiver has to be woken.
 
 use atoll_base::Epoch;
 
 use super::{HEAD, MESSAGE_BYTES, SLEEP, TAIL, entry, is_full, mask_of, tag};
 use crate::memory::Memory;
 
-/// The sending side of a ring. One process at a time.
+/// The sending side of a ring, which one process uses at a time.
 #[derive(Debug)]
 pub struct Sender {
     base: usize,
     mask: u64,
     epoch: u32,
-    /// Position after the last message pushed.
+    /// The position after the last message pushed.
     tail: u64,
-    /// Position after the last message that the receiver may see.
+    /// The position after the last message that the receiver may see.
     published: u64,
-    /// What the receiver has taken, as last seen.
+    /// The receiver's head, as last seen.
     head_seen: u64,
-    /// Sleep word for which the bell was rung.
+    /// The sleep word for which the bell was rung.
     rung: u32,
     lies: u64,
 }
 
-/// The ring has no room: the receiver does not keep up, or is gone.
+/// The error of a ring without room: the receiver does not keep up, or is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -30,17 +30,17 @@ pub struct Full;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Bell {
-    /// It is awake, or has been rung already.
+    /// The receiver is awake, or its bell has been rung already.
     Silent,
-    /// It sleeps: ring its bell. Said once for each of its sleeps.
+    /// The receiver sleeps: ring its bell. Returned once for each of its sleeps.
     Ring,
 }
 
 impl Sender {
     /// Takes the sending side of the ring at `base`, new or of a predecessor, for a process of this epoch.
     ///
-    /// What the predecessor had published stays. What it had not is removed: the successor will write other
-    /// messages there, and the receiver must not come upon the old ones first.
+    /// What the predecessor had published stays. What it had not published is removed: the successor will
+    /// write other messages there, and the receiver must not find the old ones first.
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize, epoch: Epoch) -> Sender {
         let mask = mask_of(capacity);
         let mut tail = memory.load64(base + TAIL);
@@ -58,13 +58,13 @@ impl Sender {
             }
         }
         memory.store64(base + TAIL, tail);
-        // As if full: the first push looks.
+        // The head is set as if the ring were full, so that the first push reads the real one.
         let head_seen = tail.wrapping_sub(capacity as u64);
         Sender { base, mask, epoch: epoch.0, tail, published: tail, head_seen, rung: 0, lies: 0 }
     }
 
-    /// Appends a message to the batch; the receiver sees it after [`Sender::publish`]. A full ring takes
-    /// nothing.
+    /// Appends a message to the batch; the receiver sees it after [`Sender::publish`]. Fails without change
+    /// when the ring is full.
     #[inline]
     pub fn push<M: Memory>(&mut self, memory: &M, payload: &[u8; MESSAGE_BYTES]) -> Result<(), Full> {
         if self.tail.wrapping_sub(self.head_seen) > self.mask && !self.has_room(memory) {
@@ -73,7 +73,7 @@ impl Sender {
         let at = entry(self.base, self.mask, self.tail);
         memory.write(at + 8, payload);
         if self.tail != self.published {
-            // Nobody looks here before the first of the batch is there; its release store covers this one.
+            // The receiver reads no entry before the first of the batch; its release store covers this one.
             memory.store64(at, tag(self.tail, self.epoch));
         }
         self.tail = self.tail.wrapping_add(1);
@@ -101,13 +101,13 @@ impl Sender {
         Bell::Ring
     }
 
-    /// Messages that the ring can take now, as far as the receiver has said.
+    /// Returns the number of messages that the ring can take now, as far as the receiver has published.
     pub fn room<M: Memory>(&mut self, memory: &M) -> u64 {
         self.has_room(memory);
         (self.mask + 1) - self.tail.wrapping_sub(self.head_seen)
     }
 
-    /// Times that the head was none that the receiver can have reached.
+    /// Returns how often the head was a position that the receiver cannot have reached.
     pub fn lies(&self) -> u64 {
         self.lies
     }
@@ -116,7 +116,8 @@ impl Sender {
     fn has_room<M: Memory>(&mut self, memory: &M) -> bool {
         // Partner: the release store in `Receiver::release`.
         let head = memory.load64_acquire(self.base + HEAD);
-        // Neither what was not published yet, nor back from what it had taken, nor further than a lap behind.
+        // A head counts unless it is beyond what was published, behind what it was, or more than a lap
+        // behind.
         let taken = head.wrapping_sub(self.head_seen);
         if taken <= self.published.wrapping_sub(self.head_seen) {
             self.head_seen = head;

@@ -60,7 +60,7 @@ fn the_ring_agrees_with_a_queue() {
                     receiver.release(&memory);
                     receiver = Receiver::resume(&memory, 0, CAPACITY, FIRST);
                 }
-                // Its successor does not send what the first did not publish.
+                // The successor does not send what its predecessor did not publish.
                 _ => {
                     batch.clear();
                     sender = Sender::resume(&memory, 0, CAPACITY, FIRST);
@@ -161,7 +161,7 @@ fn a_lying_receiver_cannot_make_the_sender_overrun() {
     assert_eq!(sender.push(&memory, &payload(9)), Ok(()));
 }
 
-/// Memory whose owner dies after so many stores: later ones do not happen.
+/// Memory whose owner dies after a number of stores: later stores do not happen.
 #[derive(Clone)]
 struct Mortal(HeapMemory, Rc<Cell<u32>>);
 
@@ -277,7 +277,7 @@ fn a_receiver_may_die_between_any_two_stores() {
         let mut second = Receiver::resume(&memory, 0, CAPACITY, FIRST);
         let again: Vec<u64> = core::iter::from_fn(|| second.pop(&memory)).map(number).collect();
         assert!(got.iter().copied().eq(0..seen));
-        // Without a gap, and to the end.
+        // The messages come without a gap, and to the end.
         let from = again.first().copied().unwrap_or(seen);
         assert!(from <= seen && again.iter().copied().eq(from..sent), "dead after {life}: {again:?} of {sent}");
     }
@@ -291,7 +291,7 @@ fn a_scribbling_peer_harms_nobody_else() {
     let mut receiver = Receiver::resume(&memory, 0, 16, FIRST);
     for _ in 0..100_000 {
         let at = rng.below(ring_bytes(16) as u32 / 8) as usize * 8;
-        // Often near the truth, because what is far from it is refused at once.
+        // The values are often near the truth, because those far from it are refused at once.
         let value =
             if rng.below(2) == 0 { rng.next_u64() } else { memory.load64(at).wrapping_add(rng.below(20).into()) };
         memory.store64(at, value);

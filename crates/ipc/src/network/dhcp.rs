@@ -1,7 +1,8 @@
-//! What does a replica tell about its DHCP client? Part of [`Network`](super::Network)'s record.
+//! The published state of a replica's DHCP client: a part of [`Network`](super::Network)'s record.
 //!
 //! ```text
-//!   server u32 | state u8 + 1, or 0 for no client; count of resolvers u8; length of the domain u8; 0 | resolvers, u32 each | domain
+//!   server u32 | state u8 + 1, or 0 for no client; count of resolvers u8; length of the domain u8; 0
+//!   | resolvers, u32 each | domain
 //! ```
 
 use alloc::string::String;
@@ -9,50 +10,50 @@ use alloc::vec::Vec;
 
 use crate::memory::Memory;
 
-/// Resolvers published at most.
+/// The maximum number of published resolvers.
 const DNS_MAX: usize = 4;
-/// Octets of the domain (RFC 1035 §2.3.4).
+/// The maximum length of the domain in octets (RFC 1035 §2.3.4).
 const DOMAIN_MAX: usize = 253;
 const DOMAIN: usize = 8 + DNS_MAX * 4;
-/// Bytes of the record.
+/// The size of the record in bytes.
 pub(super) const BYTES: usize = (DOMAIN + DOMAIN_MAX).next_multiple_of(8);
 
-/// What is known of DHCP.
+/// The state of the DHCP client, and what its server sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DhcpFacts {
-    /// What the client is about.
+    /// The state of the client.
     pub state: DhcpState,
-    /// Who gave the address; 0 as long as there is none.
+    /// The server that gave the address; 0 as long as there is none.
     pub server: u32,
     /// Resolvers that the server named.
     pub dns: Vec<u32>,
-    /// The domain that it named, of letters, digits, dots, `-` and `_`; empty: none.
+    /// The domain that the server named, of letters, digits, dots, `-` and `_`; empty for none.
     pub domain: String,
 }
 
-/// What a DHCP client is about (RFC 2131, figure 5).
+/// The state of a DHCP client (RFC 2131, figure 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DhcpState {
-    /// It waits before it asks again.
+    /// The client waits before it asks again.
     #[default]
     Init = 0,
-    /// It has asked who can give an address.
+    /// The client has asked which servers can give an address.
     Selecting = 1,
-    /// It has asked for an address.
+    /// The client has asked for an address.
     Requesting = 2,
-    /// It finds out whether somebody else has it.
+    /// The client checks whether another host has the address.
     Probing = 3,
-    /// It has one.
+    /// The client has an address.
     Bound = 4,
-    /// It has one, and asks its server for more time.
+    /// The client has an address, and asks its server for more time.
     Renewing = 5,
-    /// It has one, and asks all servers.
+    /// The client has an address, and asks all servers for more time.
     Rebinding = 6,
 }
 
 impl DhcpState {
-    /// The state with this number; the first one if there is none.
+    /// Returns the state with this number; the first one if there is none.
     pub const fn from_u8(n: u8) -> DhcpState {
         match n {
             1 => DhcpState::Selecting,
@@ -65,7 +66,7 @@ impl DhcpState {
         }
     }
 
-    /// Its name as in `atoll status --json`.
+    /// Returns the name of the state as in `atoll status --json`.
     pub const fn name(self) -> &'static str {
         match self {
             DhcpState::Init => "init",
