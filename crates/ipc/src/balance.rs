@@ -1,5 +1,5 @@
-//! What do connection managers (CMs) tell each other about their acceptors (P5), and by which rules do they
-//! choose?
+//! The messages by which connection managers (CMs) report their acceptors to each other (P5), and the rules
+//! by which they choose.
 //!
 //! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_BALANCE`]) carry it
 //! between replicas.
@@ -16,64 +16,64 @@ use crate::event::BadMessage;
 /// How a CM chooses among acceptors (P5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// Its own acceptors in turn; offers of others only if it has none.
+    /// The CM takes its own acceptors in turn; offers of others only if it has none.
     Naive = 0,
-    /// One draw among its own and all offers.
+    /// The CM draws once among its own acceptors and all offers.
     Unfiltered = 1,
-    /// One draw among its own and the offers that are better than its own after tariff.
+    /// The CM draws once among its own acceptors and the offers that are better than its own after tariff.
     Filtered = 2,
-    /// Its best against the best offer, with watermarks.
+    /// The CM compares its best acceptor with the best offer, with watermarks.
     #[default]
     Tournament = 3,
 }
 
 impl Scheme {
-    /// All of them, in the order of their numbers.
+    /// All schemes, in the order of their numbers.
     pub const ALL: [Scheme; 4] = [Scheme::Naive, Scheme::Unfiltered, Scheme::Filtered, Scheme::Tournament];
 }
 
 /// How the service time of an acceptor is estimated from its last connections (P5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Estimator {
-    /// Moving median.
+    /// The estimate is a moving median.
     #[default]
     Median = 0,
-    /// Moving average.
+    /// The estimate is a moving average.
     Average = 1,
 }
 
-/// The rules of balancing, the same in every replica. They may change while connections are served.
+/// The rules of balancing, which are the same in every replica. They may change while connections are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// How to choose.
+    /// The scheme of choosing acceptors.
     pub scheme: Scheme,
-    /// By how much the service time of an offer counts more than that of an own acceptor.
+    /// The factor by which the service time of an offer counts more than that of an own acceptor.
     pub tariff: u16,
-    /// How to estimate.
+    /// The estimator of service times.
     pub estimator: Estimator,
-    /// Connections that the estimate is made of.
+    /// The number of connections from which the estimate is made.
     pub window: u16,
     /// Microseconds between two estimates, and between two reports to an acceptor's home.
     pub sample_us: u32,
     /// Microseconds between two offers.
     pub offer_us: u32,
     /// Percent: an offer passes the filter of [`Scheme::Tournament`] when the own service time is more than
-    /// this share of the offered one after tariff,
+    /// this share of the offered one after tariff.
     pub high: u16,
-    /// and is filtered again when it is less than this share.
+    /// Percent: an offer is filtered again when the own service time is less than this share.
     pub low: u16,
 }
 
 impl Balance {
-    /// Largest window.
+    /// The largest window, in connections.
     pub const WINDOW_MAX: u16 = 4096;
-    /// Largest tariff.
+    /// The largest tariff.
     pub const TARIFF_MAX: u16 = 10_000;
-    /// Longest period, in microseconds.
+    /// The longest period, in microseconds.
     pub const PERIOD_MAX: u32 = 10_000_000;
 
-    /// The rules that P5 found best: Tournament 2, moving median of 128 connections every 500 us, offers
-    /// every 50 us.
+    /// Returns the rules that P5 found best: Tournament 2, moving median of 128 connections every 500 us,
+    /// offers every 50 us.
     pub const fn new() -> Balance {
         Balance {
             scheme: Scheme::Tournament,
@@ -87,7 +87,7 @@ impl Balance {
         }
     }
 
-    /// Window and period that P5 used with an estimator.
+    /// Returns the window (in connections) and the period (in microseconds) that P5 used with an estimator.
     pub const fn usual_window(estimator: Estimator) -> (u16, u32) {
         match estimator {
             Estimator::Median => (128, 500),
@@ -95,7 +95,7 @@ impl Balance {
         }
     }
 
-    /// Whether a CM can work with them.
+    /// Returns whether a CM can work with these rules.
     pub const fn is_valid(&self) -> bool {
         self.tariff >= 1
             && self.tariff <= Balance::TARIFF_MAX
@@ -116,40 +116,40 @@ impl Default for Balance {
     }
 }
 
-/// A CM's best acceptor of a listener.
+/// An offer of a CM's best acceptor of a listener.
 ///
-/// Sent by its home to every other CM, at most every [`Balance::offer_us`] and only after something has
-/// happened there; nobody is woken for it. Lost: told again within 10 ms while connections come; a receiver
-/// that hears nothing for a second goes by what it has seen itself. Late: the acceptor may be gone; then the
-/// receiver does not know it either, or the claim times out.
+/// Its home sends it to every other CM, at most every [`Balance::offer_us`] and only after something has
+/// happened there; no CM is woken for it. Lost: repeated within 10 ms while connections come; a receiver that
+/// gets nothing for a second uses what it has seen itself. Late: the acceptor may be gone; then the receiver
+/// does not know it either, or the claim times out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOffer {
     /// The acceptor's socket, which names the listener, too.
     pub lease: u64,
     /// The acceptor's session.
     pub session: SessionId,
-    /// Microseconds that its next connection is expected to take, at least 1; `None`: the CM has no acceptor
-    /// any more.
+    /// The time in microseconds that its next connection is expected to take, at least 1; `None` if the CM
+    /// has no acceptor any more.
     pub service_us: Option<u32>,
 }
 
-/// What became of the connections that one CM gave to an acceptor of another.
+/// A report of what became of the connections that one CM gave to an acceptor of another.
 ///
-/// Sent at most every [`Balance::sample_us`]. Lost: samples are missed, the counts are put right by the next
-/// one. A home that sleeps is woken only for many connections or an old report.
+/// Sent at most every [`Balance::sample_us`]. Lost: samples are missed, and the next report corrects the
+/// counts. A home that sleeps is woken only for many connections or an old report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceReport {
     /// The acceptor's socket.
     pub lease: u64,
     /// The acceptor's session.
     pub session: SessionId,
-    /// It has not claimed in time: its home removes it, too (P4).
+    /// Whether the acceptor has not claimed in time: its home removes it, too (P4).
     pub timed_out: bool,
-    /// Connections given that it has claimed and not closed.
+    /// The number of given connections that the acceptor has claimed and not closed.
     pub open: u32,
-    /// When those were offered on average, in microseconds of the machine's clock.
+    /// The average time at which those were offered, in microseconds of the machine's clock.
     pub open_since_us: u64,
-    /// Connections offered that it has not claimed.
+    /// The number of offered connections that the acceptor has not claimed.
     pub unclaimed: u32,
     /// Service times of connections that ended since the last report.
     pub services: Services,
@@ -163,10 +163,10 @@ pub struct Services {
 }
 
 impl Services {
-    /// How many a report takes; of more the last ones are kept.
+    /// The number of service times in a report; of more the last ones are kept.
     pub const MAX: usize = 32;
 
-    /// Adds one; if there are too many the oldest goes.
+    /// Adds a service time; if there are too many, the oldest is dropped.
     pub fn push(&mut self, micros: u32) {
         if usize::from(self.len) == Services::MAX {
             self.micros.copy_within(1.., 0);
@@ -176,7 +176,7 @@ impl Services {
         self.len += 1;
     }
 
-    /// Oldest first.
+    /// Returns the service times, oldest first.
     pub fn as_slice(&self) -> &[u32] {
         &self.micros[..usize::from(self.len)]
     }
@@ -193,29 +193,29 @@ impl Eq for Services {}
 /// A message from one CM to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerMessage {
-    /// Who sends it.
+    /// The replica that sends the message.
     pub from: ReplicaId,
-    /// Its incarnation: what a dead one has said does not count.
+    /// The incarnation of the sender; messages of a dead one do not count.
     pub epoch: Epoch,
-    /// When it was sent, on the machine's clock: it may be read much later, by one who has slept.
+    /// When the message was sent, on the machine's clock: a receiver that slept may read it much later.
     pub sent_at: Instant,
-    /// What it says.
+    /// The content of the message.
     pub body: PeerBody,
 }
 
-/// What a CM says to another.
+/// The content of a message between CMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // Both live on the stack, for a moment.
 pub enum PeerBody {
-    /// To all.
+    /// An offer, sent to all CMs.
     Offer(PeerOffer),
-    /// To an acceptor's home.
+    /// A report, sent to an acceptor's home.
     Report(ServiceReport),
 }
 
-/// Bytes before the service times, and of the longest message.
+/// The size of a message in bytes before the service times.
 const FIXED: usize = 48;
-/// Longest message in bytes.
+/// The size of the longest message in bytes.
 pub const PEER_BYTES_MAX: usize = FIXED + Services::MAX * 4;
 const KIND_OFFER: u8 = 1;
 const KIND_REPORT: u8 = 2;
@@ -252,7 +252,7 @@ impl PeerMessage {
         &out[..FIXED + services.as_slice().len() * 4]
     }
 
-    /// The message in a payload.
+    /// Decodes the message in a payload. Fails with [`BadMessage`] for malformed ones.
     pub fn decode(bytes: &[u8]) -> Result<PeerMessage, BadMessage> {
         let (fixed, rest) = bytes.split_first_chunk::<FIXED>().ok_or(BadMessage)?;
         let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);

@@ -1,8 +1,8 @@
-//! Where in the arena is octet `n` of a stream?
+//! Socket buffers: the place in the arena of octet `n` of a stream.
 //!
 //! A socket buffer is a ring of 2^k bytes in the arena: octet `n` lies at `start + (n mod 2^k)`. It grows by
-//! a second, larger ring that takes over from a base offset on; when the old one is drained it is freed. When
-//! both are drained the socket owns no memory (design 6).
+//! a second, larger ring, which takes over from a base offset on; the old ring is freed when it is drained.
+//! When both are drained, the socket owns no memory (design 6).
 //!
 //! ```text
 //!   stream   ...|--------- old ring ---------|------ current ring ------>
@@ -15,15 +15,15 @@ use crate::pool::{Blocks, MAX_LOG2, MIN_LOG2, UNIT_BYTES};
 /// One ring of a socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Stream offset from which on this ring holds the stream.
+    /// The stream offset from which on this ring holds the stream.
     pub base: u64,
-    /// First unit of the ring in its area.
+    /// The first unit of the ring in its area.
     pub unit: u32,
-    /// log2 of the ring's size.
+    /// The binary logarithm of the ring's size in bytes.
     pub log2: u8,
 }
 
-/// The ring or two rings of one direction of one socket, as published in its slot.
+/// The one or two rings of one direction of one socket, as published in its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// The ring that holds the stream from its base on.
@@ -32,28 +32,28 @@ pub struct Extents {
     pub old: Option<Extent>,
 }
 
-/// Up to four pieces of an area: offset in the area, length.
+/// Up to four pieces of an area, each with its offset in the area and its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
     parts: [(usize, usize); 4],
     len: usize,
 }
 
-/// Bytes of the published form: `[version u32][unused u32][copy for even versions][copy for odd versions]`, a
-/// copy being `[base of the current ring u64][base of the old ring u64][place of the current ring u32][place
-/// of the old ring u32]`.
+/// The size in bytes of the published form: `[version u32][unused u32][copy for even versions][copy for odd
+/// versions]`, where a copy is `[base of the current ring u64][base of the old ring u64][place of the current
+/// ring u32][place of the old ring u32]`.
 ///
-/// The writer may lose the processor, or die, in the middle of a store: readers go on with the copy before.
+/// The writer may be preempted, or die, in the middle of a store: readers use the copy before.
 pub const EXTENTS_BYTES: usize = 8 + 2 * COPY_BYTES;
 const COPY_BYTES: usize = 24;
-/// A place is `unit << 5 | log2` of a ring, 0 for no ring.
+/// The number of low bits of a place, `unit << 5 | log2` of a ring, that hold log2; a place is 0 for no ring.
 const LOG2_BITS: u32 = 5;
-/// How often a reader tries to get an untorn copy before it takes the writer for hostile: each failure is a
-/// whole store of the writer's.
+/// The number of attempts to read an untorn copy after which the reader treats the writer as hostile. Each
+/// failure takes a whole store of the writer.
 const READ_ATTEMPTS: usize = 64;
 
 impl Extent {
-    /// Size of the ring in bytes.
+    /// Returns the size of the ring in bytes.
     pub const fn size(&self) -> usize {
         1 << self.log2
     }
@@ -76,8 +76,8 @@ impl Extent {
 }
 
 impl Extents {
-    /// The places of `[offset, offset + len)`; `None` if no ring holds all of it. `len` may not exceed the
-    /// rings' sizes.
+    /// Returns the places of `[offset, offset + len)`; `None` if no ring holds all of it. `len` may not
+    /// exceed the rings' sizes.
     pub fn pieces(&self, offset: u64, len: usize) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         let current = self.current?;
@@ -103,10 +103,10 @@ impl Extents {
     }
 
     /// Makes room so that `[.., end)` can be written, and returns the offset up to which there is room now
-    /// (at most `end`). For the writer of the buffer only.
+    /// (at most `end`). Only the writer of the buffer may call this.
     ///
-    /// `head`: everything before it is consumed. `high`: everything written lies before it (`head <= high`;
-    /// octets that arrived out of order count). `size_max`: largest ring wanted, in bytes.
+    /// Everything before `head` is consumed. Everything written lies before `high` (`head <= high`; octets
+    /// that arrived out of order count). `size_max` is the size of the largest ring wanted, in bytes.
     pub fn reserve(&mut self, blocks: &impl Blocks, head: u64, high: u64, end: u64, size_max: usize) -> u64 {
         self.release(blocks, head, high);
         if let Some(current) = self.current {
@@ -115,13 +115,13 @@ impl Extents {
                 return room.min(end);
             }
         }
-        // The new ring starts at `high`. The first is as large as what is asked for now; a stream that
-        // outgrows it before it is drained gets all it may have, because a third ring has to wait until the
-        // first is drained.
+        // The new ring starts at `high`. The first ring is as large as what is asked for now. A stream that
+        // outgrows it before it is drained gets the largest ring allowed, because a third ring has to wait
+        // until the first is drained.
         let wanted = usize::try_from(end.saturating_sub(high)).unwrap_or(usize::MAX).max(1);
         let wanted = if self.current.is_some() { size_max } else { wanted.min(size_max) };
         let log2 = (wanted.next_power_of_two().trailing_zeros() as u8).clamp(MIN_LOG2, MAX_LOG2);
-        // Free memory may lie in small blocks only; a ring that is no larger than the one before is no use.
+        // Free memory may lie in small blocks only; a ring no larger than the one before would be useless.
         let least = self.current.map_or(MIN_LOG2, |current| current.log2).min(log2);
         let found = (least..=log2).rev().find_map(|log2| Some((blocks.allocate(log2)?, log2)));
         let Some((unit, log2)) = found else {
@@ -133,8 +133,8 @@ impl Extents {
         (high.max(head) + new.size() as u64).min(end)
     }
 
-    /// Gives drained rings back to the pool. Returns whether anything changed. For the writer of the buffer
-    /// only.
+    /// Gives drained rings back to the pool. Returns whether anything changed. Only the writer of the buffer
+    /// may call this.
     pub fn release(&mut self, blocks: &impl Blocks, head: u64, high: u64) -> bool {
         let mut changed = false;
         let Some(current) = self.current else { return false };
@@ -153,14 +153,14 @@ impl Extents {
         changed
     }
 
-    /// Gives everything back. For the writer of the buffer only.
+    /// Gives all rings back. Only the writer of the buffer may call this.
     pub fn release_all(&mut self, blocks: &impl Blocks) {
         for extent in [self.old.take(), self.current.take()].into_iter().flatten() {
             blocks.free(extent.unit, extent.log2);
         }
     }
 
-    /// Publishes at `at` (a slot's extents line). One writer at a time.
+    /// Publishes the rings at `at` (a slot's extents line). Only one writer may do so at a time.
     pub fn store<M: Memory>(&self, memory: &M, at: usize) {
         let version = memory.load32(at).wrapping_add(1);
         // The version before is public before the copy that it made stale is touched.
@@ -173,8 +173,8 @@ impl Extents {
         memory.store32_release(at, version);
     }
 
-    /// Reads what the other side published at `at`, for an area of `units` units. `None`: not one of the
-    /// states a correct writer publishes.
+    /// Reads the rings that the other side published at `at`, for an area of `units` units. Returns `None`
+    /// for a state that no correct writer publishes.
     pub fn load<M: Memory>(memory: &M, at: usize, units: u32) -> Option<Extents> {
         for _ in 0..READ_ATTEMPTS {
             let version = memory.load32_acquire(at);
@@ -196,12 +196,12 @@ impl Extents {
     }
 }
 
-/// Where the copy of a version lies.
+/// Returns the offset of the copy of a version.
 const fn copy_at(at: usize, version: u32) -> usize {
     at + 8 + (version & 1) as usize * COPY_BYTES
 }
 
-/// The current (0) or old (1) ring of a copy.
+/// Reads the current (0) or old (1) ring of a copy.
 fn load_extent<M: Memory>(memory: &M, copy: usize, i: usize) -> Option<Extent> {
     let place = memory.load32(copy + 16 + i * 4);
     (place != 0).then(|| Extent {
@@ -217,7 +217,7 @@ impl Pieces {
         self.len += 1;
     }
 
-    /// The pieces in stream order.
+    /// Returns the pieces in stream order: offset in the area, and length.
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.parts[..self.len].iter().copied()
     }
@@ -341,8 +341,8 @@ mod tests {
         }
     }
 
-    /// Lets so many stores through, and forgets those after: a writer that has lost the processor, or its
-    /// life.
+    /// Memory that performs a number of stores, and drops those after: a writer that was preempted or has
+    /// died.
     struct Interrupted {
         memory: HeapMemory,
         stores_left: Cell<usize>,

@@ -1,9 +1,9 @@
-//! How does a process join a stack? Messages on the supervisor's unix socket (SOCK_SEQPACKET), with
+//! The messages by which a process joins a stack, on the supervisor's unix socket (SOCK_SEQPACKET), with
 //! descriptors.
 //!
-//! This is what arrives on the socket for applications (`NAME.sock`). Administration has a socket of its own,
-//! with JSON requests. Every packet is one [`Request`] or [`Reply`] of 56 bytes, sent with the descriptors
-//! that its doc names, in that order.
+//! These messages arrive on the socket for applications (`NAME.sock`). Administration has a socket of its
+//! own, with JSON requests. Every packet is one [`Request`] or [`Reply`] of 56 bytes, sent with the
+//! descriptors that its doc names, in that order.
 //!
 //! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
 
@@ -14,35 +14,37 @@ use crate::event::BadMessage;
 use crate::lease::{NO_USER, Pass};
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
-/// What a process asks of the supervisor, and what the supervisor tells a server.
+/// A request of a process to the supervisor, or of the supervisor to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Request {
-    /// Application to supervisor: a new session of its own, on all replicas. Answered by [`Reply::Joined`].
+    /// Application to supervisor: open a new session of the process's own, on all replicas. Answered by
+    /// [`Reply::Joined`].
     Attach { layout_version: u32 },
-    /// Application to supervisor: membership in an existing session, whose sockets were inherited over `fork`
-    /// or `exec`. The supervisor checks `key`. Answered by [`Reply::Joined`].
+    /// Application to supervisor: make the process a member of an existing session, whose sockets were
+    /// inherited over `fork` or `exec`. The supervisor checks `key`. Answered by [`Reply::Joined`].
     Join { session: u32, key: u64 },
     /// Application to supervisor: the membership is no longer needed.
     Leave { session: u32 },
-    /// Application to supervisor: another connection as this one, for a child or for the next program, which
-    /// may not see the socket's path (chroot, mount namespaces). Answered by [`Reply::Connected`].
+    /// Application to supervisor: open another connection like this one, for a child or for the next program,
+    /// which may not see the socket's path (chroot, mount namespaces). Answered by [`Reply::Connected`].
     Connect,
-    /// Application to supervisor: who is it that sends this, and may it have `port` (0: none is asked for)?
-    /// Answered by [`Reply::Vouched`], to be shown to the authority of a port before the socket `lease` is
-    /// bound.
+    /// Application to supervisor: state which user sends this request, and whether that user may have `port`
+    /// (0 asks for none). Answered by [`Reply::Vouched`], which is shown to the authority of a port before
+    /// the socket `lease` is bound.
     Vouch { lease: u64, protocol: Protocol, port: u16 },
     /// Supervisor to replica: a session was opened, which may do as `user` what needs no
     /// [`crate::lease::Pass`]. Descriptors: arena, application page, the bell by which the session rings the
     /// replica, [`crate::page::BELLS`] bells of the session.
     SessionOpened { session: u32, pid: u32, config: ArenaConfig, user: User },
-    /// Supervisor to replica: one process of the session's family is gone; sockets that it alone held are
+    /// Supervisor to replica: one process of the session's family is gone; the sockets that it alone held are
     /// closed.
     MemberGone { session: u32, member: u8 },
-    /// Supervisor to replica: the last member is gone. All sockets close; the arena goes when they are done.
+    /// Supervisor to replica: the last member is gone. All sockets close; the arena is freed when they are
+    /// done.
     SessionGone { session: u32 },
-    /// Supervisor to replica: servers have died of this session. It is not listened to any more, and what it
-    /// has is reset.
+    /// Supervisor to replica: servers have died of this session. The replica ignores it from now on, and
+    /// resets its connections.
     CutOff { session: u32 },
     /// Supervisor to replica: end orderly (RST to all peers).
     Stop,
@@ -51,33 +53,34 @@ pub enum Request {
     ListSockets { token: u32 },
     /// Supervisor to replica: from now on balance by these rules (P5).
     Balance { rules: Balance },
-    /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these
-    /// are all. Now it takes over what its predecessor left, says that it is ready, and serves.
+    /// Supervisor to server: all open sessions have been sent. This is the first request or, to a replica,
+    /// follows the open sessions. The server takes over what its predecessor left, reports that it is ready,
+    /// and serves.
     Adopt { blamed: bool },
-    /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
+    /// Supervisor to server: the process of another server has ended. Calls to it will not be answered.
     ServerGone { server: u8 },
     /// Supervisor to server: it is succeeded by another process. It puts what it has where its successor
     /// finds it, the ledger in a version that this one reads, and ends: nobody hears anything.
     HandOver { ledger: u32 },
-    /// Supervisor to replica: from now on the ledger is written in this version.
+    /// Supervisor to replica: write the ledger in this version from now on.
     WriteLedger { version: u32 },
     /// Supervisor to replica: how much memory its receive buffers may take, and how it stands with that of
     /// the whole stack. Sent again when it changes.
     Memory { level: MemoryLevel, buffers_max: u64 },
-    /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
+    /// Supervisor to server: another server, which was gone, is started again, as this incarnation.
     ServerRestarted { server: u8, epoch: u32 },
 }
 
-/// How it stands with memory: as `tcp_mem`'s three thresholds (tcp(7)).
+/// The level of memory use, like `tcp_mem`'s three thresholds (tcp(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum MemoryLevel {
-    /// There is enough.
+    /// There is enough memory.
     #[default]
     Plenty = 0,
     /// Buffers are small, and do not grow.
     Pressure = 1,
-    /// Nothing new begins, and what is not needed is dropped.
+    /// Nothing new begins, and memory that is not needed is freed.
     High = 2,
 }
 
@@ -91,50 +94,50 @@ impl MemoryLevel {
     }
 }
 
-/// What a process may have of what users share.
+/// The user of a process, and what that user may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Effective user; [`NO_USER`]: whoever it is.
+    /// The effective user; [`NO_USER`] for any.
     pub uid: u32,
-    /// The first port that needs no privilege of him; 0: he has it.
+    /// The first port that needs no privilege; 0 if the user has the privilege.
     pub unprivileged_start: u16,
-    /// Ports below that, first and last, that are his all the same. (0, 0) is none.
+    /// The ranges of lower ports, first and last, that the user may have all the same. (0, 0) is none.
     pub ports: [(u16, u16); USER_PORTS_MAX],
     /// The user for whom counts what he has, where what all sessions of one user have together is bounded: it
     /// is not for root, nor for who runs the stack.
     pub counts_for: Option<u32>,
 }
 
-/// Most ranges of ports that one user has for himself.
+/// The maximum number of port ranges of one user.
 pub const USER_PORTS_MAX: usize = 4;
 
 impl User {
-    /// One who may have every port, and as much as there is.
+    /// Returns a user that may have every port, and as much memory as there is.
     pub const fn privileged(uid: u32) -> User {
         User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], counts_for: None }
     }
 
-    /// Whoever it is. A session is opened for this one: what depends on the user needs a
+    /// Returns any user, for whom a session is opened: what depends on the user needs a
     /// [`crate::lease::Pass`].
     pub const fn anybody(unprivileged_start: u16) -> User {
         User { unprivileged_start, ..User::privileged(NO_USER) }
     }
 
-    /// The one that a supervisor vouches for, who may have `port` as well.
+    /// Returns the user for whom a supervisor vouches, who may have `port` as well.
     pub fn vouched(self, uid: u32, port: u16) -> User {
         let mut ports = [(0, 0); USER_PORTS_MAX];
         ports[0] = (port, port);
         User { uid, ports, ..self }
     }
 
-    /// Whether he may bind a socket to `port`; 0: to any that is free.
+    /// Returns whether the user may bind a socket to `port`; 0 stands for any free port.
     pub fn may_bind(&self, port: u16) -> bool {
         let is_his = |(first, last): (u16, u16)| (first..=last).contains(&port);
         port == 0 || port >= self.unprivileged_start || self.ports.into_iter().any(is_his)
     }
 }
 
-/// What the supervisor answers.
+/// A reply of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Reply {
@@ -146,13 +149,12 @@ pub enum Reply {
     Connected,
     /// The answer to [`Request::Vouch`].
     Vouched { pass: Pass, seal: u64 },
-    /// It did not work; `reason` is one of [`Refusal`].
+    /// The request was refused for this reason.
     Refused { reason: Refusal },
 }
 
-/// Where a request of an application, and the reply to it, have a number of the application's own choice: a
-/// supervisor that takes over may answer again what the one before has answered, and the application has to
-/// know.
+/// The offset of the number that an application chooses for a request and its reply. A supervisor that takes
+/// over may answer again what its predecessor has answered, and the application has to recognise it.
 const TOKEN: usize = MESSAGE_BYTES - 8;
 
 /// Sets the number of a request or a reply.
@@ -160,7 +162,7 @@ pub fn set_token(packet: &mut [u8; MESSAGE_BYTES], token: u64) {
     packet[TOKEN..].copy_from_slice(&token.to_le_bytes());
 }
 
-/// The number of a request or a reply; 0 if it is neither.
+/// Returns the number of a request or a reply; 0 if the packet is neither.
 pub fn token(packet: &[u8]) -> u64 {
     let octets = packet.get(TOKEN..MESSAGE_BYTES).and_then(|octets| octets.first_chunk());
     octets.map_or(0, |octets| u64::from_le_bytes(*octets))
@@ -172,17 +174,17 @@ pub fn token(packet: &[u8]) -> u64 {
 pub enum Refusal {
     /// The library and the stack are of different versions.
     Version = 1,
-    /// Too many sessions.
+    /// There are too many sessions.
     Sessions = 2,
-    /// No such session, or the wrong key.
+    /// There is no such session, or the key is wrong.
     NoSession = 3,
     /// The session has 64 members already.
     Members = 4,
-    /// Out of memory or descriptors.
+    /// The supervisor is out of memory or descriptors.
     Resources = 5,
     /// The process may not use this stack.
     Permission = 6,
-    /// The request makes no sense.
+    /// The request is malformed.
     Malformed = 7,
 }
 
@@ -215,7 +217,7 @@ impl Refusal {
 }
 
 impl Request {
-    /// The packet.
+    /// Encodes the request as a packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
             Request::Attach { layout_version } => Writer::new(1).u32(layout_version),
@@ -242,7 +244,7 @@ impl Request {
         .bytes
     }
 
-    /// The request in a packet.
+    /// Decodes the request in a packet. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<Request, BadMessage> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
         let (kind, mut r) = Reader::new(bytes);
@@ -278,7 +280,7 @@ impl Request {
 }
 
 impl Reply {
-    /// The packet.
+    /// Encodes the reply as a packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
             Reply::Joined { session, key, member, replicas, config } => {
@@ -291,7 +293,7 @@ impl Reply {
         .bytes
     }
 
-    /// The reply in a packet.
+    /// Decodes the reply in a packet. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<Reply, BadMessage> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
         let (kind, mut r) = Reader::new(bytes);

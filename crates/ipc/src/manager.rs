@@ -1,87 +1,93 @@
-//! What do a transport server (TS) and a connection manager (CM) in another process say to each other (P1,
-//! P2)?
+//! The messages between a transport server (TS) and a connection manager (CM) in another process (P1, P2).
 //!
 //! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_MANAGER`]) carry
-//! it. None may get lost: what a ring does not take is offered to it again, in order.
+//! it. No message may get lost: a full ring is offered the waiting messages again, in order.
 //!
 //! ```text
 //!   TS  --Opened, Left, Closed, Registered, Deregistered, Forgotten: who listens, who accepts-->    CM
 //!   TS  --Established, Offered, Claimed, TimedOut, Returned, Gone, Served: of connections-->        CM
 //!   CM  --Offer, Queued, Reset: who gets a connection--> TS      CM  --AcceptorRemoved-->           TS
 //! ```
-//! Either may die, and its successor finds in the ring what was meant for it: a message names the incarnation
-//! that it is for, and others drop it. A TS that hears of a new CM tells it again who listens and accepts,
-//! what is offered (Offered), and asks again for what is not.
+//! Either may die, and its successor finds in the ring what was meant for its predecessor: a message names
+//! the incarnation that it is for, and others drop it. A TS that hears of a new CM reports again which
+//! sockets listen and accept, and what is offered (Offered), and asks again about connections that are not
+//! offered.
 //!
-//! A connection has the TS's number, which is used again once the CM was told that it is claimed or gone.
-//! What the CM says may have been under way meanwhile, so it names the *ticket* of the question that it
-//! answers.
+//! A connection has the TS's number, which is used again once the CM was told that the connection is claimed
+//! or gone. A message of the CM may have been under way meanwhile, so it names the *ticket* of the question
+//! that it answers.
 
 use atoll_base::{Endpoint, Epoch, Instant, SessionId};
 
 use crate::event::BadMessage;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
-/// Bytes of a message.
+/// The size of a message in bytes.
 pub const MANAGER_BYTES: usize = MESSAGE_BYTES;
 
 /// A message between a TS and a CM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerMessage {
-    /// The sender's incarnation: what a dead one has said does not count.
+    /// The incarnation of the sender; messages of a dead one do not count.
     pub epoch: Epoch,
-    /// The receiver's incarnation that it is for: another drops it. `Epoch(0)`: whichever it is, because the
-    /// sender has not been told.
+    /// The incarnation of the receiver that the message is for: another drops it. `Epoch(0)` stands for any,
+    /// because the sender does not know it.
     pub to: Epoch,
-    /// When it was sent, on the machine's clock: it may be read later, by one who has slept.
+    /// When the message was sent, on the machine's clock: a receiver that slept may read it later.
     pub at: Instant,
-    /// What it says.
+    /// The content of the message.
     pub body: ManagerBody,
 }
 
-/// What is said. Listeners and connections are numbered by the TS; listeners never again.
+/// The content of a message. The TS numbers listeners and connections; numbers of listeners are never used
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum ManagerBody {
-    /// A socket, known by its lease, listens at this address. Late: its acceptors are, too.
+    /// A socket, known by its lease, listens at this address. Late: its acceptors are late, too.
     Opened { listener: u64, lease: u64, local: Endpoint, v6_only: bool },
-    /// The socket does not listen any more.
+    /// The socket stopped listening.
     Left { listener: u64, lease: u64 },
-    /// Nor does any other: what waits is to be reset.
+    /// The last socket of the listener stopped listening: waiting connections are to be reset.
     Closed { listener: u64 },
-    /// ACCEPT-CONNECTION (P4). Repeated: harmless.
+    /// A session registers as an acceptor: ACCEPT-CONNECTION (P4). Repeated: harmless.
     Registered { listener: u64, session: SessionId, lease: u64 },
-    /// The acceptor wants no more for now.
+    /// The acceptor wants no more connections for now.
     Deregistered { listener: u64, session: SessionId, lease: u64 },
     /// The session does not hold the socket any more.
     Forgotten { listener: u64, session: SessionId, lease: u64 },
-    /// Who is to have this connection? Answered by Offer, Queued or Reset; asked again if that takes too
-    /// long, under the same ticket.
+    /// Asks for an acceptor of this connection. Answered by Offer, Queued or Reset; asked again under the
+    /// same ticket if that takes too long.
     Established { listener: u64, connection: u32, ticket: u32 },
-    /// The acceptor has claimed what it was offered at that time.
+    /// The acceptor has claimed the connection that it was offered at that time.
     Claimed { connection: u32, offered_at: Instant },
-    /// It has not, in time, and somebody else is to have it. Answered as Established.
+    /// The acceptor has not claimed the connection in time, and another is to get it. Answered as
+    /// Established.
     TimedOut { connection: u32, ticket: u32 },
     /// The offer was taken back because the acceptor's session has ended. Answered as Established.
     Returned { connection: u32, ticket: u32 },
-    /// The connection has ended before anybody claimed it.
+    /// The connection has ended before an acceptor claimed it.
     Gone { connection: u32 },
-    /// The application has closed a connection that it had been offered at that time: its service time (P5).
+    /// The application has closed a connection that it was offered at that time, which gives its service time
+    /// (P5).
     Served { session: SessionId, lease: u64, offered_at: Instant },
-    /// The connection is for this acceptor. `measured`: Served is to follow. Late: refused by its ticket.
+    /// The connection is for this acceptor. With `measured`, Served is to follow. Late: refused by its
+    /// ticket.
     Offer { connection: u32, ticket: u32, session: SessionId, lease: u64, measured: bool },
-    /// Nobody wants it now: an Offer or a Reset follows some day.
+    /// No acceptor wants the connection now: an Offer or a Reset follows later.
     Queued { connection: u32, ticket: u32 },
-    /// Its listener is gone, and the CM has forgotten it.
+    /// The listener of the connection is gone, and the CM has forgotten the connection.
     Reset { connection: u32, ticket: u32 },
-    /// Tell the session that its acceptor was removed (P4). Late: it registers again for nothing.
+    /// The TS is to tell the session that its acceptor was removed (P4). Late: it registers again without
+    /// need.
     AcceptorRemoved { session: SessionId, lease: u64 },
-    /// To a new CM: the last one has offered this connection to this acceptor, who has not claimed it yet.
+    /// Tells a new CM that its predecessor has offered this connection to this acceptor, which has not
+    /// claimed it yet.
     Offered { listener: u64, connection: u32, ticket: u32, session: SessionId, lease: u64 },
 }
 
 impl ManagerMessage {
-    /// The message as a payload: kind, epochs, time, and the fields in their order.
+    /// Encodes the message as a payload: kind, epochs, time, and the fields in their order.
     pub fn encode(&self) -> [u8; MANAGER_BYTES] {
         let head = |kind| Writer::new(kind).u32(self.epoch.0).u32(self.to.0).u64(self.at.as_nanos());
         let writer = match self.body {
@@ -116,7 +122,7 @@ impl ManagerMessage {
         writer.bytes
     }
 
-    /// The message in a payload. What has another length, or no such kind, is a [`BadMessage`].
+    /// Decodes the message in a payload. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<ManagerMessage, BadMessage> {
         let bytes: &[u8; MANAGER_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
         let (kind, mut r) = Reader::new(bytes);

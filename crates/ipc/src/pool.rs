@@ -1,25 +1,25 @@
-//! Who owns which piece of a buffer area? A segregated free list of power-of-two blocks.
+//! A pool of buffer memory: a segregated free list of power-of-two blocks.
 //!
 //! Control block and link table live in memory of the allocating side only: the library's in the library
 //! region of the arena (so that forked processes share it under the library's lock), the replica's on its
 //! heap. Blocks are neither aligned to their size nor merged; a larger free block is split when nothing
-//! smaller is left. When the last one comes back, the area is one piece again.
+//! smaller is left. When the last block comes back, the area is one piece again.
 
 use alloc::vec::Vec;
 
 use crate::memory::Memory;
 
-/// Smallest block: 2 KiB.
+/// The size of the smallest block: 2 KiB.
 pub const UNIT_BYTES: usize = 1 << MIN_LOG2;
-/// log2 of the smallest block.
+/// The binary logarithm of the smallest block's size.
 pub const MIN_LOG2: u8 = 11;
-/// log2 of the largest block: 4 MiB.
+/// The binary logarithm of the largest block's size: 4 MiB.
 pub const MAX_LOG2: u8 = 22;
 const CLASSES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
-/// Bytes of the control block.
+/// The size of the control block in bytes.
 pub const CONTROL_BYTES: usize = 16 + CLASSES * 4;
 
-/// Places of a pool's state in some memory. Zeroed memory is an empty pool: everything is free.
+/// The places of a pool's state in some memory. Zeroed memory is a pool in which everything is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Offset of the control block ([`CONTROL_BYTES`], 8-aligned):
@@ -27,11 +27,11 @@ pub struct Pool {
     pub control: usize,
     /// Offset of the link table: 4 bytes per unit.
     pub links: usize,
-    /// Units in the area.
+    /// Number of units in the area.
     pub units: u32,
 }
 
-/// Where the rings of a buffer come from, and where they go back to.
+/// A source of the rings of buffers, to which they are given back.
 pub trait Blocks {
     /// Takes a block of 2^`log2` bytes (`MIN_LOG2..=MAX_LOG2`). Returns its first unit, or `None` when
     /// nothing is to be had.
@@ -59,7 +59,7 @@ impl<M: Memory> Blocks for PoolIn<'_, M> {
 }
 
 impl Pool {
-    /// The pool whose state is in this memory.
+    /// Returns the pool with its state in this memory.
     pub const fn state_in<'a, M: Memory>(&self, memory: &'a M) -> PoolIn<'a, M> {
         PoolIn { pool: *self, memory }
     }
@@ -70,8 +70,9 @@ impl Pool {
         self.allocate_if(memory, log2, |_| true)
     }
 
-    /// The same, of what is free only a block that `suits` says of: it is asked about the first unit of one
-    /// that was given back, of one beyond all that were taken so far, and of a part of a larger one.
+    /// Takes a block like [`Pool::allocate`], but only one for which `suits` returns true. It is called with
+    /// the first unit of a block that was given back, of one beyond all that were taken so far, and of a part
+    /// of a larger one.
     pub fn allocate_if<M: Memory>(&self, memory: &M, log2: u8, suits: impl Fn(u32) -> bool) -> Option<u32> {
         assert!((MIN_LOG2..=MAX_LOG2).contains(&log2), "block size is one of the classes");
         let class = usize::from(log2 - MIN_LOG2);
@@ -98,16 +99,16 @@ impl Pool {
         }
     }
 
-    /// Makes `memory` the state in which nothing is in use.
+    /// Sets the state in `memory` to one in which nothing is in use.
     pub fn reset<M: Memory>(&self, memory: &M) {
         memory.store32(self.control, 0);
         memory.store32(self.control + 4, 0);
         (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
     }
 
-    /// Makes `memory`, whatever it was, the state in which the `blocks` (first unit, log2) are in use, and
-    /// nothing else is. Sorts them. Those that are no blocks, or overlap with one before, are not in use:
-    /// their numbers in the sorted order are returned.
+    /// Sets the state in `memory`, whatever it was, to one in which the `blocks` (first unit, log2) are in
+    /// use, and nothing else. Sorts the blocks. Invalid blocks, and those that overlap with one before, are
+    /// not in use: their indices in the sorted order are returned.
     pub fn resume<M: Memory>(&self, memory: &M, blocks: &mut [(u32, u8)]) -> Vec<usize> {
         self.reset(memory);
         blocks.sort_unstable();
@@ -120,7 +121,7 @@ impl Pool {
                 refused.push(number);
                 continue;
             }
-            // What lies between is free, in pieces.
+            // The space between blocks is free, in pieces.
             while end < unit {
                 let class = ((unit - end).ilog2() as usize).min(CLASSES - 1);
                 self.push(memory, class, end);
@@ -134,22 +135,22 @@ impl Pool {
         refused
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn used_bytes<M: Memory>(&self, memory: &M) -> usize {
         memory.load32(self.control + 4) as usize * UNIT_BYTES
     }
 
-    /// Up to where, in units, blocks have been taken since the area was one piece.
+    /// Returns the end, in units, of the part from which blocks have been taken since the area was one piece.
     pub fn high_units<M: Memory>(&self, memory: &M) -> u32 {
         memory.load32(self.control).min(self.units)
     }
 
-    /// The free blocks of at least 2^`log2` bytes: first unit and log2 of each.
+    /// Returns the free blocks of at least 2^`log2` bytes: first unit and log2 of each.
     pub fn free_blocks<M: Memory>(&self, memory: &M, log2: u8) -> Vec<(u32, u8)> {
         let mut blocks = Vec::new();
         for log2 in log2.max(MIN_LOG2)..=MAX_LOG2 {
             let mut next = memory.load32(self.head_at(usize::from(log2 - MIN_LOG2)));
-            // A list that goes round is its owner's fault, and is not followed for ever.
+            // A cyclic list is its owner's fault, and is not followed for ever.
             while let Some(unit) = next.checked_sub(1).filter(|unit| *unit < self.units)
                 && blocks.len() <= self.units as usize
             {
@@ -164,11 +165,11 @@ impl Pool {
         self.control + 16 + class * 4
     }
 
-    /// Heads and links hold unit + 1; 0 ends a list.
+    /// Takes the first unit of a list's head, if it suits. Heads and links hold unit + 1; 0 ends a list.
     fn pop<M: Memory>(&self, memory: &M, class: usize, suits: impl Fn(u32) -> bool) -> Option<u32> {
         let unit = memory.load32(self.head_at(class)).checked_sub(1)?;
         if unit >= self.units {
-            // Only the owner of this memory can have done this; forget the list rather than follow it.
+            // Only the owner of this memory can have done this; drop the list rather than follow it.
             memory.store32(self.head_at(class), 0);
             return None;
         }
@@ -229,9 +230,9 @@ mod tests {
         let units = 64;
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units };
         let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * 4);
-        // Whatever was given back to it before.
+        // The state is replaced, whatever was given back to it before.
         pool.free(&memory, 7, 11);
-        // One that overlaps, one beyond the end, and two that are none.
+        // One block overlaps, one lies beyond the end, and two are invalid.
         let mut blocks = [(40, 13), (5, 11), (42, 11), (63, 12), (9, 40), (u32::MAX, 22)];
         assert_eq!(pool.resume(&memory, &mut blocks), [1, 3, 4, 5]);
         assert_eq!(pool.used_bytes(&memory), (1 << 13) + (1 << 11));
@@ -260,7 +261,7 @@ mod tests {
         pool.free(&memory, c, MIN_LOG2 + 3);
         assert_eq!(pool.free_blocks(&memory, MIN_LOG2 + 1), [(c, MIN_LOG2 + 3), (a, MIN_LOG2 + 3)]);
         assert_eq!(pool.free_blocks(&memory, MIN_LOG2).len(), 3);
-        // Of the larger ones that were given back the last suits.
+        // Of the larger blocks that were given back the last suits.
         assert_eq!(below(MIN_LOG2 + 2, c), None);
         assert_eq!(below(MIN_LOG2 + 2, c + 1), Some(c));
     }

@@ -1,4 +1,4 @@
-//! How does one process hand messages to another? A bounded SPSC ring of cache-line entries (P3).
+//! A bounded SPSC ring of cache-line entries, by which one process sends messages to another (P3).
 //!
 //! ```text
 //!   line 0   producer writes: tail (u64)
@@ -6,27 +6,28 @@
 //!   line 2.. entries of 64 bytes: [sequence u32][epoch u32][payload 56 bytes]
 //! ```
 //!
-//! Entry of position `p` is full when its sequence word is `p + 1` (low 32 bits): flag and data share a line,
-//! so a message costs one line transfer. The producer looks at `head` only when its cached copy says "full";
-//! the consumer publishes `head` once per batch. All state of a side lives in the ring itself, so a successor
-//! resumes where its predecessor stopped. A lying peer can only lose, repeat or garble its own messages:
-//! payloads are validated by their decoders, indices are masked, and an impossible head reads as "full".
+//! The entry of position `p` is full when its sequence word is `p + 1` (low 32 bits). Flag and data share a
+//! line, so a message costs one line transfer. The producer reads `head` only when its cached copy says
+//! "full"; the consumer publishes `head` once per batch. All state of a side lives in the ring itself, so a
+//! successor resumes where its predecessor stopped. A lying peer can only lose, repeat or garble its own
+//! messages: payloads are validated by their decoders, indices are masked, and an impossible head reads as
+//! "full".
 
 use crate::memory::Memory;
 pub use crate::words::MESSAGE_BYTES;
 
-/// Bytes of one entry.
+/// The size of one entry in bytes.
 pub const ENTRY_BYTES: usize = 64;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;
 const HEAD: usize = 64;
 
-/// Bytes of memory that a ring of `capacity` entries takes.
+/// Returns the size in bytes of a ring of `capacity` entries.
 pub const fn ring_bytes(capacity: usize) -> usize {
     HEADER_BYTES + capacity * ENTRY_BYTES
 }
 
-/// The sending side. One process (or one lock holder) at a time.
+/// The sending side of a ring, which one process (or one lock holder) uses at a time.
 #[derive(Debug)]
 pub struct Producer {
     base: usize,
@@ -35,7 +36,7 @@ pub struct Producer {
     head_seen: u64,
 }
 
-/// The receiving side. One process (or one lock holder) at a time.
+/// The receiving side of a ring, which one process (or one lock holder) uses at a time.
 #[derive(Debug)]
 pub struct Consumer {
     base: usize,
@@ -53,10 +54,11 @@ impl Producer {
         producer
     }
 
-    /// Reads the own position again: another holder of the same side may have moved it meanwhile.
+    /// Reads this side's position again, which another holder of the side may have moved meanwhile.
     pub fn reload<M: Memory>(&mut self, memory: &M) {
         self.tail = memory.load64(self.base + TAIL);
-        // Who died between the last two stores of `push` has sent one message more than it says.
+        // A producer that died between the last two stores of `push` has sent one message more than its
+        // position says.
         let next = memory.load32(self.base + HEADER_BYTES + self.slot() * ENTRY_BYTES);
         if next == self.tail.wrapping_add(1) as u32 {
             self.tail = self.tail.wrapping_add(1);
@@ -69,7 +71,7 @@ impl Producer {
         (self.tail & (self.capacity - 1)) as usize
     }
 
-    /// Appends a message. Returns false, and does nothing, when the ring is full.
+    /// Appends a message. Returns false, without change, when the ring is full.
     pub fn push<M: Memory>(&mut self, memory: &M, epoch: u32, payload: &[u8; MESSAGE_BYTES]) -> bool {
         if self.tail.wrapping_sub(self.head_seen) >= self.capacity && !self.has_room(memory) {
             return false;
@@ -84,13 +86,14 @@ impl Producer {
         true
     }
 
-    /// Messages that can be pushed before the ring is full, as far as the consumer has said.
+    /// Returns the number of messages that can be pushed before the ring is full, as far as the consumer has
+    /// published.
     pub fn room<M: Memory>(&mut self, memory: &M) -> u64 {
         self.has_room(memory);
         self.capacity - self.tail.wrapping_sub(self.head_seen).min(self.capacity)
     }
 
-    /// Position after the last message pushed.
+    /// Returns the position after the last message pushed.
     pub fn position(&self) -> u64 {
         self.tail
     }
@@ -113,13 +116,13 @@ impl Consumer {
         Consumer { base, capacity: capacity as u64, head, head_published: head }
     }
 
-    /// Reads the own position again: another holder of the same side may have moved it meanwhile.
+    /// Reads this side's position again, which another holder of the side may have moved meanwhile.
     pub fn reload<M: Memory>(&mut self, memory: &M) {
         self.head = memory.load64(self.base + HEAD);
         self.head_published = self.head;
     }
 
-    /// Whether a message is waiting.
+    /// Returns whether a message is waiting.
     pub fn is_ready<M: Memory>(&self, memory: &M) -> bool {
         memory.load32_acquire(self.entry()) == self.head.wrapping_add(1) as u32
     }
@@ -130,7 +133,7 @@ impl Consumer {
         if !self.is_ready(memory) {
             return None;
         }
-        // Of those before this one: it may be put back.
+        // Only messages before this one are published, because this one may be put back.
         if self.head.wrapping_sub(self.head_published) >= self.capacity / 2 {
             self.publish(memory);
         }
@@ -142,14 +145,14 @@ impl Consumer {
         Some((epoch, payload))
     }
 
-    /// The message that was taken last is waiting again. Not after [`Consumer::publish`].
+    /// Puts the message that was taken last back. Do not call after [`Consumer::publish`].
     pub fn put_back(&mut self) {
         if self.head != self.head_published {
             self.head = self.head.wrapping_sub(1);
         }
     }
 
-    /// Tells the producer what has been taken. Once per batch.
+    /// Tells the producer which messages have been taken. Call once per batch.
     pub fn publish<M: Memory>(&mut self, memory: &M) {
         if self.head != self.head_published {
             memory.store64_release(self.base + HEAD, self.head);
