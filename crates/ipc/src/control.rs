@@ -59,13 +59,13 @@ pub enum Request {
     Adopt { blamed: bool },
     /// Supervisor to server: the process of another server has ended. Calls to it will not be answered.
     ServerGone { server: u8 },
-    /// Supervisor to server: it is succeeded by another process. It puts what it has where its successor
-    /// finds it, the ledger in a version that this one reads, and ends: nobody hears anything.
+    /// Supervisor to server: another process succeeds it. The server leaves its state where its successor
+    /// finds it, with the ledger in a version that the successor reads, and ends without notice to any peer.
     HandOver { ledger: u32 },
     /// Supervisor to replica: write the ledger in this version from now on.
     WriteLedger { version: u32 },
-    /// Supervisor to replica: how much memory its receive buffers may take, and how it stands with that of
-    /// the whole stack. Sent again when it changes.
+    /// Supervisor to replica: the memory that its receive buffers may take, in bytes, and the level of the
+    /// whole stack's memory. Sent again when it changes.
     Memory { level: MemoryLevel, buffers_max: u64 },
     /// Supervisor to server: another server, which was gone, is started again, as this incarnation.
     ServerRestarted { server: u8, epoch: u32 },
@@ -103,8 +103,8 @@ pub struct User {
     pub unprivileged_start: u16,
     /// The ranges of lower ports, first and last, that the user may have all the same. (0, 0) is none.
     pub ports: [(u16, u16); USER_PORTS_MAX],
-    /// The user for whom counts what he has, where what all sessions of one user have together is bounded: it
-    /// is not for root, nor for who runs the stack.
+    /// The user whose bound over all sessions together counts the session; `None` for root, and for the user
+    /// that runs the stack, who have no such bound.
     pub counts_for: Option<u32>,
 }
 

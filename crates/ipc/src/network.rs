@@ -5,7 +5,8 @@
 //! ```text
 //!   version u32 | count of IPv6 addresses u8, of prefixes u8, of routers u8, 0
 //!   | addresses, 40 bytes each | prefixes, 32 bytes each | routers, 24 bytes each
-//!   | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64 | DHCP: see `dhcp.rs`
+//!   | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64
+//!   | DHCP: see `dhcp.rs`
 //! ```
 //! The version is odd while the replica writes.
 

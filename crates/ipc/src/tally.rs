@@ -18,8 +18,8 @@ impl Tally {
         Tally(past)
     }
 
-    /// Returns the value to publish if this incarnation has counted `own`. Gauges, which describe the present,
-    /// have no past.
+    /// Returns the value to publish if this incarnation has counted `own`. Gauges, which describe the
+    /// present, have no past.
     #[inline]
     pub fn with(&self, stat: Stat, own: u64) -> u64 {
         if stat.is_gauge() { own } else { self.0[stat as usize].saturating_add(own) }

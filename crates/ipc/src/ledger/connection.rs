@@ -1,5 +1,5 @@
-//! What has a successor to know of one connection? All that the peer or the application was told, and what
-//! they told us.
+//! The record of one connection: all that the peer and the application were told, and what they told this
+//! stack.
 
 use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
 
@@ -7,31 +7,32 @@ use super::{TABLE_CONNECTIONS, Unreadable, check, words};
 use crate::buffer::{Extent, Extents};
 use crate::memory::Memory;
 
-/// Octets of a connection's record.
+/// The size of a connection's record in octets.
 pub const CONNECTION_BYTES: usize = 256;
 
-/// The first version of a record, and the one with what has arrived out of order.
+/// The first version of a record, and the version that adds text out of order.
 const FIRST: u32 = 1;
 const WITH_BEYOND: u32 = 2;
-/// Stretches of text out of order that a record names.
+/// The maximum number of stretches of text out of order in a record.
 pub const BEYOND_MAX: usize = 4;
 const P_ACKED: usize = 8;
 const P_RECEIVED: usize = 16;
 const P_EDGE: usize = 24;
-/// The number of the session.
+/// The offset of the session's number.
 const SESSION: usize = 68;
-/// What is under the check, besides the first eight octets without the check itself.
+/// The offset from which on octets are under the check, besides octets 4 to 7.
 const CHECKED: usize = 32;
 
-/// What changes with nearly every segment. Each word is true by itself whenever it is stored, and never goes
-/// back but for `edge`.
+/// The part of a record that changes with nearly every segment. Each word is true by itself whenever it is
+/// stored, and none ever decreases except `edge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// First offset of our text that the peer has not acknowledged; the SYN is at -1, a FIN behind the text.
+    /// First offset of the sent text that the peer has not acknowledged; the SYN is at -1, a FIN behind the
+    /// text.
     pub acked: i64,
-    /// Text is received in order up to here.
+    /// Offset up to which text is received in order.
     pub received: i64,
-    /// Right edge of the peer's window.
+    /// Offset of the right edge of the peer's window.
     pub edge: i64,
 }
 
@@ -44,33 +45,34 @@ impl Progress {
     }
 }
 
-/// Whose the connection is.
+/// The owner of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
-    /// A peer's, in the handshake, or established and without an acceptor.
+    /// The connection belongs to no application: it is in the handshake, or established and without an
+    /// acceptor.
     Unclaimed = 1,
-    /// Offered in a slot of an acceptor, which may have claimed it.
+    /// The connection is offered in a slot of an acceptor, which may have claimed it.
     Offered = 2,
-    /// An application's.
+    /// The connection belongs to an application.
     Open = 3,
-    /// Over, but the application has not closed it yet.
+    /// The connection is over, but the application has not closed it yet.
     Ended = 4,
-    /// Closed by the application.
+    /// The application has closed the connection.
     Closing = 5,
 }
 
 // structure: ConnectionRecord: a field for each fact that a successor needs
-/// One connection.
+/// The record of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields of the TCB have the names that it has for them.
 pub struct ConnectionRecord {
     pub progress: Progress,
     pub tuple: FourTuple,
-    /// State by its number in [`crate::info`]: as in linux/tcp_states.h.
+    /// State of the connection, by its number in [`crate::info`]: as in linux/tcp_states.h.
     pub state: u8,
     pub phase: Phase,
-    /// The slot and its generation; `None`: it has none.
+    /// Session, slot and generation of the connection; `None` if it has no slot.
     pub place: Option<(SessionId, SlotId, u32)>,
     /// Sequence numbers of the first octets of text.
     pub send_start: u32,
@@ -78,7 +80,7 @@ pub struct ConnectionRecord {
     /// End of the text that the application has written, and whether a FIN follows.
     pub send_tail: i64,
     pub send_fin: bool,
-    /// Where the peer's FIN is; `None`: it has not come.
+    /// Offset of the peer's FIN; `None` if it has not come.
     pub receive_fin: Option<i64>,
     /// Rings of the receive buffer.
     pub receive: Extents,
@@ -91,7 +93,7 @@ pub struct ConnectionRecord {
     pub mss_path: u16,
     pub mss_peer: u16,
     pub mss_receive: u16,
-    /// Yes-or-no facts; the bits are the writer's own.
+    /// Flags of the connection, whose bits only the writer interprets.
     pub flags: u32,
     pub snd_scale: u8,
     pub rcv_scale: u8,
@@ -100,32 +102,32 @@ pub struct ConnectionRecord {
     pub ttl: u8,
     pub tos: u8,
     pub syn_retries: u8,
-    /// Why it ended, as in [`crate::Cause`].
+    /// Why the connection ended, as in [`crate::Cause`].
     pub cause: u8,
     pub keep_probes: u8,
-    /// Seconds.
+    /// The idle time before keep-alive probes, in seconds.
     pub keep_idle: u16,
-    /// Seconds.
+    /// The time between keep-alive probes, in seconds.
     pub keep_interval: u16,
     pub mss_max: u16,
     pub user_timeout_ms: u32,
     pub linger2_ms: u32,
-    /// Octets per second; 0: no limit.
+    /// The pacing rate in octets per second; 0 for no limit.
     pub pacing_rate: u64,
-    /// Smoothed round-trip time in microseconds; 0: not known.
+    /// Smoothed round-trip time in microseconds; 0 if it is not known.
     pub srtt_us: u32,
-    /// Chain of [`super::TextPool`] with the text of a connection that nobody has; 0: none.
+    /// Chain of [`super::TextPool`] with the text of a connection that no application has; 0 for none.
     pub text: u32,
     pub text_len: u32,
-    /// So often has a replica died while it worked on this connection.
+    /// Crashes of replicas while they handled this connection.
     pub crashes: u8,
     /// Text that has arrived out of order and lies in the receive buffer: `[from, to)`, empty ones last. The
-    /// peer may have been told of it (SACK), and need not send it again. Version 2; before it is empty.
+    /// peer may have been told of it (SACK), and need not send it again. Version 2; in version 1 it is empty.
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
-/// Octets of a record, as words: so it is made in registers, and stored and checked without being taken apart
-/// again.
+/// The size of a record in words, in which it is built in registers, and stored and checked without being
+/// taken apart.
 const WORDS: usize = CONNECTION_BYTES / 8;
 
 /// Writes fields one behind the other.
@@ -135,8 +137,8 @@ struct Encoder {
 }
 
 impl Encoder {
-    /// Inlined, so that every place is known when it is compiled: as a call, a record took 850 ns instead
-    /// of 50.
+    /// Appends a field. It is inlined, so that every place is known when it is compiled: as a call, a record
+    /// took 850 ns instead of 50.
     #[inline(always)]
     fn put<const N: usize>(&mut self, value: [u8; N]) -> &mut Encoder {
         const { assert!(N <= 8) };
@@ -159,7 +161,7 @@ impl Encoder {
     }
 }
 
-/// Reads them.
+/// Reads fields one behind the other.
 struct Decoder<'a> {
     bytes: &'a [u8; CONNECTION_BYTES],
     at: usize,
@@ -186,7 +188,8 @@ impl Decoder<'_> {
     fn i64(&mut self) -> i64 {
         i64::from_le_bytes(self.take())
     }
-    /// What has become text in order since then is left out, and so is what makes no sense.
+    /// Reads text out of order. Text that has become in order since the record, and invalid stretches, are
+    /// left out.
     fn beyond(&mut self, received: i64) -> [(i64, i64); BEYOND_MAX] {
         let base = self.i64();
         let mut beyond = [(0, 0); BEYOND_MAX];
@@ -195,7 +198,8 @@ impl Decoder<'_> {
         for _ in 0..BEYOND_MAX {
             let from = base.saturating_add(i64::from(self.u32()));
             let to = from.saturating_add(i64::from(self.u32()));
-            // Where text in order has reached into it, all of it is in order but for what was not published.
+            // Where text in order has reached into a stretch, all of it is in order except what was not
+            // published.
             if from < to && to > end && base >= 0 {
                 beyond[count] = (from.max(end), to);
                 (count, end) = (count + 1, to);
@@ -206,13 +210,13 @@ impl Decoder<'_> {
 }
 
 const NO_FIN: i64 = i64::MAX;
-/// In the octet of the phase: the connection has a slot, and a FIN follows its text.
+/// Flags in the octet of the phase: the connection has a slot, and a FIN follows its text.
 const HAS_PLACE: u8 = 1 << 6;
 const HAS_FIN: u8 = 1 << 7;
 const PHASE_BITS: u8 = 0x0f;
 
-/// The session that the record at `at` names, which may be any number if the record is damaged; `None`: it
-/// names none.
+/// Returns the session that the record at `at` names, which may be any number if the record is damaged;
+/// `None` if it names none.
 pub(super) fn session_named(memory: &impl Memory, at: usize) -> Option<SessionId> {
     // The word of version, state, phase and crashes.
     let [version, _, phase, _] = memory.load32(at + 4).to_le_bytes();
@@ -220,7 +224,7 @@ pub(super) fn session_named(memory: &impl Memory, at: usize) -> Option<SessionId
 }
 
 impl ConnectionRecord {
-    /// `version`: what those can read who may have to.
+    /// Encodes the record in `version`, for all readers that may need it.
     pub(super) fn encode(&self, place: u32, version: u32) -> [u8; CONNECTION_BYTES] {
         let phase = self.phase as u8
             | if self.place.is_some() { HAS_PLACE } else { 0 }
@@ -282,7 +286,8 @@ impl ConnectionRecord {
         bytes
     }
 
-    /// As distances from the end of the text in order, which other stores do not move with the record.
+    /// Appends text out of order as distances from the end of the text in order, which other stores do not
+    /// move with the record.
     #[inline(always)]
     fn put_beyond(&self, encoder: &mut Encoder) {
         let base = self.progress.received;
@@ -293,7 +298,7 @@ impl ConnectionRecord {
         }
     }
 
-    /// `None`: the place is free. `newest`: the newest version that is read.
+    /// Decodes a record; returns `None` if the place is free. `newest` is the newest version that is read.
     pub(super) fn decode(
         place: u32,
         bytes: &[u8; CONNECTION_BYTES],
@@ -311,7 +316,7 @@ impl ConnectionRecord {
         Some(Self::fields(bytes).ok_or(Unreadable::Field))
     }
 
-    /// The same of a record whose check is known to fit.
+    /// Decodes a record whose check is known to fit; returns `None` if the place is free.
     pub(super) fn checked(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
         (bytes[4] != 0).then(|| Self::fields(bytes)).flatten()
     }
@@ -401,10 +406,10 @@ impl ConnectionRecord {
     }
 }
 
-/// RFC 7323 §2.3.
+/// The largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
 
-/// The check of a record: over octets 4 to 7, `head`, and all behind its progress.
+/// Returns the check of a record: over octets 4 to 7, `head`, and all behind its progress.
 fn sum(place: u32, head: u32, rest: impl Iterator<Item = u64>) -> u32 {
     check(TABLE_CONNECTIONS, place ^ head.rotate_left(16), rest)
 }

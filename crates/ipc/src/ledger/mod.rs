@@ -1,17 +1,19 @@
-//! What survives the death of a replica? Its ledger: a record for each connection, and what applications have
-//! asked for.
+//! The ledger of a replica, which survives its death: a record for each connection, and the requests of
+//! applications.
 //!
-//! One region per replica, which the supervisor owns and only the replica writes to. docs/ledger.md is the
-//! specification.
+//! There is one region per replica, which the supervisor owns and only the replica writes. docs/ledger.md is
+//! the specification.
 //! ```text
 //!   header    who wrote last, secrets, the place that is being worked on, the journal's commit word
-//!   touched   places of the last batch: who may be owed an acknowledgement, or an event
-//!   journal   records of one batch; counts from the store of the commit word on, which is undone when all are in their tables
+//!   touched   places of the last batch: connections that may be owed an acknowledgement, or an event
+//!   journal   records of one batch; they count from the store of the commit word on, which is cleared when
+//!             all are in their tables
 //!   connections, requests, text, time-waits   the tables
 //! ```
 //! A record is written in two ways. Progress - what the peer has acknowledged, what was received in order,
-//! how far the peer's window goes - is three words of 8 octets that are each true by themselves, and are
-//! stored where they are. Everything else goes through the journal, so that a batch of records is written
+//! how far the peer's window goes - is three words of 8 octets, each true by itself and stored in place. All
+//! else goes through the journal, so that a batch of records is written wholly or not at all. The writer may
+//! be killed at any instruction.
 //! wholly or not at all. The writer may be killed at any instruction.
 
 mod connection;
@@ -32,28 +34,29 @@ pub use work::{SUSPECTS_MAX, Work};
 
 use crate::memory::Memory;
 
-/// The newest version of the format. A reader knows this one and those before, a writer all of them.
+/// The newest version of the format. A reader knows this version and those before; a writer writes all of
+/// them.
 pub const LEDGER_VERSION: u32 = 2;
-/// The oldest one.
+/// The oldest version of the format.
 pub const LEDGER_OLDEST: u32 = 1;
-/// Records that one batch holds at most; a larger batch is several. Ledgers for few connections have shorter
-/// journals.
+/// The maximum number of records in one batch; a larger batch is split. Ledgers for few connections have
+/// shorter journals.
 pub const JOURNAL_MAX: u32 = 1 << 14;
-/// Places of the last batch that are remembered.
+/// The maximum number of places of the last batch that are stored.
 pub const TOUCHED_MAX: usize = 1 << 12;
 
-/// How much a ledger holds.
+/// The capacity of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerConfig {
-    /// Connections.
+    /// The maximum number of connections.
     pub connections: u32,
-    /// Requests in force.
+    /// The maximum number of requests in force.
     pub requests: u32,
-    /// Units for the text of connections that nobody has accepted.
+    /// The number of units for the text of connections that no application has accepted.
     pub text_units: u32,
 }
 
-/// Where everything is.
+/// The offsets of the ledger's parts.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     connections: usize,
@@ -64,20 +67,20 @@ struct Layout {
 }
 
 impl LedgerConfig {
-    /// That of a replica of a stack.
+    /// The capacity of the ledger of a stack's replica.
     pub const STACK: LedgerConfig = LedgerConfig { connections: 1 << 20, requests: 1 << 18, text_units: 1 << 16 };
 
-    /// Octets of such a ledger. Memory is taken as it is used.
+    /// Returns the size of such a ledger in octets. Memory is taken as it is used.
     pub const fn bytes(&self) -> usize {
         self.layout().total
     }
 
-    /// Records that its journal holds.
+    /// Returns the number of records that the journal holds.
     const fn journal(&self) -> u32 {
         if self.connections < JOURNAL_MAX { self.connections } else { JOURNAL_MAX }
     }
 
-    /// Entries of its ring of connections in TIME-WAIT.
+    /// Returns the number of entries of the ring of connections in TIME-WAIT.
     const fn time_waits(&self) -> u32 {
         if self.connections < TIME_WAITS_MAX { self.connections } else { TIME_WAITS_MAX }
     }
@@ -92,7 +95,7 @@ impl LedgerConfig {
     }
 }
 
-/// Octets of the ledger of a replica.
+/// The size of the ledger of a replica in octets.
 pub const LEDGER_BYTES: usize = LedgerConfig::STACK.bytes();
 
 const MAGIC: u64 = u64::from_le_bytes(*b"atollled");
@@ -101,17 +104,17 @@ const H_MAGIC: usize = 0;
 const H_VERSION: usize = 8;
 const H_EPOCH: usize = 12;
 const H_COMMIT: usize = 64;
-/// Places above this one were never used.
+/// The offset of the number of places in use; places from there on were never used.
 const H_CONNECTIONS: usize = 72;
 const H_REQUESTS: usize = 76;
 const H_TOUCHED: usize = 80;
 const H_MARK: usize = 128;
-/// Where the next entry of the ring of TIME-WAIT goes.
+/// The offset of the place of the next entry in the ring of TIME-WAIT.
 const H_TIME_WAIT: usize = 132;
-/// What is being worked on, in the cache line of the two before.
+/// The offset of the work word, which is in the cache line of the two before.
 const H_WORK: usize = 136;
 const H_SECRETS: usize = 256;
-/// Octets of the writer's secrets.
+/// The size of the writer's secrets in octets.
 pub const SECRET_BYTES: usize = 64;
 const H_SUSPECTS: usize = 512;
 const _: () = assert!(H_SECRETS + SECRET_BYTES <= H_SUSPECTS && H_SUSPECTS + SUSPECTS_MAX * 8 <= HEADER_BYTES);
@@ -119,27 +122,27 @@ const _: () = assert!(H_SECRETS + SECRET_BYTES <= H_SUSPECTS && H_SUSPECTS + SUS
 const HEADER_BYTES: usize = 4096;
 const TOUCHED: usize = HEADER_BYTES;
 const JOURNAL: usize = TOUCHED + TOUCHED_MAX * 4;
-/// `[table u32][place u32][unused u64]` before each record.
+/// The size of `[table u32][place u32][unused u64]` before each record, in octets.
 const ENTRY_HEAD: usize = 16;
 const ENTRY_BYTES: usize = ENTRY_HEAD + CONNECTION_BYTES;
 
 const TABLE_CONNECTIONS: u32 = 1;
 const TABLE_REQUESTS: u32 = 2;
 
-/// Why a ledger, or a record, cannot be used.
+/// The reason why a ledger, or a record, cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// The region is too small, or no ledger.
+    /// The region is too small, or holds no ledger.
     NoLedger,
-    /// Written by a version that this one does not know.
+    /// The ledger or the record was written in a version that this build does not know.
     Version(u32),
-    /// The check does not fit: somebody has written here who should not have.
+    /// The check does not fit: a stray store has changed the record.
     Check,
     /// The check fits, but a field has a value that it cannot have.
     Field,
 }
 
-/// The writer's, and after its death the next one's, view of a ledger.
+/// A view of a ledger for its writer and, after the writer's death, for its successor.
 #[derive(Debug)]
 pub struct Ledger<M: Memory> {
     memory: M,
@@ -149,23 +152,23 @@ pub struct Ledger<M: Memory> {
     connections: u32,
     requests: u32,
     touched: u32,
-    /// The newest version that is read, and the one that is written.
+    /// The newest version that is read, and the version that is written.
     newest: u32,
     version: u32,
-    /// What the predecessor was at work on when it ended.
+    /// The predecessor's work when it ended.
     past_work: Work,
-    /// The bits of the work word that say whose it is.
+    /// The bits of the work word that name the incarnation.
     own_work: u64,
 }
 
-/// The version that is written to the ledger in `memory`, of which 64 octets suffice: no record in it is of a
-/// newer one. `None`: there is no ledger yet.
+/// Returns the version that is written to the ledger in `memory`, of which the first 64 octets suffice: no
+/// record in it is of a newer one. Returns `None` if there is no ledger yet.
 pub fn written_version(memory: &impl Memory) -> Option<u32> {
     (memory.len() >= H_COMMIT && memory.load64_acquire(H_MAGIC) == MAGIC).then(|| memory.load32(H_VERSION))
 }
 
 impl<M: Memory> Ledger<M> {
-    /// The ledger in `memory`, which is made if there is none (all zero). A batch whose commit was
+    /// Opens the ledger in `memory`, and creates it if there is none (all zero). A batch whose commit was
     /// interrupted is completed.
     ///
     /// # Errors
@@ -174,8 +177,8 @@ impl<M: Memory> Ledger<M> {
         Ledger::open_as(memory, config, epoch, LEDGER_VERSION)
     }
 
-    /// The same as a build does whose newest version is `newest`. A ledger that is made is of that version;
-    /// one that is there keeps its own until [`Ledger::convert`].
+    /// Opens the ledger as [`Ledger::open`] does, for a build whose newest version is `newest`. A ledger that
+    /// is created is of that version; an existing one keeps its own until [`Ledger::convert`].
     pub fn open_as(memory: M, config: LedgerConfig, epoch: Epoch, newest: u32) -> Result<Ledger<M>, Unreadable> {
         let newest = newest.clamp(LEDGER_OLDEST, LEDGER_VERSION);
         if memory.len() < config.layout().total {
@@ -186,8 +189,8 @@ impl<M: Memory> Ledger<M> {
             memory.store64_release(H_MAGIC, MAGIC);
         }
         let ledger = Ledger { own_work: work::owner(epoch.0), ..Ledger::look(memory, config, newest)? };
-        // Older writers do not know the work word, and newer ones not the mark: neither is to speak of an end
-        // that is not its own.
+        // Older writers do not know the work word, and newer ones not the mark: neither may describe another
+        // writer's end.
         ledger.memory.store32(H_EPOCH, epoch.0);
         ledger.memory.store64(H_WORK, 0);
         ledger.memory.store32(H_MARK, 0);
@@ -195,7 +198,7 @@ impl<M: Memory> Ledger<M> {
         Ok(ledger)
     }
 
-    /// The ledger as its last writer has left it. Nothing is written.
+    /// Reads the header of the ledger as its last writer has left it, and writes nothing.
     fn look(memory: M, config: LedgerConfig, newest: u32) -> Result<Ledger<M>, Unreadable> {
         let layout = config.layout();
         if memory.len() < layout.total || memory.load64(H_MAGIC) != MAGIC {
@@ -220,23 +223,23 @@ impl<M: Memory> Ledger<M> {
         })
     }
 
-    /// How many requests it holds.
+    /// Returns the maximum number of requests.
     pub fn requests_max(&self) -> u32 {
         self.config.requests
     }
 
-    /// The version that is written.
+    /// Returns the version that is written.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Writes `version` from now on, or the nearest one that there is. A newer one: as records change. An
-    /// older one: all records are written anew, and lose what only newer ones have; afterwards a build can go
-    /// on that knows no other. Returns the version.
+    /// Writes `version` from now on, or the nearest version that exists. For a newer one, records are
+    /// converted when they change. For an older one, all records are written anew, and lose what only newer
+    /// ones have; afterwards a build that knows no other version can continue. Returns the version.
     pub fn convert(&mut self, version: u32) -> u32 {
         let version = version.clamp(LEDGER_OLDEST, self.newest);
         if version >= self.version {
-            // First of all: the header is never older than a record.
+            // The header is written first: it is never older than a record.
             self.memory.store32_release(H_VERSION, version);
             self.version = version;
             return version;
@@ -255,44 +258,46 @@ impl<M: Memory> Ledger<M> {
         version
     }
 
-    /// What the first writer has drawn for itself and all its successors; zero until then.
+    /// Returns the secrets that the first writer has drawn for itself and all its successors; zero until
+    /// then.
     pub fn secrets(&self) -> [u8; SECRET_BYTES] {
         let mut secrets = [0; SECRET_BYTES];
         self.memory.read(H_SECRETS, &mut secrets);
         secrets
     }
 
-    /// Sets them.
+    /// Stores the secrets.
     pub fn set_secrets(&self, secrets: &[u8; SECRET_BYTES]) {
         self.memory.write(H_SECRETS, secrets);
     }
 
-    /// Work begins, of this kind. Whoever dies meanwhile may have died of it. One store.
+    /// Marks the beginning of work of this kind, with one store. A writer that dies meanwhile may have died
+    /// of it.
     #[inline]
     pub fn mark(&self, work: Work) {
         self.memory.store64_release(H_WORK, self.own_work | work.encode());
     }
 
-    /// What is being worked on.
+    /// Returns the writer's current work.
     pub fn work(&self) -> Work {
         Work::decode(self.memory.load64(H_WORK), self.memory.load32(H_EPOCH))
     }
 
-    /// What the predecessor was at work on when it ended.
+    /// Returns the predecessor's work when it ended.
     pub fn past_work(&self) -> Work {
         self.past_work
     }
 
     // ---- the batch ----
 
-    /// Forgets whom the last batch has touched: a new one begins.
+    /// Begins a new batch, and forgets the places that the last one has touched.
     #[inline]
     pub fn begin(&mut self) {
         self.touched = 0;
         self.memory.store32_release(H_TOUCHED, 0);
     }
 
-    /// The batch concerns the connection at `place`.
+    /// Notes that the batch concerns the connection at `place`.
     #[inline]
     pub fn touch(&mut self, place: u32) {
         if (self.touched as usize) < TOUCHED_MAX {
@@ -302,13 +307,13 @@ impl<M: Memory> Ledger<M> {
         }
     }
 
-    /// Whom the last batch has touched; `None`: more than are remembered.
+    /// Returns the places that the last batch has touched; `None` if there are more than are stored.
     pub fn touched(&self) -> Option<alloc::vec::Vec<u32>> {
         let count = self.touched as usize;
         (count < TOUCHED_MAX).then(|| (0..count).map(|i| self.memory.load32(TOUCHED + i * 4)).collect())
     }
 
-    /// The record of a connection is to be `record`; `None`: the place is free.
+    /// Stages `record` as the record of the connection at `place`; `None` frees the place.
     pub fn stage_connection(&mut self, place: u32, record: Option<&ConnectionRecord>) {
         if place >= self.config.connections {
             return;
@@ -322,7 +327,7 @@ impl<M: Memory> Ledger<M> {
         self.stage(TABLE_CONNECTIONS, place, &bytes);
     }
 
-    /// The same for a request.
+    /// Stages `record` as the record of the request at `place`; `None` frees the place.
     pub fn stage_request(&mut self, place: u32, record: Option<&RequestRecord>) {
         if place >= self.config.requests {
             return;
@@ -345,7 +350,7 @@ impl<M: Memory> Ledger<M> {
         self.staged += 1;
     }
 
-    /// Everything staged counts from now on, together.
+    /// Commits the staged records, which count together from now on.
     pub fn commit(&mut self) {
         if self.staged > 0 {
             self.memory.store64_release(H_COMMIT, u64::from(self.staged));
@@ -354,7 +359,7 @@ impl<M: Memory> Ledger<M> {
         }
     }
 
-    /// Brings what is committed to its tables. Doing so again is harmless.
+    /// Copies the committed records to their tables. Doing so again is harmless.
     fn apply(&self) {
         let count =
             usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0).min(self.config.journal() as usize);
@@ -375,13 +380,13 @@ impl<M: Memory> Ledger<M> {
         }
         self.memory.store64_release(H_COMMIT, 0);
         // Nothing that is staged from now on may be stored before that: a successor would take it for the
-        // batch that has just been applied. A release keeps earlier stores from moving down; this keeps later
-        // ones from moving up, and costs no fence.
+        // batch that has just been applied. A release keeps earlier stores from moving down; this load keeps
+        // later ones from moving up, and costs no fence.
         let _ = self.memory.load64_acquire(H_COMMIT);
     }
 
-    /// Progress of the connection at `place`, which has a record. Before what it says leaves, or is shown to
-    /// anybody.
+    /// Stores the progress of the connection at `place`, which has a record. Call before anything that
+    /// depends on the progress is sent, or shown to a program.
     #[inline]
     pub fn store_progress(&self, place: u32, progress: &Progress) {
         if place < self.config.connections {
@@ -389,7 +394,7 @@ impl<M: Memory> Ledger<M> {
         }
     }
 
-    /// A connection has entered TIME-WAIT. Before its record is taken away.
+    /// Adds a connection that has entered TIME-WAIT. Call before its record is removed.
     #[inline]
     pub fn put_time_wait(&mut self, record: &TimeWaitRecord) {
         let (place, count) = (self.next_time_wait(), self.config.time_waits());
@@ -403,8 +408,8 @@ impl<M: Memory> Ledger<M> {
 
     // ---- reading ----
 
-    /// Those that have entered TIME-WAIT, youngest first, up to the first place that has none. The place that
-    /// comes next may have half of one.
+    /// Returns the connections that have entered TIME-WAIT, youngest first, up to the first empty place. The
+    /// place of the next entry may hold half of one.
     pub fn time_waits(&self) -> impl Iterator<Item = TimeWaitRecord> + '_ {
         let (next, count) = (self.next_time_wait(), self.config.time_waits());
         (1..count).map_while(move |age| {
@@ -415,12 +420,12 @@ impl<M: Memory> Ledger<M> {
         })
     }
 
-    /// The records of all connections, and their places.
+    /// Returns the records of all connections, with their places.
     pub fn connections(&self) -> impl Iterator<Item = (u32, Result<ConnectionRecord, Unreadable>)> + '_ {
         (0..self.connections).filter_map(|place| Some((place, self.connection(place)?)))
     }
 
-    /// The record at a place; `None`: there is none.
+    /// Returns the record at a place; `None` if there is none.
     pub fn connection(&self, place: u32) -> Option<Result<ConnectionRecord, Unreadable>> {
         let mut bytes = [0; CONNECTION_BYTES];
         if place >= self.connections {
@@ -430,8 +435,8 @@ impl<M: Memory> Ledger<M> {
         ConnectionRecord::decode(place, &bytes, self.newest)
     }
 
-    /// A record that [`Ledger::connections`] has found to be good. Nobody else writes here, so its check is
-    /// not computed again.
+    /// Returns a record that [`Ledger::connections`] has found to be good. Only this process writes here, so
+    /// the check is not computed again.
     pub fn connection_again(&self, place: u32) -> Option<ConnectionRecord> {
         let mut bytes = [0; CONNECTION_BYTES];
         if place >= self.connections {
@@ -441,14 +446,14 @@ impl<M: Memory> Ledger<M> {
         ConnectionRecord::checked(&bytes)
     }
 
-    /// The version of the record at a place; 0: there is none.
+    /// Returns the version of the record at a place; 0 if there is none.
     fn version_of(&self, place: u32) -> u32 {
         let mut head = [0; 8];
         self.memory.read(self.connection_at(place), &mut head);
         head[4].into()
     }
 
-    /// All requests, and their places.
+    /// Returns all requests, with their places.
     pub fn requests(&self) -> impl Iterator<Item = (u32, Result<RequestRecord, Unreadable>)> + '_ {
         (0..self.requests).filter_map(|place| {
             let mut bytes = [0; REQUEST_BYTES];
@@ -457,7 +462,7 @@ impl<M: Memory> Ledger<M> {
         })
     }
 
-    /// The text of connections that no application has.
+    /// Returns the text of connections that no application has accepted.
     pub fn text_area(&self) -> TextArea<'_, M> {
         TextArea { memory: &self.memory, start: self.layout.text, units: self.config.text_units }
     }
@@ -471,8 +476,8 @@ impl<M: Memory> Ledger<M> {
     }
 }
 
-/// The check over a record: a hash whose seed is the record's table and place, so that one in the wrong place
-/// is none. Not against people: nobody but the replica can write here.
+/// Returns the check over a record: a hash whose seed is the record's table and place, so that a record in
+/// the wrong place fails. It is no protection against attackers: only the replica can write here.
 #[inline]
 fn check(table: u32, place: u32, words: impl Iterator<Item = u64>) -> u32 {
     let mut hash = (u64::from(table) << 32 | u64::from(place)) ^ 0x9e37_79b9_7f4a_7c15;
@@ -482,7 +487,7 @@ fn check(table: u32, place: u32, words: impl Iterator<Item = u64>) -> u32 {
     (hash ^ hash >> 32) as u32 | 1
 }
 
-/// Octets as words; fewer than eight at the end are left out.
+/// Returns octets as words; fewer than eight at the end are left out.
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(*word.first_chunk().expect("a chunk of 8")))
 }

@@ -1,8 +1,8 @@
-//! Which sessions does a ledger name? Of any other session its writer has left nothing that is in force.
+//! The sessions that a ledger names. Its writer has left nothing in force of any other session.
 //!
-//! A successor asks this after it has opened the ledger. The supervisor asks before, of a writer that is
-//! gone: it only reads, so a batch whose commit was interrupted still lies in the journal, and counts from
-//! there.
+//! A successor asks for these sessions after it has opened the ledger. The supervisor asks before, when the
+//! writer is gone: it only reads, so a batch whose commit was interrupted is still in the journal, and counts
+//! from there.
 
 use alloc::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use super::{
 };
 use crate::memory::Memory;
 
-/// The sessions that are named in the ledger in `memory`, whose writer has died, and which nobody has opened
-/// since. Writes nothing. Numbers in damaged records may be those of sessions that never were.
+/// Returns the sessions named in the ledger in `memory`, whose writer has died, and which no successor has
+/// opened since. Writes nothing. Numbers in damaged records may be those of sessions that never existed.
 ///
 /// # Errors
-/// As [`Ledger::open`]; memory of zeros is [`Unreadable::NoLedger`].
+/// Fails as [`Ledger::open`] does; memory of zeros is [`Unreadable::NoLedger`].
 pub fn sessions_in(memory: impl Memory, config: LedgerConfig) -> Result<BTreeSet<SessionId>, Unreadable> {
     let ledger = Ledger::look(memory, config, LEDGER_VERSION)?;
     let mut sessions = ledger.sessions();
@@ -27,8 +27,8 @@ pub fn sessions_in(memory: impl Memory, config: LedgerConfig) -> Result<BTreeSet
 }
 
 impl<M: Memory> Ledger<M> {
-    /// The sessions that a successor needs: connections, requests in force, deaths that are put down to a
-    /// session, and the work during which the predecessor died.
+    /// Returns the sessions that a successor needs: those of connections, of requests in force, of deaths
+    /// charged to a session, and of the work during which the predecessor died.
     pub fn sessions(&self) -> BTreeSet<SessionId> {
         let mut last = None;
         let connections = (0..self.connections).filter_map(|place| self.session_at(self.connection_at(place)));
@@ -41,7 +41,7 @@ impl<M: Memory> Ledger<M> {
         sessions
     }
 
-    /// The same of records that were committed and may not have reached their tables.
+    /// Returns the sessions of records that were committed and may not have reached their tables.
     fn sessions_in_journal(&self) -> impl Iterator<Item = SessionId> + '_ {
         let committed = usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0);
         (0..committed.min(self.config.journal() as usize)).filter_map(|entry| {
@@ -59,7 +59,7 @@ impl<M: Memory> Ledger<M> {
         })
     }
 
-    /// The session that the connection's record at this offset names. No record is judged by this.
+    /// Returns the session that the connection's record at this offset names. The record is not judged.
     fn session_at(&self, at: usize) -> Option<SessionId> {
         connection::session_named(&self.memory, at)
     }

@@ -1,5 +1,5 @@
-//! What has an application asked for that is in force? A lease, a listener, an acceptor, an option, a
-//! datagram socket, a membership: as the command that a successor carries out again.
+//! The requests of applications that are in force: a lease, a listener, an acceptor, an option, a datagram
+//! socket, a membership. Each is stored as the command that a successor carries out again.
 
 use atoll_base::SessionId;
 
@@ -7,23 +7,23 @@ use super::{TABLE_REQUESTS, Unreadable, check, words};
 use crate::Command;
 use crate::words::MESSAGE_BYTES;
 
-/// Octets of a request: `[check u32][version u32][order u64][session u32][unused][command]`.
+/// The size of a request in octets: `[check u32][version u32][order u64][session u32][unused][command]`.
 pub const REQUEST_BYTES: usize = 128;
 
 const ORDER: usize = 8;
 const SESSION: usize = 16;
 const COMMAND: usize = 64;
-/// The same in both versions of the ledger.
+/// The version of requests, which is the same in both versions of the ledger.
 const VERSION: u32 = 1;
 
 /// A command that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// Commands are carried out again in this order.
+    /// The order in which commands are carried out again.
     pub order: u64,
-    /// Whose it is.
+    /// The session of the command.
     pub session: SessionId,
-    /// With what the replica has chosen filled in: the port of a lease.
+    /// The command, with what the replica has chosen filled in: the port of a lease.
     pub command: Command,
 }
 
@@ -39,7 +39,7 @@ impl RequestRecord {
         bytes
     }
 
-    /// `None`: the place is free.
+    /// Decodes a request; returns `None` if the place is free.
     pub(super) fn decode(place: u32, bytes: &[u8; REQUEST_BYTES]) -> Option<Result<RequestRecord, Unreadable>> {
         let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the record"));
         match word(4) {

@@ -62,7 +62,7 @@ fn record(n: u32) -> ConnectionRecord {
     }
 }
 
-/// As one reads it that was written in version 1.
+/// Returns the record as it is read if it was written in version 1.
 fn record1(n: u32) -> ConnectionRecord {
     ConnectionRecord { beyond: [(0, 0); BEYOND_MAX], ..record(n) }
 }
@@ -75,7 +75,7 @@ fn request(n: u32) -> RequestRecord {
     RequestRecord { order: 5, session: SessionId(n), command }
 }
 
-/// Memory whose writer dies after a number of stores: what it stores afterwards is not there.
+/// Memory whose writer dies after a number of stores: later stores do not happen.
 #[derive(Clone, Debug)]
 struct Mortal<'a> {
     memory: HeapMemory,
@@ -178,7 +178,7 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     for life in 0.. {
         left.set(u64::MAX);
         {
-            // As it was before.
+            // The ledger is as it was before.
             let mut ledger = Ledger::open(mortal.clone(), SMALL, Epoch(1)).expect("a ledger");
             ledger.stage_connection(0, None);
             ledger.stage_connection(3, Some(&record(3)));
@@ -215,7 +215,7 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
         assert_eq!(ledger.connection(5), Some(Err(Unreadable::Check)), "octet {at}");
         heap.write(place, &octet);
     }
-    // A record in another's place is none.
+    // A record in another's place is invalid.
     let mut bytes = [0; CONNECTION_BYTES];
     heap.read(SMALL.layout().connections + 5 * CONNECTION_BYTES, &mut bytes);
     heap.write(SMALL.layout().connections + 4 * CONNECTION_BYTES, &bytes);
@@ -261,7 +261,7 @@ fn time_waits_are_read_youngest_first_and_whole_wherever_their_writer_dies() {
     assert_eq!(found(), []);
     let expected = |last: u32| (0..15u32.min(last + 1)).map(|age| time_wait(last - age)).collect::<Vec<_>>();
     for last in 0..40 {
-        // One that is torn stands where the next one goes.
+        // A torn entry stands where the next one goes.
         for life in 0..9 {
             let mut ledger = open();
             left.set(life);
@@ -297,7 +297,7 @@ fn either_version_is_read_and_a_change_of_version_is_safe_wherever_its_writer_di
     };
     let of = |record: fn(u32) -> ConnectionRecord| (0..8).map(|n| (n, record(n))).collect::<Vec<_>>();
 
-    // A build of before has made it: one of now reads it, and goes on in the version that is there.
+    // An older build has created it: a newer one reads it, and keeps its version.
     let mut old = Ledger::open_as(mortal.clone(), SMALL, Epoch(1), 1).expect("an empty ledger");
     fill(&mut old);
     assert_eq!((contents(&old).0, written_version(&heap)), (of(record1), Some(1)));
@@ -307,14 +307,14 @@ fn either_version_is_read_and_a_change_of_version_is_safe_wherever_its_writer_di
     let back = Ledger::open_as(mortal.clone(), SMALL, Epoch(3), 1).expect("a ledger of its own version");
     assert_eq!(contents(&back).0, of(record1), "so the build of before can take over again");
 
-    // It is told that this was all: from now on what is written is of the new version.
+    // The upgrade is complete: from now on the new version is written.
     assert_eq!(new.convert(9), LEDGER_VERSION);
     new.stage_connection(3, Some(&record(3)));
     new.commit();
     assert_eq!(contents(&new).0[2..4], [(2, record1(2)), (3, record(3))]);
     assert_eq!(Ledger::open_as(mortal.clone(), SMALL, Epoch(4), 1).err(), Some(Unreadable::Version(2)));
 
-    // And back again, with a death behind every store.
+    // The ledger is converted back, with a death behind every store.
     let mut outcomes = [0, 0];
     for life in 0.. {
         left.set(u64::MAX);
@@ -359,7 +359,7 @@ fn text_is_kept_in_chains_and_its_units_come_back() {
     while pool.write(area, &text) != 0 {}
     pool.free(area, third);
     assert_ne!(pool.write(area, &text), 0);
-    // A chain that bites its own tail ends.
+    // A cyclic chain ends.
     heap.store32((second as usize - 1) * TEXT_UNIT_BYTES, second);
     assert!(area.read(second, 4096).is_some());
 }
@@ -379,7 +379,8 @@ fn any_octets_decode_without_panic() {
     }
 }
 
-/// Octets of a record as anybody may have written it in `version`, by the table in docs/ledger.md.
+/// Returns the octets of a record as any writer may have written it in `version`, by the table in
+/// docs/ledger.md.
 fn any_record(rng: &mut atoll_base::Rng, place: u32, version: u8) -> [u8; CONNECTION_BYTES] {
     let mut bytes = [0; CONNECTION_BYTES];
     bytes[..208].fill_with(|| rng.next_u32() as u8);

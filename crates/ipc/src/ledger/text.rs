@@ -1,11 +1,11 @@
-//! Where is text that was acknowledged before anybody has accepted its connection? In units of the ledger,
-//! chained.
+//! Text that was acknowledged before an application has accepted its connection, in chained units of the
+//! ledger.
 
 use alloc::vec::Vec;
 
 use crate::memory::Memory;
 
-/// Octets of a unit: `[next u32][text]`. `next` is a unit's number plus 1; 0: the last one.
+/// The size of a unit in octets: `[next u32][text]`. `next` is a unit's number plus 1; 0 in the last one.
 pub const TEXT_UNIT_BYTES: usize = 512;
 const IN_UNIT: usize = TEXT_UNIT_BYTES - 4;
 
@@ -17,16 +17,17 @@ pub struct TextArea<'m, M: Memory> {
     pub(super) units: u32,
 }
 
-/// Which units are free. Lives in the writer: a successor finds the units in use by its records.
+/// The free units of a ledger. The pool lives in the writer: a successor finds the units in use by its
+/// records.
 #[derive(Debug, Default)]
 pub struct TextPool {
     free: Vec<u32>,
-    /// Units from here on were never used.
+    /// The first unit that was never used; those after it were not used either.
     fresh: u32,
 }
 
 impl TextPool {
-    /// A pool of which the chains that begin at `heads` are in use.
+    /// Creates a pool in which the chains that begin at `heads` are in use.
     pub fn resume<M: Memory>(area: &TextArea<'_, M>, heads: impl Iterator<Item = u32>) -> TextPool {
         let mut used: Vec<u32> = heads.flat_map(|head| area.chain(head)).collect();
         used.sort_unstable();
@@ -35,8 +36,7 @@ impl TextPool {
         TextPool { free: (0..fresh).filter(|unit| used.binary_search(unit).is_err()).collect(), fresh }
     }
 
-    /// Writes `text`, and returns the head of its chain; 0: there is none, because there is no text or not
-    /// enough room.
+    /// Writes `text`, and returns the head of its chain; 0 if there is no text or not enough room.
     pub fn write<M: Memory>(&mut self, area: &TextArea<'_, M>, text: &[u8]) -> u32 {
         if text.len().div_ceil(IN_UNIT) > self.free.len() + (area.units - self.fresh) as usize {
             return 0;
@@ -55,14 +55,14 @@ impl TextPool {
         next
     }
 
-    /// The units of a chain are free. After the record that named it is gone.
+    /// Frees the units of a chain. Call after the record that named it is gone.
     pub fn free<M: Memory>(&mut self, area: &TextArea<'_, M>, head: u32) {
         self.free.extend(area.chain(head));
     }
 }
 
 impl<M: Memory> TextArea<'_, M> {
-    /// Reads the `len` octets of the chain that begins at `head`; `None`: it has fewer.
+    /// Reads the `len` octets of the chain that begins at `head`; returns `None` if it has fewer.
     pub fn read(&self, head: u32, len: usize) -> Option<Vec<u8>> {
         let units = self.chain(head);
         if units.len() * IN_UNIT < len {
@@ -75,7 +75,7 @@ impl<M: Memory> TextArea<'_, M> {
         Some(text)
     }
 
-    /// The units of a chain: no more than a connection's text needs, whatever is written there.
+    /// Returns the units of a chain: no more than a connection's text needs, whatever is written there.
     fn chain(&self, head: u32) -> Vec<u32> {
         let mut units = Vec::new();
         let mut next = head;
@@ -93,5 +93,5 @@ impl<M: Memory> TextArea<'_, M> {
     }
 }
 
-/// 64 KiB: more than is ever kept for one connection.
+/// The maximum number of units in a chain, about 64 KiB: more than is ever kept for one connection.
 const CHAIN_MAX: usize = 130;

@@ -1,17 +1,17 @@
-//! Which connections were closed a short while ago? A ring of entries of a cache line each, of which the
-//! oldest is written over.
+//! The connections that were closed a short while ago: a ring of entries of a cache line each, of which the
+//! oldest is overwritten.
 //!
-//! An entry is written when the connection enters TIME-WAIT, and never again: it ends at its deadline.
-//! Whoever dies in the middle leaves one whose check does not fit, and the record of the connection, which
-//! goes later.
+//! An entry is written when the connection enters TIME-WAIT, and never again: it ends at its deadline. A
+//! writer that dies in the middle leaves an entry whose check does not fit, and the record of the connection,
+//! which is removed later.
 
 use atoll_base::{Addr, Endpoint, FourTuple};
 
 use super::{check, words};
 
-/// Octets of an entry.
+/// The size of an entry in octets.
 pub const TIME_WAIT_BYTES: usize = 64;
-/// Entries of a ledger at most.
+/// The maximum number of entries in a ring.
 pub const TIME_WAITS_MAX: u32 = 1 << 16;
 
 const TABLE: u32 = 3;
@@ -21,20 +21,19 @@ const TIMESTAMPS: u8 = 2;
 /// A connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeWaitRecord {
-    /// Whose it was.
+    /// The addresses and ports of the connection.
     pub tuple: FourTuple,
-    /// When it ends, in milliseconds of the stack's clock, modulo 2^32.
+    /// The end of TIME-WAIT, in milliseconds of the stack's clock, modulo 2^32.
     pub deadline_ms: u32,
-    /// Sequence numbers that would be sent, and are expected, next.
+    /// The next sequence number that would be sent.
     pub snd_nxt: u32,
-    /// See above.
+    /// The next sequence number that is expected.
     pub rcv_nxt: u32,
-    /// The last window that was announced, and by how much it was scaled, so that what it admits is not less
-    /// than it was.
+    /// The last window that was announced, so that the window admits no less than before.
     pub window: u16,
-    /// See above.
+    /// The shift by which the announced window was scaled.
     pub window_shift: u8,
-    /// The peer's last timestamp and the offset of the own ones, if there were any.
+    /// The peer's last timestamp and the offset of this stack's own, if there were any.
     pub timestamps: Option<(u32, u32)>,
 }
 
@@ -59,7 +58,7 @@ impl TimeWaitRecord {
         bytes
     }
 
-    /// `None`: there is none, or not a whole one.
+    /// Decodes an entry; returns `None` if there is none, or not a whole one.
     pub(super) fn decode(place: u32, bytes: &[u8; TIME_WAIT_BYTES]) -> Option<TimeWaitRecord> {
         let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the entry"));
         let half = |at: usize| u16::from_le_bytes(*bytes[at..].first_chunk().expect("within the entry"));
@@ -82,5 +81,5 @@ impl TimeWaitRecord {
     }
 }
 
-/// RFC 7323 §2.3, and one more for what is lost by rounding.
+/// The largest shift: that of RFC 7323 §2.3, and one more for what is lost by rounding.
 const SHIFT_MAX: u8 = 15;

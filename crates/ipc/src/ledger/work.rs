@@ -1,18 +1,18 @@
-//! What was a server at work on when it died, and which sessions have servers died of?
+//! The work of a server when it died, and the sessions of which servers have died.
 //!
-//! One word of the header says what the writer works on now: its own epoch, the kind of work, and whose work
-//! it is. It is stored when work begins, so that it is there after the death. A table of words counts, for
-//! each session, how many servers have died at work for it.
+//! One word of the header names the writer's current work: its own epoch, the kind of work, and for which
+//! connection or session it is. The word is stored when work begins, so that it is there after the death. A
+//! table of words counts, for each session, the servers that have died while working for it.
 
 use atoll_base::SessionId;
 
 use super::{H_SUSPECTS, Ledger};
 use crate::memory::Memory;
 
-/// What a server works on, and for whom.
+/// The work of a server, and for which connection or session it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing that belongs to anybody.
+    /// The work belongs to no connection or session.
     #[default]
     Nothing,
     /// A segment that has come for the connection at this place.
@@ -39,13 +39,13 @@ pub enum Work {
     Offer(u32),
 }
 
-/// How many sessions are remembered that servers have died of.
+/// The maximum number of sessions for which deaths are counted.
 pub const SUSPECTS_MAX: usize = 64;
 
 const KIND_SHIFT: u32 = 32;
 const EPOCH_SHIFT: u32 = 40;
 
-/// The bits that say which incarnation works.
+/// Returns the bits that name the incarnation that works.
 pub(super) const fn owner(epoch: u32) -> u64 {
     (epoch as u64) << EPOCH_SHIFT
 }
@@ -69,8 +69,8 @@ impl Work {
         (kind as u64) << KIND_SHIFT | number as u64
     }
 
-    /// The work that a word of the incarnation `epoch` names; that of another one, or an unknown kind, is
-    /// nothing.
+    /// Returns the work that a word of the incarnation `epoch` names; the word of another incarnation, or an
+    /// unknown kind, is nothing.
     pub(super) const fn decode(word: u64, epoch: u32) -> Work {
         if word >> EPOCH_SHIFT != owner(epoch) >> EPOCH_SHIFT {
             return Work::Nothing;
@@ -93,8 +93,8 @@ impl Work {
         }
     }
 
-    /// The place of the connection that the work was for, if it was for one: a segment or a timer of its own,
-    /// or its record.
+    /// Returns the place of the connection that the work was for, if it was for one: a segment or a timer of
+    /// its own, its output, or its record.
     pub const fn connection(self) -> Option<u32> {
         match self {
             Work::Segment(place)
@@ -106,8 +106,8 @@ impl Work {
         }
     }
 
-    /// The session that has caused the work, if one has. (Not that of a connection: its peer may be the cause
-    /// as well.)
+    /// Returns the session that has caused the work, if one has. (Not that of a connection: its peer may be
+    /// the cause as well.)
     pub const fn session(self) -> Option<SessionId> {
         match self {
             Work::Commands(session) | Work::Datagrams(session) | Work::Opening(session) | Work::Cleanup(session) => {
@@ -119,13 +119,13 @@ impl Work {
 }
 
 impl<M: Memory> Ledger<M> {
-    /// The sessions that servers have died of, and how often.
+    /// Returns the sessions of which servers have died, and how often.
     pub fn suspects(&self) -> impl Iterator<Item = (SessionId, u8)> + '_ {
         (0..SUSPECTS_MAX).filter_map(|at| self.suspect(at))
     }
 
-    /// So many servers have died of the session; 0: it is forgotten. A single store. If the table is full,
-    /// the least suspicious one goes.
+    /// Sets the number of servers that have died of the session, with a single store; 0 removes the session.
+    /// If the table is full, the least suspicious entry is replaced.
     pub fn set_deaths(&self, session: SessionId, deaths: u8) {
         let known = (0..SUSPECTS_MAX).find(|at| self.suspect(*at).is_some_and(|(other, _)| other == session));
         let place = match known {
@@ -139,7 +139,7 @@ impl<M: Memory> Ledger<M> {
 
     fn suspect(&self, at: usize) -> Option<(SessionId, u8)> {
         let word = self.memory.load64(H_SUSPECTS + at * 8);
-        // Cannot truncate: as above.
+        // Cannot truncate: the shifts leave 8 and 32 bits.
         let deaths = (word >> KIND_SHIFT) as u8;
         (deaths > 0).then_some((SessionId(word as u32), deaths))
     }

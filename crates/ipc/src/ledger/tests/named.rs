@@ -6,7 +6,7 @@ fn ids(numbers: impl IntoIterator<Item = u32>) -> BTreeSet<SessionId> {
     numbers.into_iter().map(SessionId).collect()
 }
 
-/// All octets.
+/// Returns a copy of all octets.
 fn copy_of(heap: &HeapMemory) -> Vec<u8> {
     let mut octets = alloc::vec![0; heap.len()];
     heap.read(0, &mut octets);
@@ -65,7 +65,7 @@ fn what_was_committed_and_lies_in_the_journal_is_named_wherever_its_writer_dies(
     assert!(in_journal_alone > 10, "{in_journal_alone}");
 }
 
-/// It may be that of a replica that was taken over.
+/// The ledger may be that of a replica that was taken over by an attacker.
 #[test]
 fn a_ledger_in_which_anything_stands_can_be_read() {
     let mut rng = atoll_base::Rng::new(9);

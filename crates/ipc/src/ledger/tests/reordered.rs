@@ -25,7 +25,7 @@ struct Store {
     value: u64,
     is_double: bool,
     is_release: bool,
-    /// The last one that an acquire load before it has read.
+    /// The last store that an acquire load before this one has read.
     after: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Store {
     }
 }
 
-/// Memory that writes down what is stored, in the order of the program.
+/// Memory that records what is stored, in the order of the program.
 #[derive(Clone, Debug)]
 struct Recorder<'a> {
     heap: HeapMemory,
@@ -114,7 +114,7 @@ impl Memory for Recorder<'_> {
     }
 }
 
-/// For each store those that come before it whatever the compiler does, itself included.
+/// Returns for each store those that come before it whatever the compiler does, itself included.
 fn predecessors(log: &[Store]) -> Vec<BTreeSet<usize>> {
     let mut all: Vec<BTreeSet<usize>> = Vec::new();
     for (j, store) in log.iter().enumerate() {
@@ -179,7 +179,7 @@ fn a_batch_is_whole_though_stores_were_moved() {
         for (extra, needed) in before.iter().enumerate().skip(prefix) {
             let mut set: BTreeSet<usize> = (0..prefix).collect();
             set.extend(needed);
-            // Otherwise it is a prefix.
+            // Otherwise the set is a prefix.
             if set.len() <= extra {
                 check(&set.into_iter().collect::<Vec<_>>());
             }
