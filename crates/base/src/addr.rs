@@ -1,48 +1,48 @@
-//! What is the address of a host? One type for both families: IPv4 addresses lie in IPv6's space as
-//! "IPv4-mapped" ones (RFC 4291 §2.5.5.2), which is also how the socket API shows them to programs that speak
-//! IPv6 only (RFC 3493 §3.7).
+//! The address of a host, in one type for both families: IPv4 addresses lie in IPv6's space as "IPv4-mapped"
+//! ones (RFC 4291 §2.5.5.2), which is also how the socket API shows them to programs that speak IPv6 only
+//! (RFC 3493 §3.7).
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
 ///
-/// "Any address" exists twice: [`Addr::ANY`] of IPv6 (which as a listener's address means all addresses of
-/// both families, unless it says otherwise), and [`Addr::V4_ANY`].
+/// The unspecified address exists twice: [`Addr::ANY`] of IPv6 (which as a listener's address means all
+/// addresses of both families, unless the listener says otherwise), and [`Addr::V4_ANY`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Addr([u8; 16]);
 
 impl Addr {
-    /// `::`.
+    /// The unspecified address of IPv6, `::`.
     pub const ANY: Addr = Addr([0; 16]);
-    /// `::1`.
+    /// The loopback address of IPv6, `::1`.
     pub const LOOPBACK: Addr = Addr([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    /// 0.0.0.0.
+    /// The unspecified address of IPv4, 0.0.0.0.
     pub const V4_ANY: Addr = Addr::v4(0);
-    /// 127.0.0.1.
+    /// The loopback address of IPv4, 127.0.0.1.
     pub const V4_LOOPBACK: Addr = Addr::v4(0x7f00_0001);
 
-    /// An IPv4 address in host byte order: 127.0.0.1 is `0x7f00_0001`.
+    /// Creates an address from an IPv4 address in host byte order: 127.0.0.1 is `0x7f00_0001`.
     #[inline]
     pub const fn v4(addr: u32) -> Addr {
         let [a, b, c, d] = addr.to_be_bytes();
         Addr([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
     }
 
-    /// An address from its octets in network byte order.
+    /// Creates an address from its octets in network byte order.
     #[inline]
     pub const fn from_octets(octets: [u8; 16]) -> Addr {
         Addr(octets)
     }
 
-    /// The octets in network byte order.
+    /// Returns the octets in network byte order.
     #[inline]
     pub const fn octets(self) -> [u8; 16] {
         self.0
     }
 
-    /// The IPv4 address in host byte order, if it is one.
+    /// Returns the IPv4 address in host byte order; `None` for an IPv6 address.
     #[inline]
     pub const fn to_v4(self) -> Option<u32> {
         match self.0 {
@@ -51,19 +51,19 @@ impl Addr {
         }
     }
 
-    /// Whether it is an IPv4 address.
+    /// Returns whether the address is an IPv4 address.
     #[inline]
     pub const fn is_v4(self) -> bool {
         self.to_v4().is_some()
     }
 
-    /// Whether it is "any address" of either family.
+    /// Returns whether the address is the unspecified one of either family.
     #[inline]
     pub fn is_unspecified(self) -> bool {
         self == Addr::ANY || self == Addr::V4_ANY
     }
 
-    /// Whether it is `::1` or in 127.0.0.0/8.
+    /// Returns whether the address is `::1` or in 127.0.0.0/8.
     #[inline]
     pub fn is_loopback(self) -> bool {
         match self.to_v4() {
@@ -72,39 +72,39 @@ impl Addr {
         }
     }
 
-    /// Whether it is in `fe80::/10`: good on one link only.
+    /// Returns whether the address is in `fe80::/10`, which is valid on one link only.
     #[inline]
     pub const fn is_link_local(self) -> bool {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
-    /// Whether packets to it stay on one link: a link-local address, or a group whose scope is no wider (RFC
-    /// 4291 §2.7).
+    /// Returns whether packets to the address stay on one link: a link-local address, or a group whose scope
+    /// is no wider (RFC 4291 §2.7).
     #[inline]
     pub const fn is_link_scoped(self) -> bool {
         self.is_link_local() || (self.is_v6_multicast() && self.0[1] & 0xf <= 2)
     }
 
-    /// Whether it is a group that does not leave its machine (RFC 4291 §2.7; scope 0 means nothing, and is
-    /// treated so).
+    /// Returns whether the address is a group that does not leave its machine (RFC 4291 §2.7; the reserved
+    /// scope 0 is treated so).
     #[inline]
     pub const fn is_interface_local(self) -> bool {
         self.is_v6_multicast() && self.0[1] & 0xf <= 1
     }
 
-    /// Whether it is a group of IPv6, `ff00::/8`.
+    /// Returns whether the address is a group of IPv6, `ff00::/8`.
     #[inline]
     pub const fn is_v6_multicast(self) -> bool {
         self.0[0] == 0xff
     }
 
-    /// `127.0.0.1` or `::1` : the loopback address of the same family.
+    /// Returns the loopback address of the same family: `127.0.0.1` or `::1`.
     pub const fn loopback_of_family(self) -> Addr {
         if self.is_v4() { Addr::V4_LOOPBACK } else { Addr::LOOPBACK }
     }
 
-    /// The four words of the address, or the one word of an IPv4 address, in host byte order: what the
-    /// steering hash takes.
+    /// Returns the words of the address in host byte order, four of IPv6 or one of IPv4, and their number:
+    /// the input of the steering hash.
     #[inline]
     pub(crate) const fn words(self) -> ([u32; 4], usize) {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.0;
@@ -116,7 +116,7 @@ impl Addr {
         ([first[0], first[1], u32::from_be_bytes([i, j, k, l]), last], 4)
     }
 
-    /// Two double words that say the same, for hashing.
+    /// Returns the octets as two double words in native byte order, for hashing.
     #[inline]
     pub const fn to_u64s(self) -> [u64; 2] {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.0;
@@ -125,7 +125,7 @@ impl Addr {
 }
 
 impl From<u32> for Addr {
-    /// An IPv4 address in host byte order.
+    /// Creates an address from an IPv4 address in host byte order.
     #[inline]
     fn from(addr: u32) -> Addr {
         Addr::v4(addr)
@@ -145,7 +145,7 @@ impl From<Ipv6Addr> for Addr {
 }
 
 impl fmt::Display for Addr {
-    /// IPv4 addresses as such; IPv6 addresses as RFC 5952 wants them.
+    /// Writes IPv4 addresses in dotted form, and IPv6 addresses as RFC 5952 recommends.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to_v4() {
             Some(v4) => fmt::Display::fmt(&Ipv4Addr::from_bits(v4), f),

@@ -22,7 +22,7 @@ impl BitSet {
         BitSet { words, limit }
     }
 
-    /// Whether `n` is in the set.
+    /// Returns whether `n` is in the set.
     pub fn has(&self, n: u32) -> bool {
         self.words.get((n / WORD) as usize).is_some_and(|word| word & (1 << (n % WORD)) != 0)
     }
@@ -34,14 +34,14 @@ impl BitSet {
         }
     }
 
-    /// Takes `n` out.
+    /// Removes `n`.
     pub fn remove(&mut self, n: u32) {
         if let Some(word) = self.words.get_mut((n / WORD) as usize) {
             *word &= !(1 << (n % WORD));
         }
     }
 
-    /// The first member that is not less than `from`; if there is none, the first of all.
+    /// Returns the first member that is not less than `from`; if there is none, the first of all.
     pub fn next(&self, from: u32) -> Option<u32> {
         let first = (from / WORD) as usize;
         let below = |word: &u64| word & ((1 << (from % WORD)) - 1);
@@ -49,7 +49,7 @@ impl BitSet {
         let after = (first + 1..self.words.len()).map(|at| (at, self.words[at]));
         let before = (0..self.words.len().min(first + 1)).map(|at| (at, self.words[at]));
         let (at, word) = rest.into_iter().chain(after).chain(before).find(|(_, word)| *word != 0)?;
-        // Cannot truncate: it is below the limit.
+        // Cannot truncate: the index is below the limit.
         Some(at as u32 * WORD + word.trailing_zeros())
     }
 }

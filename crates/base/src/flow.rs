@@ -1,7 +1,7 @@
-//! Which flow group does a packet belong to? The keyed hash of its 4-tuple (N5, S4, design 11).
+//! The flow group of a packet: the keyed hash of its 4-tuple (N5, S4, design 11).
 //!
-//! The hash is written three times and must agree bit for bit: here, in `bpf/steer.c`, and nowhere else. It
-//! is always computed from the point of view of an *incoming* packet: remote is the packet's source.
+//! The hash is written twice, here and in `bpf/steer.c`, and both must agree bit for bit. It is always
+//! computed from the point of view of an *incoming* packet: remote is the packet's source.
 
 use core::fmt;
 
@@ -26,9 +26,9 @@ pub struct Endpoint {
 /// A connection as its owner sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FourTuple {
-    /// Our end.
+    /// The local address and port.
     pub local: Endpoint,
-    /// The other end.
+    /// The remote address and port.
     pub remote: Endpoint,
 }
 
@@ -43,8 +43,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow group of an incoming packet of `tuple`. For packets without ports both ports are 0. An IPv4
-    /// address counts as one word, an IPv6 address as four.
+    /// Returns the flow group of an incoming packet of `tuple`. For packets without ports both ports are 0.
+    /// An IPv4 address counts as one word, an IPv6 address as four.
     #[inline]
     pub const fn group(self, tuple: &FourTuple) -> FlowGroup {
         let ports = ((tuple.remote.port as u32) << 16) | tuple.local.port as u32;
@@ -71,24 +71,24 @@ impl FlowKey {
 }
 
 impl Endpoint {
-    /// An IPv4 address (host byte order: 127.0.0.1 is `0x7f00_0001`) and a port.
+    /// Creates an endpoint from an IPv4 address (host byte order: 127.0.0.1 is `0x7f00_0001`) and a port.
     pub const fn new(addr: u32, port: u16) -> Endpoint {
         Endpoint { addr: Addr::v4(addr), port }
     }
 
-    /// An address of either family and a port.
+    /// Creates an endpoint from an address of either family and a port.
     pub const fn at(addr: Addr, port: u16) -> Endpoint {
         Endpoint { addr, port }
     }
 
-    /// Whether the address is `::1` or in 127.0.0.0/8.
+    /// Returns whether the address is `::1` or in 127.0.0.0/8.
     pub fn is_loopback(self) -> bool {
         self.addr.is_loopback()
     }
 }
 
 impl FourTuple {
-    /// The same connection seen from the other end.
+    /// Returns the same connection as its other end sees it.
     #[must_use]
     pub const fn reversed(self) -> FourTuple {
         FourTuple { local: self.remote, remote: self.local }

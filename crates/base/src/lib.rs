@@ -1,6 +1,7 @@
 //! Time, sequence numbers, identities, flow groups, randomness and timers: the words every other crate uses.
 //!
-//! Storey 0: `no_std`, no clock, no entropy, no system call. Time and seeds are arguments.
+//! This crate belongs to storey 0: `no_std`, no clock, no entropy, no system call. Time and seeds are
+//! arguments.
 #![no_std]
 #![forbid(unsafe_code)]
 

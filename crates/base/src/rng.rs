@@ -1,17 +1,17 @@
-//! Where does seeded, repeatable randomness come from? SplitMix64 (Steele, Lea, Flood 2014): one word of
-//! state.
+//! Seeded, repeatable randomness: SplitMix64 (Steele, Lea, Flood 2014), with one word of state.
 
-/// A small seeded generator. Not for secrets: secrets come from the operating system and arrive as arguments.
+/// A small seeded generator. It is not for secrets, which come from the operating system and arrive as
+/// arguments.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator whose sequence is decided by `seed` alone.
+    /// Creates a generator whose sequence is decided by `seed` alone.
     pub const fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,17 +20,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// The next 32 bits.
+    /// Returns the next 32 bits.
     pub fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
     }
 
-    /// A number in `0..bound`; 0 when `bound` is 0. The bias of the multiplication is below 2^-32.
+    /// Returns a number in `0..bound`; 0 when `bound` is 0. The bias of the multiplication is below 2^-32.
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next_u32()) * u64::from(bound)) >> 32) as u32
     }
 
-    /// True with probability `per_million` in a million.
+    /// Returns true with a probability of `per_million` in a million.
     pub fn chance_per_million(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < per_million
     }

@@ -1,4 +1,4 @@
-//! How are TCP sequence numbers compared and translated to stream offsets? RFC 9293 §3.4.
+//! TCP sequence numbers: their comparison and their translation to stream offsets (RFC 9293 §3.4).
 
 use core::fmt;
 
@@ -10,44 +10,44 @@ use core::fmt;
 pub struct SeqNum(pub u32);
 
 impl SeqNum {
-    /// The number `n` octets further on.
+    /// Returns the number `n` octets further on.
     #[must_use]
     pub const fn plus(self, n: u32) -> SeqNum {
         SeqNum(self.0.wrapping_add(n))
     }
 
-    /// The number `n` octets earlier.
+    /// Returns the number `n` octets earlier.
     #[must_use]
     pub const fn minus(self, n: u32) -> SeqNum {
         SeqNum(self.0.wrapping_sub(n))
     }
 
-    /// Signed distance from `other` to `self`, in octets; positive when `self` is later.
+    /// Returns the signed distance from `other` to `self`, in octets; positive when `self` is later.
     pub const fn distance_from(self, other: SeqNum) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Whether `self` precedes `other`.
+    /// Returns whether `self` precedes `other`.
     pub const fn before(self, other: SeqNum) -> bool {
         self.distance_from(other) < 0
     }
 
-    /// Whether `self` precedes or equals `other`.
+    /// Returns whether `self` precedes or equals `other`.
     pub const fn at_or_before(self, other: SeqNum) -> bool {
         self.distance_from(other) <= 0
     }
 
-    /// Whether `self` follows `other`.
+    /// Returns whether `self` follows `other`.
     pub const fn after(self, other: SeqNum) -> bool {
         self.distance_from(other) > 0
     }
 
-    /// Whether `self` follows or equals `other`.
+    /// Returns whether `self` follows or equals `other`.
     pub const fn at_or_after(self, other: SeqNum) -> bool {
         self.distance_from(other) >= 0
     }
 
-    /// The later of two numbers.
+    /// Returns the later of two numbers.
     #[must_use]
     pub const fn later(self, other: SeqNum) -> SeqNum {
         if self.after(other) { self } else { other }

@@ -1,43 +1,43 @@
-//! Spin or sleep? Who waits for one more message of a conversation that goes back and forth should spin:
-//! waking costs more than the answer takes. Who serves many should sleep: work gathers meanwhile, and is
-//! cheaper by the batch.
+//! Decides between spinning and sleeping. A process that waits for the next message of a conversation back
+//! and forth should spin, because waking costs more than the answer takes. A process that serves many should
+//! sleep: work gathers meanwhile, and is cheaper in a batch.
 //!
-//! How long to spin follows the kernel's haltpoll governor (Documentation/virt/guest-halt-polling.rst): a
-//! wait that ended soon makes the next one spin, a long one makes it sleep earlier. To this come two signs
-//! that spinning is wrong: many conversations at a time, and others that want the processor.
+//! The time of spinning follows the kernel's haltpoll governor (Documentation/virt/guest-halt-polling.rst): a
+//! wait that ended soon makes the next one spin, and a long one makes it sleep earlier. Two further signs
+//! speak against spinning: many conversations at a time, and other processes that want the processor.
 
 use crate::{Duration, Instant};
 
-/// Who waits, and how well it went so far.
+/// The spin policy of one waiting process, and how its last waits went.
 #[derive(Clone, Debug)]
 pub struct SpinPolicy {
-    /// Spinning never takes longer than this; zero: there is none.
+    /// The maximum time of spinning; zero for none.
     limit: Duration,
-    /// How long the next wait spins.
+    /// The time for which the next wait spins.
     spin: Duration,
     began: Instant,
-    /// Yields of this wait during which others ran.
+    /// The number of yields of this wait during which other processes ran.
     others: u32,
-    /// Waits without spinning left, because others want the processor.
+    /// The number of waits without spinning left, because others want the processor.
     modest: u32,
-    /// The last partners, and the place of the next.
+    /// The last partners, and the place of the next one.
     partners: [u32; PARTNERS],
     next: usize,
-    /// How often a partner is not one of the last, in 1/256: a moving average.
+    /// The moving average of how often a partner is not one of the last, in 1/256.
     novelty: u32,
 }
 
-/// So few conversations at a time are worth spinning for.
+/// The number of conversations at a time up to which spinning pays.
 const PARTNERS: usize = 4;
-/// Less time than this passes in a yield only if nobody else ran.
+/// The time that a yield exceeds only if another process ran.
 const ALONE: Duration = Duration::from_nanos(1_500);
-/// After so many yields to others there is work, or it is not coming soon.
+/// The number of yields to others after which to stop spinning: there is work, or it is not coming soon.
 const OTHERS_MAX: u32 = 3;
-/// After a vain attempt on a busy processor, so many waits sleep at once.
+/// The number of waits that sleep at once after a vain attempt on a busy processor.
 const MODEST: u32 = 64;
 
 impl SpinPolicy {
-    /// Spins for `limit` at most.
+    /// Creates a policy that spins for `limit` at most.
     pub const fn new(limit: Duration) -> SpinPolicy {
         SpinPolicy {
             limit,
@@ -51,7 +51,7 @@ impl SpinPolicy {
         }
     }
 
-    /// There was something to do for `partner`: any number that tells conversations apart.
+    /// Notes that there was something to do for `partner`, any number that tells conversations apart.
     #[inline]
     pub fn met(&mut self, partner: u32) {
         let is_new = !self.partners.contains(&partner);
@@ -62,7 +62,7 @@ impl SpinPolicy {
         self.novelty = self.novelty - self.novelty / 16 + if is_new { 16 } else { 0 };
     }
 
-    /// A wait begins. Returns whether to spin at all.
+    /// Begins a wait. Returns whether to spin at all.
     pub fn begin(&mut self, now: Instant) -> bool {
         (self.began, self.others) = (now, 0);
         if self.modest > 0 {
@@ -72,7 +72,7 @@ impl SpinPolicy {
         self.spin > Duration::ZERO && self.novelty < 64
     }
 
-    /// The processor was offered to others for `time`.
+    /// Notes that the processor was offered to others for `time`.
     pub fn yielded(&mut self, time: Duration) {
         self.others += u32::from(time > ALONE);
         if self.others >= OTHERS_MAX {
@@ -80,12 +80,12 @@ impl SpinPolicy {
         }
     }
 
-    /// Whether to go on spinning after all that was in vain.
+    /// Returns whether to go on spinning after everything so far was in vain.
     pub fn goes_on(&self, now: Instant) -> bool {
         self.modest == 0 && now.since(self.began) < self.spin
     }
 
-    /// The wait has ended, by spinning or by sleep.
+    /// Ends the wait, which spun or slept.
     pub fn end(&mut self, now: Instant) {
         if now.since(self.began) <= self.limit {
             self.spin = self.limit;
@@ -104,7 +104,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(100);
 
-    /// Waits that end after `micros`; returns how many of them would have spun.
+    /// Runs waits that end after `micros` microseconds; returns how many of them would have spun.
     fn waits(patience: &mut SpinPolicy, now: &mut Instant, count: u32, micros: u64) -> u32 {
         let mut spun = 0;
         for _ in 0..count {

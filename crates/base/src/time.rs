@@ -1,5 +1,4 @@
-//! What is a moment? Nanoseconds on one monotonic clock per machine; nobody below storey 4 can read that
-//! clock.
+//! Moments in nanoseconds on one monotonic clock per machine, which no code below storey 4 can read.
 
 pub use core::time::Duration;
 
@@ -11,35 +10,35 @@ pub struct Instant(u64);
 impl Instant {
     /// The origin of the clock.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every moment that can be reached; stands for "never" in comparisons.
+    /// A moment later than every moment that can be reached, which stands for "never" in comparisons.
     pub const FAR_FUTURE: Instant = Instant(u64::MAX);
 
-    /// The moment `nanos` nanoseconds after the origin.
+    /// Returns the moment `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
 
-    /// The moment `millis` milliseconds after the origin.
+    /// Returns the moment `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Instant {
         Instant(millis * 1_000_000)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the origin.
+    /// Returns the whole microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the origin.
+    /// Returns the whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -48,7 +47,7 @@ impl Instant {
 impl core::ops::Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates at [`Instant::FAR_FUTURE`].
+    /// Adds a duration; saturates at [`Instant::FAR_FUTURE`].
     fn add(self, rhs: Duration) -> Instant {
         let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
         Instant(self.0.saturating_add(nanos))
@@ -64,7 +63,7 @@ impl core::ops::AddAssign<Duration> for Instant {
 impl core::ops::Sub<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates at [`Instant::ZERO`].
+    /// Subtracts a duration; saturates at [`Instant::ZERO`].
     fn sub(self, rhs: Duration) -> Instant {
         let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
         Instant(self.0.saturating_sub(nanos))

@@ -1,12 +1,11 @@
-//! How are 100,000 timers kept so that arming, cancelling and firing cost the same as with ten? A
-//! hierarchical wheel (Varghese and Lauck 1987) of index-linked lists: no allocation per timer, no clock of
-//! its own.
+//! Timers whose arming, cancelling and firing cost the same with 100,000 as with ten: a hierarchical wheel
+//! (Varghese and Lauck 1987) of index-linked lists, with no allocation per timer and no clock of its own.
 
 use alloc::vec::Vec;
 
 use crate::time::{Duration, Instant};
 
-/// Names a timer: chosen by the caller, small and dense (an index into the caller's slab).
+/// The name of a timer, chosen by the caller, small and dense (an index into the caller's slab).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(pub u32);
 
@@ -51,7 +50,7 @@ const IDLE: u16 = u16::MAX;
 const HORIZON_TICKS: u64 = (1 << (BUCKET_BITS * LEVELS as u32)) - BUCKETS as u64;
 
 impl Wheel {
-    /// A wheel whose tick is 2^`tick_shift` nanoseconds (20 gives about 1 ms), starting at `now`.
+    /// Creates a wheel whose tick is 2^`tick_shift` nanoseconds (20 gives about 1 ms), starting at `now`.
     pub fn new(tick_shift: u32, now: Instant) -> Wheel {
         Wheel {
             tick_shift,
@@ -63,12 +62,12 @@ impl Wheel {
         }
     }
 
-    /// Number of armed timers.
+    /// Returns the number of armed timers.
     pub fn len(&self) -> usize {
         self.armed
     }
 
-    /// Whether no timer is armed.
+    /// Returns whether no timer is armed.
     pub fn is_empty(&self) -> bool {
         self.armed == 0
     }
@@ -96,7 +95,7 @@ impl Wheel {
         }
     }
 
-    /// Whether `id` is armed.
+    /// Returns whether `id` is armed.
     pub fn is_armed(&self, id: TimerId) -> bool {
         self.nodes.get(id.0 as usize).is_some_and(|node| node.place != IDLE)
     }
@@ -122,10 +121,11 @@ impl Wheel {
         }
     }
 
-    /// A moment at or before the next deadline, at which [`Wheel::expire`] has something to do; `None` when
-    /// empty.
+    /// Returns a moment at or before the next deadline, at which [`Wheel::expire`] has something to do;
+    /// `None` when the wheel is empty.
     ///
-    /// Exact within level 0 (64 ticks); further away it is the moment at which an upper bucket moves down.
+    /// The moment is exact within level 0 (64 ticks); further away it is the moment at which an upper bucket
+    /// moves down.
     pub fn next_expiry(&self) -> Option<Instant> {
         if self.armed == 0 {
             return None;
@@ -144,7 +144,7 @@ impl Wheel {
         Some(Instant::from_nanos(best.saturating_mul(1 << self.tick_shift)))
     }
 
-    /// An upper bound of the wait: the time from `now` to [`Wheel::next_expiry`].
+    /// Returns an upper bound of the wait: the time from `now` to [`Wheel::next_expiry`].
     pub fn time_to_next(&self, now: Instant) -> Option<Duration> {
         self.next_expiry().map(|at| at.since(now))
     }
@@ -165,7 +165,7 @@ impl Wheel {
         }
     }
 
-    /// Level 0 has wrapped: spread the upper buckets that come up now over the levels below.
+    /// Spreads the upper buckets that come up now over the levels below, because level 0 has wrapped.
     fn cascade(&mut self) {
         for level in 1..LEVELS {
             let shift = BUCKET_BITS * level as u32;
