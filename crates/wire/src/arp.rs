@@ -1,4 +1,4 @@
-//! Who has an IPv4 address on this Ethernet? ARP, RFC 826.
+//! ARP (RFC 826), which finds the station that has an IPv4 address on this Ethernet.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,22 +12,22 @@ pub const PACKET_LEN: usize = 28;
 /// What an ARP packet asks or says (`ar$op`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// "Who has `target_addr`?"
+    /// The sender asks: "Who has `target_addr`?"
     Request,
-    /// "`sender_addr` is at `sender_mac`."
+    /// The sender says: "`sender_addr` is at `sender_mac`."
     Reply,
 }
 
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Question or answer.
+    /// The operation: request or reply.
     pub operation: Operation,
-    /// Hardware address of the speaker.
+    /// Hardware address of the sender.
     pub sender_mac: Mac,
-    /// IPv4 address of the speaker; 0 in a probe (RFC 5227).
+    /// IPv4 address of the sender; 0 in a probe (RFC 5227).
     pub sender_addr: u32,
-    /// Hardware address of the station spoken to; without meaning in a request.
+    /// Hardware address of the target; without meaning in a request.
     pub target_mac: Mac,
     /// IPv4 address that is asked for, or that the answer goes to.
     pub target_addr: u32,
@@ -51,8 +51,8 @@ const _: () = assert!(size_of::<Layout>() == PACKET_LEN);
 
 /// Reads an ARP packet; `bytes` starts after the Ethernet header. Trailing bytes are padding.
 ///
-/// [`ParseError::Unsupported`] when the packet is not about IPv4 over Ethernet or is neither request nor
-/// reply.
+/// Fails with [`ParseError::Unsupported`] when the packet is not about IPv4 over Ethernet or is neither
+/// request nor reply.
 pub fn parse(bytes: &[u8]) -> Result<(Packet, usize), ParseError> {
     let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if raw.hardware.get() != HARDWARE_ETHERNET || raw.protocol.get() != EtherType::IPV4.0 {

@@ -1,4 +1,4 @@
-//! What is the Internet checksum of these bytes? RFC 1071.
+//! The Internet checksum (RFC 1071).
 //!
 //! One's complement addition is commutative, associative and independent of byte order, so the sum is taken
 //! over machine words as they lie in memory and only the result is turned round (RFC 1071 §2).
@@ -13,7 +13,7 @@ use atoll_base::Addr;
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
     /// Adds `bytes`; an odd last byte counts as if a zero followed it.
@@ -55,18 +55,18 @@ impl Sum {
         if offset.is_multiple_of(2) { self.plus(part) } else { self.plus(Sum(part.folded().swap_bytes() as u64)) }
     }
 
-    /// The sum in 16 bits, in host byte order: what a *partial* checksum field holds (vnet `NEEDS_CSUM`).
-    /// Data with a right checksum in it folds to `0xffff`.
+    /// Returns the sum in 16 bits, in host byte order: the content of a *partial* checksum field (vnet
+    /// `NEEDS_CSUM`). Data with a right checksum in it folds to `0xffff`.
     pub const fn fold(self) -> u16 {
         u16::from_be(self.folded())
     }
 
-    /// The checksum: the complement of the sum, in host byte order.
+    /// Returns the checksum: the complement of the sum, in host byte order.
     pub const fn finish(self) -> u16 {
         !self.fold()
     }
 
-    /// Whether data that includes its checksum field is intact.
+    /// Returns whether data that includes its checksum field is intact.
     pub const fn is_valid(self) -> bool {
         self.folded() == 0xffff
     }
@@ -80,7 +80,8 @@ impl Sum {
     }
 }
 
-/// The sum of `bytes`. Cost: about 1 ns per 50 bytes; the loop is written so that the compiler vectorises it.
+/// Returns the sum of `bytes`. Cost: about 1 ns per 50 bytes; the loop is written so that the compiler
+/// vectorises it.
 pub fn sum(bytes: &[u8]) -> Sum {
     // Eight lanes of 32-bit words in 64-bit accumulators: no carry is lost below 2^32 words per lane.
     let mut lanes = [0u64; LANES];
@@ -103,7 +104,7 @@ pub fn sum(bytes: &[u8]) -> Sum {
     Sum(total + u64::from(u32::from_ne_bytes(last)))
 }
 
-/// The sum of a few bytes whose number the compiler knows, unrolled. `N` must be a multiple of 4.
+/// Returns the sum of a few bytes whose number the compiler knows, unrolled. `N` must be a multiple of 4.
 #[inline]
 pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> Sum {
     const { assert!(N.is_multiple_of(4)) };
@@ -111,18 +112,18 @@ pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> Sum {
     Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
-/// The sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `len`: bytes of transport header
-/// and payload; only its low 16 bits exist on the wire.
+/// Returns the sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `len` is the number of
+/// bytes of transport header and payload; only its low 16 bits exist on the wire.
 pub const fn pseudo_header(src: u32, dst: u32, protocol: u8, len: usize) -> Sum {
     Sum::ZERO.u32(src).u32(dst).u16(protocol as u16).u16(len as u16)
 }
 
-/// The sum of the pseudo header of TCP, UDP and ICMPv6 over IPv6 (RFC 8200 §8.1).
+/// Returns the sum of the pseudo header of TCP, UDP and ICMPv6 over IPv6 (RFC 8200 §8.1).
 pub const fn pseudo_header_v6(src: Addr, dst: Addr, protocol: u8, len: usize) -> Sum {
     Sum::ZERO.addr(src).addr(dst).u16(protocol as u16).u32(len as u32)
 }
 
-/// The sum of the pseudo header that the family of the addresses has.
+/// Returns the sum of the pseudo header for the family of the addresses.
 #[inline]
 pub const fn pseudo_header_of(src: Addr, dst: Addr, protocol: u8, len: usize) -> Sum {
     match (src.to_v4(), dst.to_v4()) {

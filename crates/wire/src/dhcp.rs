@@ -1,7 +1,8 @@
-//! What do a DHCP client and its server say to each other? RFC 2131 §2; options by RFC 2132 and RFC 3396.
+//! The messages between a DHCP client and its server: RFC 2131 §2; options by RFC 2132 and RFC 3396.
 //!
 //! ```text
-//!   op | htype | hlen | hops | xid | secs | flags | ciaddr | yiaddr | siaddr | giaddr | chaddr 16 | sname 64 | file 128 | cookie
+//!   op | htype | hlen | hops | xid | secs | flags | ciaddr | yiaddr | siaddr | giaddr
+//!   | chaddr 16 | sname 64 | file 128 | cookie
 //!   options: code, length, that many octets; PAD and END are one octet long
 //! ```
 //! Options may go on in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396):
@@ -17,12 +18,12 @@ use crate::ethernet::Mac;
 pub const SERVER_PORT: u16 = 67;
 /// The port of clients.
 pub const CLIENT_PORT: u16 = 68;
-/// Bytes before the options, the cookie included.
+/// Bytes of a message before its options, the cookie included.
 pub const HEADER_LEN: usize = 240;
-/// Bytes of the shortest message: relays of BOOTP drop what is shorter (RFC 951 §3).
+/// Bytes of the shortest message: relays of BOOTP drop shorter ones (RFC 951 §3).
 pub const MESSAGE_LEN_MIN: usize = 300;
 
-/// What a message is for (option 53).
+/// The type of a message (option 53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -32,24 +33,24 @@ pub enum Kind {
     Offer = 2,
     /// A client wants an address, or wants it for longer.
     Request = 3,
-    /// A client has found that somebody else has the address.
+    /// A client has found that another host has the address.
     Decline = 4,
-    /// A server gives it.
+    /// A server gives the address.
     Ack = 5,
-    /// A server does not.
+    /// A server refuses the address.
     Nak = 6,
-    /// A client has no more need for it.
+    /// A client does not need its address any more.
     Release = 7,
-    /// A client has an address, and wants to know the rest.
+    /// A client has an address, and asks for the other parameters.
     Inform = 8,
 }
 
-/// The part of a message that is always there.
+/// The fixed part of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Whether a server speaks.
+    /// Whether the message is from a server.
     pub is_reply: bool,
-    /// Which exchange it belongs to; the client draws it.
+    /// The number of the exchange, which the client draws.
     pub xid: u32,
     /// Seconds since the client began.
     pub secs: u16,
@@ -57,63 +58,63 @@ pub struct Header {
     pub broadcast: bool,
     /// The address that the client has.
     pub client_addr: u32,
-    /// The address that it gets.
+    /// The address that the client is given.
     pub your_addr: u32,
-    /// The next server of a boot; not the one of DHCP.
+    /// The next server of a boot, which is not the DHCP server.
     pub next_addr: u32,
-    /// The relay between the two.
+    /// The relay between client and server.
     pub relay_addr: u32,
-    /// The client's station.
+    /// The hardware address of the client.
     pub mac: Mac,
 }
 
 /// A message that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What is always there.
+    /// The fixed part of the message.
     pub header: Header,
-    /// What it is for.
+    /// The type of the message.
     pub kind: Kind,
-    /// Where options are, in the order in which their pieces are joined (RFC 3396 §5): options, `file`,
+    /// The fields with options, in the order in which their pieces are joined (RFC 3396 §5): options, `file`,
     /// `sname`.
     fields: [&'a [u8]; 3],
 }
 
 /// Codes of options (RFC 2132, RFC 3442).
 pub mod option {
-    /// Fills.
+    /// Padding of one octet.
     pub const PAD: u8 = 0;
     /// The mask of the network.
     pub const SUBNET_MASK: u8 = 1;
     /// Routers, the best first.
     pub const ROUTERS: u8 = 3;
-    /// Resolvers.
+    /// The addresses of resolvers.
     pub const DNS_SERVERS: u8 = 6;
     /// The domain in which names are looked up.
     pub const DOMAIN_NAME: u8 = 15;
-    /// What the link carries.
+    /// The MTU of the link.
     pub const MTU: u8 = 26;
     /// The address that the client asks for.
     pub const REQUESTED_ADDRESS: u8 = 50;
-    /// For how many seconds the address is the client's.
+    /// The lease time of the address, in seconds.
     pub const LEASE_TIME: u8 = 51;
     /// Which of `file` (1) and `sname` (2) hold options.
     pub const OVERLOAD: u8 = 52;
-    /// See [`Kind`](super::Kind).
+    /// The type of the message: [`Kind`](super::Kind).
     pub const MESSAGE_TYPE: u8 = 53;
     /// The address by which a server is known.
     pub const SERVER_IDENTIFIER: u8 = 54;
-    /// What the client wants to know.
+    /// The options that the client asks for.
     pub const PARAMETER_LIST: u8 = 55;
-    /// The longest message that the client takes.
+    /// The length of the longest message that the client takes.
     pub const MESSAGE_SIZE_MAX: u8 = 57;
-    /// T1: after how many seconds the client asks its server for more time.
+    /// T1: the number of seconds after which the client asks its server for more time.
     pub const RENEWAL_TIME: u8 = 58;
-    /// T2: after how many seconds it asks all servers.
+    /// T2: the number of seconds after which the client asks all servers.
     pub const REBINDING_TIME: u8 = 59;
-    /// Whose lease it is; the hardware address unless this says otherwise.
+    /// The identity of the client; its hardware address unless this says otherwise.
     pub const CLIENT_IDENTIFIER: u8 = 61;
-    /// Ways to networks (RFC 3442).
+    /// Routes to networks (RFC 3442).
     pub const CLASSLESS_ROUTES: u8 = 121;
     /// Ends the options of a field.
     pub const END: u8 = 255;
@@ -144,8 +145,8 @@ const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
 /// Reads a message; `bytes` is the text of a datagram.
 ///
-/// [`ParseError::Unsupported`]: of BOOTP (no cookie, no type), or about other hardware than Ethernet's. Options are read as far as they
-/// make sense: the first that is longer than its field ends them.
+/// Fails with [`ParseError::Unsupported`] for BOOTP (no cookie, no type) and for other hardware than
+/// Ethernet. Options are read as far as they are valid: the first that is longer than its field ends them.
 pub fn parse(bytes: &[u8]) -> Result<Message<'_>, ParseError> {
     let (raw, options) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if !(raw.op == REQUEST || raw.op == REPLY) || raw.cookie.get() != COOKIE {
@@ -208,7 +209,7 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
 /// Writes an option of at most 255 octets at `at`; returns where the next one goes. Panics if `out` is too
 /// short.
 ///
-/// After the last one stands [`option::END`].
+/// The last option is followed by [`option::END`].
 pub fn push_option(out: &mut [u8], at: usize, code: u8, data: &[u8]) -> usize {
     let len = data.len().min(255);
     out[at] = code;
@@ -218,8 +219,8 @@ pub fn push_option(out: &mut [u8], at: usize, code: u8, data: &[u8]) -> usize {
 }
 
 impl<'a> Message<'a> {
-    /// The octets of an option in `out`, its pieces joined; `None` if it is not there. What is longer than
-    /// `out` is cut.
+    /// Returns the octets of an option in `out`, its pieces joined; `None` if the option is not there. An
+    /// option longer than `out` is cut.
     pub fn option<'b>(&self, code: u8, out: &'b mut [u8]) -> Option<&'b [u8]> {
         let mut found = None;
         for piece in self.fields.iter().flat_map(|field| pieces(field, code)) {
@@ -231,19 +232,19 @@ impl<'a> Message<'a> {
         found.map(|len| &out[..len])
     }
 
-    /// The first octets of an option; `None` if it is not there, or shorter.
+    /// Returns the octets of an option; `None` if it is not there, or of another length.
     pub fn octets<const N: usize>(&self, code: u8) -> Option<[u8; N]> {
         let mut out = [0; N];
         (self.option(code, &mut out)?.len() == N).then_some(out)
     }
 
-    /// An option that is an address, or the first one of several, or a number of seconds.
+    /// Returns an option of four octets: an address, or a number of seconds.
     pub fn word(&self, code: u8) -> Option<u32> {
         self.octets(code).map(u32::from_be_bytes)
     }
 }
 
-/// The pieces of an option in one field.
+/// Returns the pieces of an option in one field.
 fn pieces(field: &[u8], code: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = field;
     let next = move || {
@@ -298,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// A message with options, and what follows them.
+    /// Returns a message with options, followed by other octets.
     fn message(options: &[(u8, &[u8])]) -> Vec<u8> {
         let mut bytes = std::vec![0; 2000];
         let mut at = emit(&Header { is_reply: true, ..Header::default() }, &mut bytes);

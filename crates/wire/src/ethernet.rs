@@ -1,4 +1,4 @@
-//! How is a frame addressed? Ethernet II; 802.3 lengths and 802.1Q tags are not spoken here.
+//! The Ethernet II header of a frame; 802.3 lengths and 802.1Q tags are not supported.
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ pub const HEADER_LEN: usize = 14;
 #[repr(transparent)]
 pub struct Mac(pub [u8; 6]);
 
-/// What a frame carries. Other values are legal and simply not ours.
+/// The protocol of a frame's payload. Other values are legal, and frames with them are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -28,7 +28,7 @@ pub struct Header {
     pub dst: Mac,
     /// The station that sent it.
     pub src: Mac,
-    /// What follows the header.
+    /// The protocol of the payload behind the header.
     pub ethertype: EtherType,
 }
 
@@ -59,11 +59,11 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
 }
 
 impl EtherType {
-    /// IPv4.
+    /// The type of IPv4.
     pub const IPV4: EtherType = EtherType(0x0800);
-    /// ARP.
+    /// The type of ARP.
     pub const ARP: EtherType = EtherType(0x0806);
-    /// IPv6.
+    /// The type of IPv6.
     pub const IPV6: EtherType = EtherType(0x86dd);
 }
 
@@ -73,17 +73,17 @@ impl Mac {
     /// No station: "not known" in ARP requests, and the address of loopback frames.
     pub const ZERO: Mac = Mac([0; 6]);
 
-    /// Whether the address is a group, broadcast included.
+    /// Returns whether the address is a group, broadcast included.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// Whether the address is the broadcast address.
+    /// Returns whether the address is the broadcast address.
     pub fn is_broadcast(self) -> bool {
         self == Mac::BROADCAST
     }
 
-    /// Whether one station can have the address: neither a group nor all zeros.
+    /// Returns whether one station can have the address: neither a group nor all zeros.
     pub fn is_station(self) -> bool {
         !self.is_group() && self != Mac::ZERO
     }

@@ -1,10 +1,10 @@
-//! What does the Fast Open option of a SYN say? RFC 7413 §4.1.1.
+//! The Fast Open option of a SYN (RFC 7413 §4.1.1).
 //!
-//! It stands on SYNs alone, so it is kept out of [`crate::tcp::Options`], which every segment carries.
+//! The option is on SYNs alone, so it is kept out of [`crate::tcp::Options`], which every segment carries.
 
 use crate::tcp::HEADER_MAX;
 
-/// The option: a cookie, or (empty) the wish for one.
+/// The option: a cookie, or (empty) the request for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpen {
     octets: [u8; FastOpen::COOKIE_MAX],
@@ -15,10 +15,11 @@ impl FastOpen {
     /// Shortest and longest cookie.
     const COOKIE_MIN: usize = 4;
     const COOKIE_MAX: usize = 16;
-    /// A client that has no cookie asks for one.
+    /// The option of a client that has no cookie and asks for one.
     pub const REQUEST: FastOpen = FastOpen { octets: [0; FastOpen::COOKIE_MAX], len: 0 };
 
-    /// A cookie; `None` if its length is none that RFC 7413 allows: an even number from 4 to 16.
+    /// Creates the option with a cookie; returns `None` unless its length is one that RFC 7413 allows: an
+    /// even number from 4 to 16.
     pub fn cookie(bytes: &[u8]) -> Option<FastOpen> {
         let is_valid =
             (FastOpen::COOKIE_MIN..=FastOpen::COOKIE_MAX).contains(&bytes.len()) && bytes.len().is_multiple_of(2);
@@ -28,24 +29,23 @@ impl FastOpen {
         Some(FastOpen { octets, len: bytes.len() as u8 })
     }
 
-    /// The octets of the cookie; none for a request.
+    /// Returns the octets of the cookie; none for a request.
     pub fn bytes(&self) -> &[u8] {
         self.octets.get(..self.len.into()).unwrap_or_default()
     }
 
-    /// Whether it asks for a cookie.
+    /// Returns whether the option asks for a cookie.
     pub const fn is_request(&self) -> bool {
         self.len == 0
     }
 
-    /// Octets that it takes in a header, with padding.
+    /// Returns the number of octets that the option takes in a header, with padding.
     pub const fn header_len(&self) -> usize {
         (2 + self.len as usize).next_multiple_of(4)
     }
 }
 
-/// The option in `header`, a whole TCP header; of several the first. Options of other lengths are passed
-/// over.
+/// Returns the first such option in `header`, a whole TCP header. Options of other lengths are skipped.
 pub fn find(header: &[u8]) -> Option<FastOpen> {
     let mut rest = header.get(crate::tcp::HEADER_MIN..)?;
     while let Some((&kind, after)) = rest.split_first() {
@@ -83,7 +83,7 @@ pub fn append(option: &FastOpen, out: &mut [u8; HEADER_MAX], header_len: usize) 
     end
 }
 
-/// The IANA's number.
+/// The option's number in IANA's list.
 const KIND: u8 = 34;
 
 #[cfg(test)]

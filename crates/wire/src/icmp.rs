@@ -1,4 +1,4 @@
-//! What does the network say about our packets? ICMP, RFC 792; next-hop MTU, RFC 1191.
+//! ICMP (RFC 792), by which the network answers this stack's packets; next-hop MTU, RFC 1191.
 
 use atoll_base::{Endpoint, SeqNum};
 use zerocopy::byteorder::network_endian::U16;
@@ -7,41 +7,40 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ipv4::{self, Protocol};
 use crate::{ParseError, checksum};
 
-/// Bytes of every ICMP header spoken here; payload or quotation follows.
+/// Bytes of every ICMP header supported here; payload or quotation follows.
 pub const HEADER_LEN: usize = 8;
 
 /// The head of an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// "Are you there?" The payload comes back in the reply.
+    /// An echo request; its payload comes back in the reply.
     EchoRequest {
-        /// Chosen by the asker, usually one per process.
+        /// The identifier, chosen by the asker, usually one per process.
         id: u16,
-        /// Chosen by the asker, usually counting.
+        /// The sequence number, chosen by the asker, usually counting.
         seq: u16,
     },
-    /// "I am here."
+    /// An echo reply.
     EchoReply {
-        /// As in the request.
+        /// The identifier of the request.
         id: u16,
-        /// As in the request.
+        /// The sequence number of the request.
         seq: u16,
     },
-    /// A packet of ours, quoted behind the header, could not be delivered.
+    /// A packet of this stack, quoted behind the header, could not be delivered.
     Unreachable {
-        /// Why; see [`code`].
+        /// The reason; see [`code`].
         code: u8,
-        /// With [`code::FRAGMENTATION_NEEDED`], what the next link can carry; 0 from routers older than
-        /// RFC 1191.
+        /// With [`code::FRAGMENTATION_NEEDED`], the MTU of the next link; 0 from routers older than RFC 1191.
         next_hop_mtu: u16,
     },
-    /// A packet of ours, quoted behind the header, ran out of hops (code 0) or of time for reassembly (code
-    /// 1).
+    /// A packet of this stack, quoted behind the header, ran out of hops (code 0) or of time for reassembly
+    /// (code 1).
     TimeExceeded {
-        /// Why.
+        /// The reason: 0 or 1.
         code: u8,
     },
-    /// A type that we do not act upon.
+    /// A message of a type on which this stack does not act.
     Other {
         /// The type octet.
         kind: u8,
@@ -54,32 +53,32 @@ pub enum Message {
 
 /// Codes of [`Message::Unreachable`] (RFC 792, RFC 1122 §3.2.2.1, RFC 1812 §5.2.7.1).
 pub mod code {
-    /// No route to the network.
+    /// There is no route to the network.
     pub const NET: u8 = 0;
     /// The host does not answer.
     pub const HOST: u8 = 1;
     /// The host does not speak the protocol.
     pub const PROTOCOL: u8 = 2;
-    /// Nobody listens on the port.
+    /// No socket listens on the port.
     pub const PORT: u8 = 3;
-    /// Larger than the next link can carry, and not to be fragmented.
+    /// The packet is larger than the next link can carry, and may not be fragmented.
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Forbidden by an administrator.
+    /// An administrator has forbidden the packet.
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 13;
 }
 
 /// The packet that an ICMP error is about, as far as the error quotes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// Its IPv4 header.
+    /// The IPv4 header of the packet.
     pub header: ipv4::Header,
-    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was
-    /// TCP or UDP.
+    /// The sender of the packet: a socket of this stack, if the error is honest. The port is 0 unless the
+    /// packet was TCP or UDP.
     pub source: Endpoint,
-    /// Where it went.
+    /// The destination of the packet.
     pub destination: Endpoint,
-    /// Its sequence number, if it was TCP. An error about data that is not in flight is forged or late (RFC
-    /// 5927).
+    /// The sequence number of the packet, if it was TCP. An error about data that is not in flight is forged
+    /// or late (RFC 5927).
     pub seq: Option<SeqNum>,
 }
 
@@ -136,8 +135,8 @@ pub fn emit(message: &Message, out: &mut [u8]) -> usize {
 
 /// Reads the packet that an ICMP error quotes; `bytes` starts behind the ICMP header.
 ///
-/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to
-/// nobody.
+/// Fails with [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be
+/// attributed to no socket.
 pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     let (header, len) = ipv4::parse_quoted(bytes)?;
     if header.fragment_offset != 0 {
@@ -149,9 +148,9 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     Ok(Quoted { header, source, destination, seq })
 }
 
-/// The ports, source first, and the sequence number of a packet of which `transport` is what an error quotes
-/// behind its headers: eight octets at least. Ports are 0 unless it was TCP or UDP; only TCP has a sequence
-/// number.
+/// Returns the ports, source first, and the sequence number of a packet of which `transport` is what an error
+/// quotes behind its headers: eight octets at least. Ports are 0 unless the packet was TCP or UDP; only TCP
+/// has a sequence number.
 pub(crate) fn quoted_ports(
     protocol: Protocol,
     transport: Option<&[u8]>,
@@ -165,14 +164,14 @@ pub(crate) fn quoted_ports(
     })
 }
 
-/// Whether the message of which `bytes` is the beginning is an error; see [`Message::is_error`]. Nothing else
+/// Returns whether the message that begins with `bytes` is an error; see [`Message::is_error`]. Nothing else
 /// about it is judged.
 pub fn is_error(bytes: &[u8]) -> bool {
     !matches!(bytes.first(), Some(&(ECHO_REPLY | ECHO_REQUEST | 13..=18)))
 }
 
 impl Message {
-    /// Whether the message is an error, about which no further error may be sent (RFC 1122 §3.2.2).
+    /// Returns whether the message is an error, about which no further error may be sent (RFC 1122 §3.2.2).
     ///
     /// Unknown types count as errors, as RFC 1812 §4.3.2.7 wants it for a sender of errors.
     pub const fn is_error(&self) -> bool {
@@ -189,7 +188,7 @@ const ECHO_REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
-/// The type of the message that a packet of ours makes no sense.
+/// The type of the message that a packet of this stack is malformed.
 pub const PARAMETER_PROBLEM: u8 = 12;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What does the network say about our packets? ICMPv6, RFC 4443. Neighbour discovery is in [`crate::nd`],
-//! listener reports are in [`crate::mld`].
+//! ICMPv6 (RFC 4443), by which the network answers this stack's packets. Neighbour discovery is in
+//! [`crate::nd`], listener reports are in [`crate::mld`].
 
 use atoll_base::{Addr, Endpoint, SeqNum};
 
@@ -9,49 +9,49 @@ use crate::ipv4::Protocol;
 use crate::ipv6;
 use crate::{ParseError, checksum};
 
-/// Bytes of every ICMPv6 header spoken here; payload or quotation follows.
+/// Bytes of every ICMPv6 header supported here; payload or quotation follows.
 pub const HEADER_LEN: usize = 8;
 
 /// The head of an ICMPv6 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A packet of ours, quoted behind the header, could not be delivered.
+    /// A packet of this stack, quoted behind the header, could not be delivered.
     Unreachable {
-        /// Why; see [`code`].
+        /// The reason; see [`code`].
         code: u8,
     },
-    /// A packet of ours, quoted behind the header, was larger than the next link carries.
+    /// A packet of this stack, quoted behind the header, was larger than the next link carries.
     PacketTooBig {
-        /// What the next link carries.
+        /// The MTU of the next link.
         mtu: u32,
     },
-    /// A packet of ours ran out of hops (code 0) or of time for reassembly (code 1).
+    /// A packet of this stack ran out of hops (code 0) or of time for reassembly (code 1).
     TimeExceeded {
-        /// Why.
+        /// The reason: 0 or 1.
         code: u8,
     },
-    /// A packet of ours could not be understood.
+    /// A packet of this stack could not be understood.
     ParameterProblem {
-        /// Why; see [`code`].
+        /// The reason; see [`code`].
         code: u8,
-        /// Where, from the start of the packet.
+        /// The offset of the problem from the start of the packet, in octets.
         pointer: u32,
     },
-    /// "Are you there?" The payload comes back in the reply.
+    /// An echo request; its payload comes back in the reply.
     EchoRequest {
-        /// Chosen by the asker.
+        /// The identifier, chosen by the asker.
         id: u16,
-        /// Chosen by the asker.
+        /// The sequence number, chosen by the asker.
         seq: u16,
     },
-    /// "I am here."
+    /// An echo reply.
     EchoReply {
-        /// As in the request.
+        /// The identifier of the request.
         id: u16,
-        /// As in the request.
+        /// The sequence number of the request.
         seq: u16,
     },
-    /// Anything else: neighbour discovery, listener discovery, what we do not know.
+    /// Any other message: neighbour discovery, listener discovery, unknown types.
     Other {
         /// The type octet.
         kind: u8,
@@ -65,16 +65,16 @@ pub enum Message {
 /// The packet that an ICMPv6 error is about, as far as the error quotes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// Its header.
+    /// The IPv6 header of the packet.
     pub header: ipv6::Header,
-    /// What it carried, behind extension headers.
+    /// The protocol of the packet, behind extension headers.
     pub protocol: Protocol,
-    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was
-    /// TCP or UDP.
+    /// The sender of the packet: a socket of this stack, if the error is honest. The port is 0 unless the
+    /// packet was TCP or UDP.
     pub source: Endpoint,
-    /// Where it went.
+    /// The destination of the packet.
     pub destination: Endpoint,
-    /// Its sequence number, if it was TCP.
+    /// The sequence number of the packet, if it was TCP.
     pub seq: Option<SeqNum>,
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn seal(src: Addr, dst: Addr, out: &mut [u8]) {
 
 /// Reads the packet that an error quotes; `bytes` starts behind the ICMPv6 header.
 ///
-/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to
-/// nobody.
+/// Fails with [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be
+/// attributed to no socket.
 pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     let (header, len) = ipv6::parse_quoted(bytes)?;
     let payload = bytes.get(len..).unwrap_or_default();
@@ -141,7 +141,8 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
 }
 
 impl Message {
-    /// Whether the message is an error, about which no further error may be sent (RFC 4443 §2.1, §2.4 (e.1)).
+    /// Returns whether the message is an error, about which no further error may be sent (RFC 4443 §2.1, §2.4
+    /// (e.1)).
     pub const fn is_error(&self) -> bool {
         match self {
             Message::EchoRequest { .. } | Message::EchoReply { .. } => false,

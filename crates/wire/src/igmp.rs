@@ -1,5 +1,5 @@
-//! Which groups does a host want to hear? IGMP: version 3 (RFC 3376), and 2 (RFC 2236) and 1 (RFC 1112) for
-//! routers that know no better.
+//! IGMP, by which a host joins groups: version 3 (RFC 3376), and 2 (RFC 2236) and 1 (RFC 1112) for older
+//! routers.
 
 use crate::{ParseError, checksum, ipv4};
 
@@ -13,57 +13,57 @@ pub const RECORD_LEN: usize = 8;
 /// reports that are not for them.
 pub const IP_HEADER_LEN: usize = ipv4::HEADER_LEN + ROUTER_ALERT.len();
 
-/// Where reports of version 3 go (RFC 3376 §4.2.14).
+/// The address of reports of version 3 (RFC 3376 §4.2.14).
 pub const REPORTS: u32 = 0xe000_0016;
-/// Where it is said that a group was left (RFC 2236 §3).
+/// The address of messages that a group was left (RFC 2236 §3).
 pub const ALL_ROUTERS: u32 = 0xe000_0002;
-/// The group that everybody is in, and of which nobody speaks (RFC 1112 §4).
+/// The group that every host is in, and which is not reported (RFC 1112 §4).
 pub const ALL_SYSTEMS: u32 = 0xe000_0001;
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A router asks who is in `group`; 0 for all groups.
     Query {
-        /// Of the router: 1, 2 or 3.
+        /// The version of the router: 1, 2 or 3.
         version: u8,
         /// The group that is asked for.
         group: u32,
-        /// Within how many tenths of a second the answer is wanted.
+        /// The time within which the answer is wanted, in tenths of a second.
         max_response: u32,
     },
-    /// A member says so, in the words of version 1 or 2.
+    /// A member reports its group in version 1 or 2.
     Report {
-        /// 1 or 2.
+        /// The version, 1 or 2.
         version: u8,
-        /// Its group.
+        /// The group of the member.
         group: u32,
     },
     /// A member leaves its group (version 2).
     Leave {
-        /// Its group.
+        /// The group that is left.
         group: u32,
     },
-    /// Reports of version 3, and others: not for hosts.
+    /// A report of version 3, or another message, which is not for hosts.
     Other,
 }
 
-/// What a record of a report of version 3 says of one group (RFC 3376 §4.2.12), always without sources.
+/// The content of a record for one group in a report of version 3 (RFC 3376 §4.2.12), always without sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Answer to a query: everything to the group is wanted.
+    /// The record answers a query: everything to the group is wanted.
     IsExclude = 2,
-    /// News: nothing to the group is wanted any more.
+    /// The record reports a change: nothing to the group is wanted any more.
     ToInclude = 3,
-    /// News: everything to the group is wanted.
+    /// The record reports a change: everything to the group is wanted.
     ToExclude = 4,
 }
 
 /// One group in a report of version 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What is said of it.
+    /// The content of the record.
     pub kind: Kind,
     /// The group.
     pub group: u32,
@@ -77,7 +77,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     }
     let group = u32::from_be_bytes([a, b, c, d]);
     Ok(match kind {
-        // RFC 3376 §7.1: versions are told apart by length and code. Lengths in between are not for anybody.
+        // RFC 3376 §7.1: length and code tell the versions apart. Lengths in between are invalid.
         QUERY if bytes.len() >= QUERY_V3_LEN => Message::Query { version: 3, group, max_response: decoded(code) },
         QUERY if bytes.len() > HEADER_LEN => return Err(ParseError::BadLength),
         // RFC 2236 §4: version 1 means ten seconds and says zero.
@@ -91,7 +91,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
 }
 
 /// Writes a message of version 1 or 2, or a query of version 2, at the start of `out`; returns its length.
-/// Panics if `out` is shorter than [`HEADER_LEN`]. `None` for what hosts do not say.
+/// Returns `None` for messages that hosts do not send. Panics if `out` is shorter than [`HEADER_LEN`].
 pub fn emit(message: &Message, out: &mut [u8]) -> Option<usize> {
     let (kind, group) = match *message {
         Message::Report { version: 1, group } => (REPORT_V1, group),
@@ -152,7 +152,7 @@ fn seal(out: &mut [u8]) {
     out[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// RFC 3376 §4.1.1: a floating-point number from 128 on.
+/// Decodes a time, which is a floating-point number from 128 on (RFC 3376 §4.1.1).
 const fn decoded(code: u8) -> u32 {
     match code {
         0..=127 => code as u32,

@@ -1,4 +1,4 @@
-//! Where does a packet come from, where does it go, and how much of the frame is it? IPv4, RFC 791.
+//! The IPv4 header (RFC 791): source, destination, and the length of the packet in its frame.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,14 +11,14 @@ pub const HEADER_LEN: usize = 20;
 /// The largest payload behind a header without options.
 pub const PAYLOAD_MAX: usize = 65535 - HEADER_LEN;
 
-/// What a packet carries. Other values are legal.
+/// The protocol of a packet's payload. Other values are legal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
 /// Congestion as the network marks it: the low two bits of the TOS octet (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ecn {
-    /// The transport does not understand marks.
+    /// The transport does not support ECN.
     #[default]
     NotEct = 0,
     /// ECN-capable transport, codepoint 1.
@@ -43,7 +43,7 @@ pub struct Header {
     pub payload_len: u16,
     /// DSCP (6 bits) and ECN (2 bits).
     pub tos: u8,
-    /// Hops that are left.
+    /// The number of hops that are left.
     pub ttl: u8,
     /// Identification, for reassembly.
     pub id: u16,
@@ -130,8 +130,8 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Rewrites the header in front of `packet` from that of a first fragment to that of the whole, which
-/// `packet` is: length, fragment fields, `congested` as mark, checksum. [`ParseError::BadLength`] if it is
+/// Rewrites the header in front of `packet`, the whole packet, from that of its first fragment: length,
+/// fragment fields, `congested` as mark, checksum. Fails with [`ParseError::BadLength`] if the whole is
 /// longer than a packet can be.
 pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<(), ParseError> {
     let total = u16::try_from(packet.len()).map_err(|_| ParseError::BadLength)?;
@@ -175,32 +175,32 @@ fn parse_unverified(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
 }
 
 impl Header {
-    /// Whether this is only a part of a packet.
+    /// Returns whether the packet is only a fragment.
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// The congestion mark.
+    /// Returns the congestion mark.
     pub const fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.tos)
     }
 }
 
 impl Protocol {
-    /// ICMP.
+    /// The protocol number of ICMP.
     pub const ICMP: Protocol = Protocol(1);
-    /// IGMP.
+    /// The protocol number of IGMP.
     pub const IGMP: Protocol = Protocol(2);
-    /// TCP.
+    /// The protocol number of TCP.
     pub const TCP: Protocol = Protocol(6);
-    /// UDP.
+    /// The protocol number of UDP.
     pub const UDP: Protocol = Protocol(17);
-    /// ICMP for IPv6.
+    /// The protocol number of ICMPv6.
     pub const ICMPV6: Protocol = Protocol(58);
 }
 
 impl Ecn {
-    /// The mark in a TOS octet.
+    /// Returns the mark in a TOS octet.
     pub const fn from_tos(tos: u8) -> Ecn {
         match tos & 3 {
             0 => Ecn::NotEct,

@@ -1,4 +1,4 @@
-//! Where does a packet come from, where does it go, and what stands before its text? IPv6, RFC 8200.
+//! The IPv6 header and its extension headers (RFC 8200).
 
 use atoll_base::Addr;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -10,10 +10,10 @@ use crate::ipv4::{Ecn, Protocol};
 /// Bytes of the header; extension headers follow it.
 pub const HEADER_LEN: usize = 40;
 
-/// The largest payload (without jumbograms, RFC 2675, which nobody speaks here).
+/// The largest payload (without jumbograms, RFC 2675, which are not supported here).
 pub const PAYLOAD_MAX: usize = 65535;
 
-/// Every link carries packets of this size (RFC 8200 §5).
+/// The size in octets of packets that every link carries (RFC 8200 §5).
 pub const MTU_MIN: u16 = 1280;
 
 /// An IPv6 header.
@@ -29,34 +29,35 @@ pub struct Header {
     pub payload_len: u16,
     /// DSCP (6 bits) and ECN (2 bits).
     pub traffic_class: u8,
-    /// Label of the flow, below 2^20; 0: none.
+    /// The flow label, below 2^20; 0 for none.
     pub flow_label: u32,
-    /// Hops that are left.
+    /// The number of hops that are left.
     pub hop_limit: u8,
 }
 
-/// What is behind the extension headers.
+/// The part of a packet behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upper {
-    /// What the rest of the payload is.
+    /// The protocol of the rest of the payload.
     pub protocol: Protocol,
-    /// Where the rest starts, counted from the end of the fixed header.
+    /// The offset of the rest, counted from the end of the fixed header.
     pub at: usize,
-    /// Where the octet lies that names the protocol, from the start of the packet.
+    /// The offset of the octet that names the protocol, from the start of the packet.
     pub named_at: usize,
-    /// The fragment header, if there is one. An atomic fragment (RFC 6946) is a whole packet; of all others
+    /// The fragment header, if there is one. An atomic fragment (RFC 6946) is a whole packet; in all others
     /// the rest is only a part.
     pub fragment: Option<Fragment>,
-    /// Where the octet lies that names the fragment header, from the start of the packet; 0 if there is none.
+    /// The offset of the octet that names the fragment header, from the start of the packet; 0 if there is
+    /// none.
     pub fragment_named_at: usize,
-    /// Whether an option for every hop calls routers because of MLD (RFC 2711 §2.1).
+    /// Whether a hop-by-hop option alerts routers because of MLD (RFC 2711 §2.1).
     pub alerts_mld: bool,
 }
 
 /// A fragment header (RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where the part belongs in the original, in units of 8 bytes.
+    /// The offset of the part in the original, in units of 8 bytes.
     pub offset: u16,
     /// Whether further fragments follow.
     pub more: bool,
@@ -64,28 +65,29 @@ pub struct Fragment {
     pub id: u32,
 }
 
-/// Why a first fragment cannot be taken.
+/// The reason why a first fragment is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstError {
-    /// The way to the transport's header, or that header, ends in another fragment (RFC 7112 §5).
+    /// The chain of headers, or the transport's header, ends in another fragment (RFC 7112 §5).
     Incomplete,
     /// The packet carries another fragment header, or too many headers.
     Malformed,
 }
 
-/// Why a packet goes no further than its extension headers.
+/// The reason why a packet goes no further than its extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtensionError {
-    /// They do not fit the packet, or there are more than [`EXTENSIONS_MAX`] of them or of their options.
+    /// The headers do not fit the packet, or there are more than [`EXTENSIONS_MAX`] of them or of their
+    /// options.
     Malformed,
-    /// An option that we do not know says so (RFC 8200 §4.2), or there is no next header.
+    /// An unknown option asks for it (RFC 8200 §4.2), or there is no next header: the packet is dropped.
     Discard,
-    /// As above, and the sender is to be told: parameter problem of this code, at this offset from the start
-    /// of the packet.
+    /// The packet is dropped and the sender is to be told: parameter problem of this code, at this offset
+    /// from the start of the packet.
     Problem {
-        /// See [`crate::icmpv6::code`].
+        /// The code; see [`crate::icmpv6::code`].
         code: u8,
-        /// Where.
+        /// The offset of the problem, in octets.
         pointer: u32,
         /// Whether the sender is told even if the packet was to a group.
         even_to_groups: bool,
@@ -107,7 +109,7 @@ const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
 /// Reads the header of a packet; `bytes` starts after the Ethernet header and may end in padding.
 ///
-/// On success `bytes[40..40 + payload_len]` exists. Extension headers are not looked at: see [`upper`].
+/// On success `bytes[40..40 + payload_len]` exists. Extension headers are not read: see [`upper`].
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     let (header, len) = parse_quoted(bytes)?;
@@ -153,11 +155,11 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Walks over the extension headers in `payload`, which is what follows the fixed header; it may be cut off
-/// in a quotation.
+/// Walks over the extension headers in `payload`, the bytes after the fixed header, which may be cut off in a
+/// quotation.
 ///
-/// Stops at the first header that is none, and behind a fragment header of a part of a packet. Cost: bounded
-/// by [`EXTENSIONS_MAX`] headers and as many options in each.
+/// The walk stops at the first header that is no extension header, and behind a fragment header of a part of
+/// a packet. Cost: bounded by [`EXTENSIONS_MAX`] headers and as many options in each.
 #[inline]
 pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
     match header.next_header {
@@ -169,16 +171,16 @@ pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
     }
 }
 
-/// The transport of a packet, seen in its first fragment. `next`: what the fragment header names; `text`:
-/// what is behind it.
+/// Returns the transport of a packet by its first fragment. `next` is the protocol that the fragment header
+/// names; `text` is what follows that header.
 ///
-/// RFC 7112 §5: the first fragment holds all headers, that of the transport included. What is wrong with
-/// options is left to be found when the packet is whole.
+/// RFC 7112 §5: the first fragment holds all headers, that of the transport included. Faulty options are left
+/// to be found when the packet is whole.
 pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> {
     let upper = match walk(next, text) {
         Ok(upper) => upper,
         Err(ExtensionError::Malformed) => return Err(FirstError::Incomplete),
-        // A sender who is to be told, or a packet without a transport.
+        // The sender is to be told, or the packet has no transport.
         Err(ExtensionError::Discard | ExtensionError::Problem { .. }) => {
             let (protocol, at) = (Protocol(NO_NEXT_HEADER), text.len());
             return Ok(Upper { protocol, at, named_at: 0, fragment: None, fragment_named_at: 0, alerts_mld: false });
@@ -198,8 +200,8 @@ pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> 
 
 /// Rewrites the headers in front of `packet` from those of a first fragment, its fragment header included, to
 /// those of the whole, of which `packet` has all other octets: next header, payload length, `congested` as
-/// mark. Returns where the fragment header lies, whose octets the caller takes out. [`ParseError::BadLength`]
-/// if the whole is longer than a packet can be.
+/// mark. Returns the range of the fragment header, whose octets the caller removes. Fails with
+/// [`ParseError::BadLength`] if the whole is longer than a packet can be.
 pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<core::ops::Range<usize>, ParseError> {
     let (header, at) = parse_quoted(packet)?;
     let upper = upper(&header, packet.get(at..).ok_or(ParseError::Truncated)?).map_err(|_| ParseError::Unsupported)?;
@@ -230,7 +232,7 @@ pub fn emit_fragment(protocol: Protocol, fragment: &Fragment, out: &mut [u8]) ->
 #[inline(never)]
 fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
     let mut protocol = first;
-    // Where the octet lies that names `protocol`, from the start of the packet.
+    // The offset of the octet that names `protocol`, from the start of the packet.
     let mut named_at = NEXT_HEADER_AT;
     let (mut at, mut fragment, mut fragment_named_at) = (0, None, 0);
     let mut alerts_mld = false;
@@ -254,8 +256,8 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
             }
             HOP_BY_HOP => alerts_mld = options(body, HEADER_LEN + at + 2)?,
             DESTINATION => _ = options(body, HEADER_LEN + at + 2)?,
-            // RFC 8200 §4.4: a way that we do not know is ignored if it has been gone to its end. RFC 5095:
-            // type 0 no longer exists.
+            // RFC 8200 §4.4: an unknown routing header is ignored if no segments are left. RFC 5095: type 0
+            // no longer exists.
             ROUTING if d != 0 => {
                 let (code, pointer) = (crate::icmpv6_code::ERRONEOUS_HEADER, HEADER_LEN + at + 2);
                 return Err(ExtensionError::Problem { code, pointer: pointer as u32, even_to_groups: false });
@@ -284,7 +286,7 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
     Err(ExtensionError::Malformed)
 }
 
-/// Judges the options of a header. `start`: where they lie in the packet. Returns whether one calls routers
+/// Judges the options of a header, which lie at `start` in the packet. Returns whether one alerts routers
 /// because of MLD.
 fn options(mut rest: &[u8], start: usize) -> Result<bool, ExtensionError> {
     let whole = rest.len();
@@ -315,44 +317,44 @@ fn options(mut rest: &[u8], start: usize) -> Result<bool, ExtensionError> {
 }
 
 impl Header {
-    /// The congestion mark.
+    /// Returns the congestion mark.
     pub const fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.traffic_class)
     }
 }
 
 impl Fragment {
-    /// Whether it is all of the packet (RFC 6946).
+    /// Returns whether the fragment is the whole packet (RFC 6946).
     pub const fn is_atomic(&self) -> bool {
         self.offset == 0 && !self.more
     }
 }
 
-/// The hardware address of a group (RFC 2464 §7): 33:33 and the last four octets.
+/// Returns the hardware address of a group (RFC 2464 §7): 33:33 and the last four octets.
 pub const fn multicast_mac(group: Addr) -> crate::Mac {
     let [.., a, b, c, d] = group.octets();
     crate::Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// Extension headers of a packet, and options of a header, looked at at most.
+/// The maximum number of extension headers of a packet, and of options of a header, that are read.
 pub const EXTENSIONS_MAX: usize = 8;
-/// Extension header: options for every hop.
+/// The number of the extension header with options for every hop.
 pub const HOP_BY_HOP: u8 = 0;
-/// Extension header: options for the destination.
+/// The number of the extension header with options for the destination.
 pub const DESTINATION: u8 = 60;
-/// Extension header: a part of a packet.
+/// The number of the extension header of a fragment.
 pub const FRAGMENT: u8 = 44;
-/// Bytes of that.
+/// The size of a fragment header in bytes.
 pub const FRAGMENT_LEN: usize = 8;
-/// Where the payload's length lies in the header.
+/// The offset of the payload's length in the header.
 pub const PAYLOAD_LEN_AT: usize = 4;
 const ROUTING: u8 = 43;
 const NO_NEXT_HEADER: u8 = 59;
 const PAD1: u8 = 0;
 const PAD_N: u8 = 1;
-/// RFC 2711: for routers.
+/// The router alert option (RFC 2711).
 const ROUTER_ALERT: u8 = 5;
-/// What it calls them for.
+/// The value of the router alert for MLD.
 const ALERT_MLD: [u8; 2] = [0, 0];
 const NEXT_HEADER_AT: usize = 6;
 const LABEL_MASK: u32 = 0xf_ffff;

@@ -1,11 +1,11 @@
 //! Header formats: plain structs, `parse` and `emit`, one module per protocol. Nothing here keeps state.
 //!
-//! Storey 1: `no_std`, no allocation. Every module follows one pattern:
+//! This crate belongs to storey 1: `no_std`, no allocation. Every module follows one pattern:
 //!
 //! - `parse(&[u8]) -> Result<(X, header_len), ParseError>` judges hostile bytes once; the value it returns
-//!   cannot be wrong.
-//! - `emit(&X, &mut [u8]) -> header_len` writes a value that is already right; it panics only if the buffer
-//!   is too short, which is the caller's mistake and never the network's.
+//!   is always valid.
+//! - `emit(&X, &mut [u8]) -> header_len` writes a valid value; it panics only if the buffer is too short,
+//!   which is the caller's mistake and never the network's.
 //! - `parse(emit(x)) == x`.
 //!
 //! IPv4 addresses are `u32` in host byte order, IPv6 addresses [`atoll_base::Addr`], ports `u16` in host byte
@@ -35,16 +35,16 @@ pub mod vnet;
 
 pub use ethernet::Mac;
 
-/// Why bytes are not what they claim to be.
+/// The reason why bytes are not what they claim to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParseError {
-    /// Fewer bytes than the header, or than a length in the header promises.
+    /// There are fewer bytes than the header has, or than a length in the header promises.
     Truncated,
     /// A length or offset within the header contradicts itself.
     BadLength,
     /// The checksum does not match.
     BadChecksum,
-    /// A version, address family or type that this module does not speak.
+    /// The version, address family or type is not supported by this module.
     Unsupported,
 }
 

@@ -1,5 +1,5 @@
-//! Which groups does a host listen to? Multicast listener discovery: version 2 (RFC 3810), and 1 (RFC 2710)
-//! for routers that know no better.
+//! Multicast listener discovery, by which a host joins groups: version 2 (RFC 3810), and 1 (RFC 2710) for
+//! older routers.
 
 use atoll_base::Addr;
 
@@ -10,10 +10,10 @@ use crate::{ParseError, ipv4::Protocol};
 /// The options that stand before every message: hop-by-hop with a router alert (RFC 3810 §5, RFC 2711).
 pub const ROUTER_ALERT: [u8; 8] = [Protocol::ICMPV6.0, 0, 5, 2, 0, 0, 1, 0];
 
-/// All routers that speak version 2 (RFC 3810 §5.2.14): where reports go.
+/// All routers that support version 2 (RFC 3810 §5.2.14), to which reports are sent.
 pub const ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x16]);
 
-/// All routers on the link: where it is said in version 1 that a group was left.
+/// All routers on the link, to which version 1 reports that a group was left.
 pub const ALL_ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
 
 /// Type of queries.
@@ -25,52 +25,52 @@ pub const DONE: u8 = 132;
 const REPORT: u8 = 143;
 /// Bytes of a message of version 1.
 pub const LEN_V1: usize = 24;
-/// Bytes of a query of version 2, at least.
+/// The minimum size of a query of version 2 in bytes.
 const QUERY_LEN: usize = 28;
 
-/// What is said in the words of version 1, or asked.
+/// A query, or a message of version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A router's question.
+    /// A router asks for listeners.
     Query {
-        /// Of the router: 1 or 2.
+        /// The version of the router: 1 or 2.
         version: u8,
-        /// The group that it is about; unspecified: all.
+        /// The group in question; unspecified for all.
         group: Addr,
-        /// Answers are to be spread over so many milliseconds.
+        /// The time over which answers are to be spread, in milliseconds.
         max_response_ms: u32,
     },
-    /// Somebody listens.
+    /// A host listens to a group.
     Report {
-        /// To this group.
+        /// The group of the listener.
         group: Addr,
     },
-    /// Somebody no longer does.
+    /// A host stopped listening to a group.
     Done {
-        /// To this group.
+        /// The group that was left.
         group: Addr,
     },
 }
 
-/// What a report says about a group.
+/// The content of a report for one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Record {
-    /// We listen, as we did before (MODE_IS_EXCLUDE {}).
+    /// The host listens, as it did before (MODE_IS_EXCLUDE {}).
     Listening = 2,
-    /// We no longer listen (CHANGE_TO_INCLUDE_MODE {}).
+    /// The host stopped listening (CHANGE_TO_INCLUDE_MODE {}).
     Left = 3,
-    /// We listen from now on (CHANGE_TO_EXCLUDE_MODE {}).
+    /// The host listens from now on (CHANGE_TO_EXCLUDE_MODE {}).
     Joined = 4,
 }
 
-/// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified.
+/// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified. Fails with
 /// [`ParseError::Unsupported`] for reports of version 2, which are not for hosts.
 pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     let &[kind, _, _, _, a, b, _, _, ref rest @ ..] = bytes else { return Err(ParseError::Unsupported) };
     let group = rest.first_chunk().map(|octets| Addr::from_octets(*octets)).ok_or(ParseError::Truncated)?;
     let code = u16::from_be_bytes([a, b]);
-    // RFC 3810 §8.1: versions are told apart by length. Lengths in between are not for anybody.
+    // RFC 3810 §8.1: the length tells the versions apart. Lengths in between are invalid.
     let version = match bytes.len() {
         LEN_V1 => 1,
         QUERY_LEN.. => 2,
@@ -92,9 +92,9 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     })
 }
 
-/// Writes a report or the message that a group was left, in the words of version 1, from `src` at the start
-/// of `out`; returns where it goes. Its length is [`LEN_V1`]; panics if `out` is shorter. `None` for what
-/// hosts do not say.
+/// Writes a version 1 report, or the message that a group was left, from `src` at the start of `out`; returns
+/// its destination. The message's length is [`LEN_V1`]; panics if `out` is shorter. Returns `None` for
+/// messages that hosts do not send.
 pub fn emit_v1(src: Addr, message: &Message, out: &mut [u8]) -> Option<Addr> {
     let (kind, group, dst) = match *message {
         Message::Report { group } => (REPORT_V1, group, group),
@@ -109,7 +109,7 @@ pub fn emit_v1(src: Addr, message: &Message, out: &mut [u8]) -> Option<Addr> {
     Some(dst)
 }
 
-/// Bytes of a report about `groups` groups, without the header and the options of IPv6.
+/// Returns the size in bytes of a report about `groups` groups, without the header and the options of IPv6.
 pub const fn report_len(groups: usize) -> usize {
     8 + 20 * groups
 }
@@ -130,7 +130,7 @@ pub fn emit_report(src: Addr, groups: &[(Addr, Record)], out: &mut [u8]) -> usiz
     len
 }
 
-/// Most groups of one report: it fits the smallest link.
+/// The maximum number of groups in one report, which fits the smallest link.
 pub const GROUPS_MAX: usize = (ipv6::MTU_MIN as usize - ipv6::HEADER_LEN - ROUTER_ALERT.len() - 8) / 20;
 
 #[cfg(test)]

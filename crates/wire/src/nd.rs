@@ -1,69 +1,70 @@
-//! Who is on the link, and who knows the way? The messages of neighbour discovery, RFC 4861.
+//! The messages of neighbour discovery (RFC 4861), which find stations and routers on the link.
 
 use atoll_base::Addr;
 
 use crate::icmpv6;
 use crate::{Mac, ParseError};
 
-/// The hop limit of every message of neighbour discovery: it proves that no router has passed it on (RFC 4861
-/// §11.2).
+/// The hop limit of every message of neighbour discovery: it proves that no router has forwarded the message
+/// (RFC 4861 §11.2).
 pub const HOP_LIMIT: u8 = 255;
 
-/// Prefixes of one advertisement that are looked at.
+/// The maximum number of prefixes of one advertisement that are read.
 pub const PREFIXES_MAX: usize = 8;
 
 /// A message of neighbour discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)] // It is read, acted upon and forgotten.
+#[allow(clippy::large_enum_variant)] // A message is read, acted upon and dropped.
 pub enum Message {
-    /// "Which routers are there?"
+    /// A host asks for routers.
     RouterSolicitation {
-        /// The asker's station.
+        /// The hardware address of the asker.
         source_mac: Option<Mac>,
     },
-    /// "I am a router, and this is the network."
+    /// A router announces itself and the network.
     RouterAdvertisement(RouterAdvertisement),
-    /// "Who has `target`?" From the unspecified address: "does anybody?" (RFC 4862 §5.4).
+    /// A host asks for the station of `target`; from the unspecified address, whether any host has `target`
+    /// (RFC 4862 §5.4).
     NeighbourSolicitation {
         /// The address that is asked for.
         target: Addr,
-        /// The asker's station.
+        /// The hardware address of the asker.
         source_mac: Option<Mac>,
     },
-    /// "I have `target`."
+    /// A host announces that it has `target`.
     NeighbourAdvertisement {
-        /// The address.
+        /// The address of the host.
         target: Addr,
-        /// The sender is a router.
+        /// Whether the sender is a router.
         router: bool,
-        /// It was asked.
+        /// Whether the sender was asked.
         solicited: bool,
-        /// What is known otherwise is outdated.
+        /// Whether the message overrides what was known before.
         overriding: bool,
-        /// Its station.
+        /// The hardware address of the host.
         target_mac: Option<Mac>,
     },
-    /// "`destination` is better reached by `target`."
+    /// A router announces that `target` is the better way to `destination`.
     Redirect {
-        /// Another router, or the destination itself, which then is on this link.
+        /// The address of another router, or of the destination itself, which then is on this link.
         target: Addr,
-        /// What was sent to the wrong router.
+        /// The destination of the packet that was sent to the wrong router.
         destination: Addr,
-        /// The station of the target.
+        /// The hardware address of the target.
         target_mac: Option<Mac>,
     },
 }
 
-/// What a router says (RFC 4861 §4.2).
+/// The content of a router advertisement (RFC 4861 §4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterAdvertisement {
-    /// The hop limit that hosts should use; 0: it does not say.
+    /// The hop limit that hosts should use; 0 if it is not specified.
     pub hop_limit: u8,
-    /// Seconds for which it may be used as a default router; 0: it may not.
+    /// The seconds for which the sender may be used as a default router; 0 if it may not.
     pub router_lifetime: u16,
-    /// Its station.
+    /// The hardware address of the router.
     pub source_mac: Option<Mac>,
-    /// The MTU of the link, if it says.
+    /// The MTU of the link, if it is specified.
     pub mtu: Option<u32>,
     /// Prefixes of the link.
     pub prefixes: Prefixes,
@@ -81,19 +82,19 @@ pub struct Prefixes {
 pub struct PrefixInformation {
     /// The prefix; bits beyond its length mean nothing.
     pub prefix: Addr,
-    /// Its length, at most 128.
+    /// The length of the prefix in bits, at most 128.
     pub len: u8,
-    /// Its addresses are on this link.
+    /// Whether the prefix's addresses are on this link.
     pub on_link: bool,
-    /// Hosts may make addresses of it.
+    /// Whether hosts may make addresses of the prefix.
     pub autonomous: bool,
-    /// Seconds for which the prefix is valid; [`u32::MAX`]: for ever.
+    /// Seconds for which the prefix is valid; [`u32::MAX`] for ever.
     pub valid_lifetime: u32,
-    /// Seconds for which addresses made of it are preferred.
+    /// Seconds for which addresses made of the prefix are preferred.
     pub preferred_lifetime: u32,
 }
 
-/// Types of ICMPv6 messages that are neighbour discovery's.
+/// Types of the ICMPv6 messages of neighbour discovery.
 pub const KINDS: core::ops::RangeInclusive<u8> = ROUTER_SOLICITATION..=REDIRECT;
 
 /// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified.
@@ -137,7 +138,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
                 router: a & ROUTER != 0,
                 solicited: a & SOLICITED != 0,
                 overriding: a & OVERRIDE != 0,
-                // The target's station stands where the source's does in the others.
+                // The target's station is where the source's is in the other messages.
                 target_mac: target_mac(bytes.get(fixed..).unwrap_or_default()),
             }
         }
@@ -208,12 +209,12 @@ fn emit_mac(kind: u8, mac: Option<Mac>, out: &mut [u8], at: usize) -> usize {
 }
 
 impl Prefixes {
-    /// All of them, in their order.
+    /// Returns all prefixes, in their order.
     pub fn as_slice(&self) -> &[PrefixInformation] {
         self.list.get(..self.count).unwrap_or_default()
     }
 
-    /// Adds a prefix; one too many is left out.
+    /// Adds a prefix; those beyond the maximum are left out.
     pub fn push(&mut self, prefix: PrefixInformation) {
         if let Some(place) = self.list.get_mut(self.count) {
             *place = prefix;
@@ -222,7 +223,8 @@ impl Prefixes {
     }
 }
 
-/// The group that every host with `addr` is in (RFC 4291 §2.7.1): ff02::1:ff and the last three octets.
+/// Returns the group that every host with `addr` is in (RFC 4291 §2.7.1): ff02::1:ff and the last three
+/// octets.
 pub const fn solicited_node(addr: Addr) -> Addr {
     let [.., a, b, c] = addr.octets();
     Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
@@ -259,7 +261,7 @@ fn target_mac(bytes: &[u8]) -> Option<Mac> {
     })
 }
 
-/// Each option with its head. A message is at most as long as a packet, so there is an end.
+/// Returns each option with its head. A message is at most as long as a packet, so the iterator ends.
 fn each_option(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], ParseError>> {
     let mut rest = bytes;
     core::iter::from_fn(move || {

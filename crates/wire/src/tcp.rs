@@ -1,6 +1,6 @@
-//! What does a TCP header say? RFC 9293 §3.1, with the options of RFC 7323 and RFC 2018.
+//! The TCP header (RFC 9293 §3.1), with the options of RFC 7323 and RFC 2018.
 //!
-//! [`parse`] turns hostile bytes into a [`Segment`] that cannot be wrong: every field is in host order, every
+//! [`parse`] turns hostile bytes into a [`Segment`] that is always valid: every field is in host order, every
 //! option has been checked for length, and unknown or malformed options are gone. [`emit`] writes one back.
 //!
 //! ```text
@@ -32,7 +32,7 @@ pub const HEADER_MAX: usize = 60;
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// No more text from the sender.
+    /// The sender will send no more text.
     pub const FIN: Flags = Flags(0x01);
     /// Synchronize sequence numbers.
     pub const SYN: Flags = Flags(0x02);
@@ -40,34 +40,34 @@ impl Flags {
     pub const RST: Flags = Flags(0x04);
     /// Push function.
     pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgement field counts.
+    /// The acknowledgement field is valid.
     pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(0x20);
     /// ECN echo (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
-    /// Accurate ECN (RFC 9768); the lowest bit of the octet before.
+    /// Accurate ECN (RFC 9768), the lowest bit of the octet before the other flags.
     pub const AE: Flags = Flags(0x100);
 
-    /// Whether every bit of `other` is set.
+    /// Returns whether every bit of `other` is set.
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any bit of `other` is set.
+    /// Returns whether any bit of `other` is set.
     pub const fn intersects(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The bits of both.
+    /// Returns the bits of both.
     #[must_use]
     pub const fn union(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// The bits of `self` that are not in `other`.
+    /// Returns the bits of `self` that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
@@ -93,7 +93,7 @@ impl BitOrAssign for Flags {
 pub struct Timestamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: the last clock of the other end that the sender has seen; meaningful with ACK only.
+    /// TSecr: the last clock value of the other end that the sender has seen; meaningful with ACK only.
     pub echo: u32,
 }
 
@@ -107,10 +107,10 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Most blocks that fit into the option space.
+    /// The maximum number of blocks that fit into the option space.
     pub const MAX: usize = 4;
 
-    /// No blocks.
+    /// Creates an empty list of blocks.
     pub const fn new() -> SackBlocks {
         SackBlocks { blocks: [(SeqNum(0), SeqNum(0)); SackBlocks::MAX], len: 0 }
     }
@@ -123,17 +123,17 @@ impl SackBlocks {
         }
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there is no block.
+    /// Returns whether there is no block.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The blocks, `[left, right)`, first one first.
+    /// Returns the blocks, `[left, right)`, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
         self.blocks.iter().take(self.len()).copied()
     }
@@ -146,7 +146,7 @@ pub struct Options {
     pub mss: Option<u16>,
     /// Window shift, at most 14 (RFC 7323 §2.3: larger values are taken as 14); belongs on a SYN.
     pub window_scale: Option<u8>,
-    /// Selective acknowledgements are welcome; belongs on a SYN.
+    /// Whether selective acknowledgements are welcome; belongs on a SYN.
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
@@ -175,23 +175,22 @@ pub struct Segment {
     pub options: Options,
     /// Octets of text.
     pub len: u32,
-    /// The mark of the packet that carries it (RFC 3168); no part of the segment itself, but it belongs
-    /// together.
+    /// The congestion mark of the packet that carries the segment (RFC 3168); it is not in the TCP header.
     pub ecn: Ecn,
 }
 
 impl Segment {
-    /// Whether every bit of `flags` is set.
+    /// Returns whether every bit of `flags` is set.
     pub const fn has(&self, flags: Flags) -> bool {
         self.flags.contains(flags)
     }
 
-    /// Octets of sequence space: text, plus one for SYN and one for FIN (RFC 9293 §3.4).
+    /// Returns the octets of sequence space: text, plus one for SYN and one for FIN (RFC 9293 §3.4).
     pub const fn sequence_len(&self) -> u32 {
         self.len + self.flags.contains(Flags::SYN) as u32 + self.flags.contains(Flags::FIN) as u32
     }
 
-    /// The same segment as if text and FIN had been lost on the way: what a receiver without room for it
+    /// Returns the segment as if text and FIN had been lost on the way, which is what a receiver without room
     /// sees.
     #[must_use]
     pub const fn without_text(mut self) -> Segment {
@@ -203,9 +202,9 @@ impl Segment {
 
 /// Reads the header of a segment. Returns it with the length of the header; the text follows.
 ///
-/// `bytes`: header and text, nothing else (no link padding). The checksum is verified elsewhere. Malformed
-/// options end the reading of options but not of the segment, as in every stack in use: what was read before
-/// them counts.
+/// `bytes` is header and text, nothing else (no link padding). The checksum is verified elsewhere. Malformed
+/// options end the reading of options but not of the segment, as in every stack in use: options before them
+/// count.
 pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
     let (header, rest) = Header::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     let header_len = usize::from(header.offset >> 4) * 4;
@@ -275,7 +274,7 @@ const KIND_WINDOW_SCALE: u8 = 3;
 const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
-/// RFC 7323 §2.3: a larger shift is taken as this one.
+/// The largest window scale; a larger one is taken as this one (RFC 7323 §2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
 
 fn parse_options(bytes: &[u8]) -> Options {
@@ -357,7 +356,7 @@ fn emit_options(options: &Options, writer: &mut Writer<'_>) {
     }
 }
 
-/// Appends whole words to the header; what does not fit is left out, which the callers above rule out.
+/// Appends whole words to the header; words that do not fit are left out, which the callers above rule out.
 struct Writer<'a> {
     out: &'a mut [u8; HEADER_MAX],
     at: usize,

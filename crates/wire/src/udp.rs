@@ -1,4 +1,4 @@
-//! Which port is a datagram for, and is it whole? UDP, RFC 768; RFC 1122 §4.1.
+//! The UDP header and its checksum (RFC 768; RFC 1122 §4.1).
 
 use atoll_base::Addr;
 use zerocopy::byteorder::network_endian::U16;
@@ -10,8 +10,8 @@ use crate::{ParseError, checksum};
 /// Bytes of a UDP header.
 pub const HEADER_LEN: usize = 8;
 
-/// The largest payload of a datagram: 65535 less the header. Over IPv4 the packet's header counts,
-/// too: 65507.
+/// The largest payload of a datagram: 65535 less the header. Over IPv4 the packet's header counts, too, and
+/// the limit is 65507.
 pub const PAYLOAD_MAX: usize = 65527;
 
 /// A UDP header.
@@ -78,8 +78,8 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Whether `datagram` (header and payload, cut to the length in the header) is intact, or has no checksum
-/// (field 0).
+/// Returns whether `datagram` (header and payload, cut to the length in the header) is intact, or has no
+/// checksum (field 0).
 pub fn verify(src: u32, dst: u32, datagram: &[u8]) -> bool {
     match datagram {
         [_, _, _, _, _, _, 0, 0, ..] => true,
@@ -100,8 +100,8 @@ pub fn seal(src: impl Into<Addr>, dst: impl Into<Addr>, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..HEADER_LEN].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// What the checksum field holds when the link completes it (vnet `NEEDS_CSUM`): the sum of the pseudo
-/// header. `len`: bytes of header and payload.
+/// Returns the content of the checksum field when the link completes it (vnet `NEEDS_CSUM`): the sum of the
+/// pseudo header. `len` is the number of bytes of header and payload.
 pub const fn partial(src: u32, dst: u32, len: usize) -> u16 {
     checksum::pseudo_header(src, dst, Protocol::UDP.0, len).fold()
 }
@@ -176,7 +176,7 @@ mod tests {
             prop_assert!(verify(0x0a00_0001, 0x0a00_0002, &bytes));
             let bit = usize::from(bit) % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The one flip that cannot be noticed turns the field to zero: "no checksum".
+            // The one flip that cannot be noticed turns the field to zero, which means no checksum.
             prop_assert!(bytes[6..8] == [0, 0] || !verify(0x0a00_0001, 0x0a00_0002, &bytes));
         }
 

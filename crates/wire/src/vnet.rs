@@ -1,5 +1,5 @@
-//! What did the link leave undone, or do for us? `struct virtio_net_hdr` before every frame of a TAP with
-//! `IFF_VNET_HDR` (virtio 1.2 §5.1.6), 10 bytes, little endian.
+//! The `struct virtio_net_hdr` before every frame of a TAP with `IFF_VNET_HDR` (virtio 1.2 §5.1.6), which
+//! tells what the link left undone, or has done: 10 bytes, little endian.
 
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -15,38 +15,38 @@ pub const NEEDS_CSUM: u8 = 1;
 /// Flag: the checksum has been verified.
 pub const DATA_VALID: u8 = 2;
 
-/// How a frame larger than the MTU is cut into packets.
+/// The way in which a frame larger than the MTU is cut into packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Gso {
-    /// Not at all: one packet.
+    /// The frame is not cut: it is one packet.
     #[default]
     None,
-    /// TCP over IPv4, `gso_size` bytes of payload each.
+    /// The frame is cut into TCP segments over IPv4, with `gso_size` bytes of payload each.
     TcpV4,
-    /// TCP over IPv4 of which the first segment alone carries CWR.
+    /// The frame is cut as with `TcpV4`, and the first segment alone carries CWR.
     TcpV4Ecn,
-    /// TCP over IPv6.
+    /// The frame is cut into TCP segments over IPv6.
     TcpV6,
-    /// TCP over IPv6 of which the first segment alone carries CWR.
+    /// The frame is cut as with `TcpV6`, and the first segment alone carries CWR.
     TcpV6Ecn,
-    /// UDP datagrams of `gso_size` bytes each, one after another (USO).
+    /// The frame is cut into UDP datagrams of `gso_size` bytes each (USO).
     UdpL4,
 }
 
 /// The header before a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// [`NEEDS_CSUM`] and [`DATA_VALID`]; bits that we do not know are kept and mean nothing.
+    /// The flags [`NEEDS_CSUM`] and [`DATA_VALID`]; unknown bits are kept and mean nothing.
     pub flags: u8,
-    /// How the frame is to be cut.
+    /// The way in which the frame is to be cut.
     pub gso: Gso,
     /// Bytes of all headers of a frame to be cut; a hint only.
     pub hdr_len: u16,
     /// Bytes of payload in each piece.
     pub gso_size: u16,
-    /// Where the checksummed bytes start, counted from the Ethernet header.
+    /// The offset of the checksummed bytes, counted from the Ethernet header.
     pub csum_start: u16,
-    /// Where the checksum lies, counted from `csum_start`.
+    /// The offset of the checksum, counted from `csum_start`.
     pub csum_offset: u16,
 }
 
@@ -63,8 +63,8 @@ struct Layout {
 
 const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
-/// Reads the header; the frame follows it. [`ParseError::Unsupported`] for a kind of segmentation that we
-/// never asked for.
+/// Reads the header; the frame follows it. Fails with [`ParseError::Unsupported`] for a kind of segmentation
+/// that this stack never asks for.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
@@ -111,12 +111,12 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
 }
 
 impl Header {
-    /// Whether the receiver of the frame is to complete the checksum.
+    /// Returns whether the receiver of the frame is to complete the checksum.
     pub const fn needs_csum(&self) -> bool {
         self.flags & NEEDS_CSUM != 0
     }
 
-    /// Whether the checksum has been verified.
+    /// Returns whether the checksum has been verified.
     pub const fn data_valid(&self) -> bool {
         self.flags & DATA_VALID != 0
     }

@@ -94,7 +94,7 @@ impl Work {
     }
 
     /// Returns the place of the connection that the work was for, if it was for one: a segment or a timer of
-    /// its own, its output, or its record.
+    /// its own, its output, its offer, or its record.
     pub const fn connection(self) -> Option<u32> {
         match self {
             Work::Segment(place)
