@@ -37,7 +37,7 @@ pub struct Header {
     pub src: u32,
     /// Destination address.
     pub dst: u32,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: Protocol,
     /// Bytes of the payload; what follows in the frame is padding.
     pub payload_len: u16,
