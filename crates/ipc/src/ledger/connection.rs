@@ -316,7 +316,7 @@ impl ConnectionRecord {
         Some(Self::fields(bytes).ok_or(Unreadable::Field))
     }
 
-    /// Decodes a record whose check is known to fit; returns `None` if the place is free.
+    /// Decodes a record whose check fits; returns `None` if the place is free or a field is invalid.
     pub(super) fn checked(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
         (bytes[4] != 0).then(|| Self::fields(bytes)).flatten()
     }

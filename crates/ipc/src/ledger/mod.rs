@@ -4,7 +4,7 @@
 //! There is one region per replica, which the supervisor owns and only the replica writes. docs/ledger.md is
 //! the specification.
 //! ```text
-//!   header    who wrote last, secrets, the place that is being worked on, the journal's commit word
+//!   header    last writer's epoch, secrets, the place that is being worked on, the journal's commit word
 //!   touched   places of the last batch: connections that may be owed an acknowledgement, or an event
 //!   journal   records of one batch; they count from the store of the commit word on, which is cleared when
 //!             all are in their tables

@@ -1,4 +1,4 @@
-//! Is a batch written wholly or not at all, wherever its writer dies?
+//! Tests that a batch is written wholly or not at all, wherever its writer dies.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

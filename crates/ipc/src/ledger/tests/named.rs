@@ -1,4 +1,4 @@
-//! Does whoever only reads a ledger name all sessions that its successor needs?
+//! Tests that a mere reader of a ledger names all sessions that its successor needs.
 
 use super::*;
 

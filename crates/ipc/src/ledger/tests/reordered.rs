@@ -1,4 +1,4 @@
-//! Is a batch whole wherever its writer dies, also if the compiler has moved its stores as far as it may?
+//! Tests that a batch is whole wherever its writer dies, even if the compiler moves stores as far as allowed.
 //!
 //! When a process has died, the stores are there of all instructions that it has carried out; but which
 //! instruction comes first is the compiler's business, within what the orderings say. So a dead writer may
