@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// RFC 1071 §4.1, word by word: the oracle.
+/// Computes the checksum as RFC 1071 §4.1 does, word by word: the oracle.
 fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

@@ -39,8 +39,8 @@ fn the_way_to_the_text_leads_over_extension_headers() {
         (protocol, at, named_at)
     };
     assert_eq!(found(6, &[]), (Protocol::TCP, 0, 6));
-    // Hop-by-hop with a router alert, destination options with padding, a routing header whose way has been
-    // gone.
+    // The packet has hop-by-hop options with a router alert, destination options with padding, and a routing
+    // header without segments left.
     let mut bytes = Vec::from([60, 0, 5, 2, 0, 0, 1, 0]);
     bytes.extend([43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend([58, 0, 4, 0, 0, 0, 0, 0]);
@@ -79,7 +79,7 @@ fn fragments_are_told_from_atomic_ones() {
     assert_eq!(walked(44, &[44, 0, 0, 0, 0, 0, 0, 9, 17, 0, 0, 0, 0, 0, 0, 9]), Err(ExtensionError::Malformed));
 }
 
-/// An IPv6 packet with this payload.
+/// Returns an IPv6 packet with this payload.
 fn packet(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::from([0; HEADER_LEN]);
     emit(&Header { payload_len: payload.len() as u16, traffic_class: 0x41, ..header(first) }, &mut bytes);
@@ -98,12 +98,12 @@ fn a_first_fragment_holds_all_headers() {
     }
     assert_eq!(first_fragment(Protocol::TCP, &[0; 19]), Err(FirstError::Incomplete));
     assert!(first_fragment(Protocol::TCP, &[0; 20]).is_ok() && first_fragment(Protocol(132), &[]).is_ok());
-    // Fragments in fragments.
+    // A fragment inside a fragment is malformed.
     for more in [0, 1] {
         let inner = [&[17, 0, 0, more, 0, 0, 0, 9][..], &[0; 8]].concat();
         assert_eq!(first_fragment(Protocol(44), &inner), Err(FirstError::Malformed));
     }
-    // What is wrong with an option is told about the whole.
+    // A faulty option is reported when the packet is whole.
     assert!(first_fragment(Protocol(60), &[17, 0, 0x9e, 4, 0, 0, 0, 0]).is_ok());
 }
 
@@ -115,7 +115,7 @@ fn a_whole_packet_has_no_fragment_header() {
     assert_eq!(emit_fragment(Protocol::UDP, &fragment, &mut head), FRAGMENT_LEN);
     assert_eq!(head, [17, 0, 0, 1, 0xde, 0xad, 0xbe, 0xef]);
     for congested in [false, true] {
-        // The first fragment's header, and the text of all.
+        // The packet has the first fragment's header, and the text of all fragments.
         let mut bytes = packet(60, &[&options[..], &head, &[1, 2, 3, 4, 5, 6, 7, 8]].concat());
         bytes.extend([9; 100]);
         let hole = make_whole(&mut bytes, congested).unwrap();
