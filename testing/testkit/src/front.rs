@@ -1,4 +1,4 @@
-//! An IP server before the transport of a stack, with nothing lost or late in between.
+//! An IP server in front of the transport of a stack, with no loss or delay in between.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use atoll_ip_server::{Client, Egress, IpServer, Party};
 use atoll_ipc::ip::IpMessage;
 use atoll_wire::vnet;
 
-/// The IP server of a stack with one transport server, and what that says to it.
+/// The IP server of a stack with one transport server, and the client side of that transport server.
 #[derive(Debug)]
 pub struct Front {
     server: IpServer,
@@ -45,14 +45,14 @@ impl Egress for Exit {
 }
 
 impl Front {
-    /// An IP server with all of IP.
+    /// Creates an IP server that runs `ip`, a full IP layer.
     pub fn new(ip: Ip) -> Front {
         let config = atoll_ip_server::Config { number: 0, servers: 1, replicas: 1, epoch: Epoch(1) };
         Front { server: IpServer::new(config, ip), client: Client::new(Epoch(3)) }
     }
 
-    /// Takes frames of the transport, and what it, whose `half` this is, and the server have to say to each
-    /// other. Returns the frames that leave, and what the transport is to be told of its packets.
+    /// Takes frames of the transport, and exchanges messages between the server and `half`, the transport's
+    /// part of IP. Returns the frames that leave, and the reports to the transport about its packets.
     pub fn round(
         &mut self,
         now: Instant,
@@ -93,12 +93,12 @@ impl Front {
         (exit.sent, exit.delivered)
     }
 
-    /// When the next round is due even if nothing comes.
+    /// Returns when the next round is due even if no frame arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.server.next_timeout()
     }
 
-    /// All of IP.
+    /// Returns the full IP layer of the server.
     pub fn ip_mut(&mut self) -> &mut Ip {
         self.server.ip_mut()
     }

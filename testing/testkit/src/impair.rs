@@ -1,10 +1,10 @@
-//! What does a bad network do to frames? Loses, repeats, overtakes and changes them: all decided by a seed.
+//! A bad network, which drops, repeats, reorders and changes frames, all as decided by a seed.
 
 use std::collections::VecDeque;
 
 use atoll_base::Rng;
 
-/// How often each thing happens, per million frames.
+/// The rate of each impairment, per million frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// A frame never arrives.
@@ -15,7 +15,7 @@ pub struct Rules {
     pub reorder: u32,
     /// One byte of a frame arrives changed.
     pub corrupt: u32,
-    /// A packet is marked instead of being dropped, if its sender understands that (RFC 3168).
+    /// A packet is marked instead of being dropped, if its sender supports ECN (RFC 3168).
     pub mark: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct Impairer {
 }
 
 impl Impairer {
-    /// A direction whose behaviour is decided by `seed` and the frames alone.
+    /// Creates a direction whose behaviour is decided by `seed` and the frames alone.
     pub fn new(rules: Rules, seed: u64) -> Impairer {
         Impairer { rules, rng: Rng::new(seed), ready: VecDeque::new(), held: Vec::new() }
     }
@@ -44,8 +44,8 @@ impl Impairer {
         }
         if self.rng.chance_per_million(corrupt) && frame.len() > protected {
             let at = protected + self.rng.below((frame.len() - protected) as u32) as usize;
-            // One byte: the Internet checksum finds every such change, so what gets through is the receiver's
-            // mistake.
+            // Only one byte is changed: the Internet checksum detects every such change, so a frame that gets
+            // through is the receiver's mistake.
             frame[at] ^= 1 + self.rng.below(255) as u8;
         }
         if self.rng.chance_per_million(duplicate) {
@@ -62,23 +62,23 @@ impl Impairer {
         self.ready.extend(self.held.extract_if(.., |(passing, _)| *passing == 0).map(|(_, frame)| frame));
     }
 
-    /// Whether the frame that enters next is to be marked: the caller knows where.
+    /// Returns whether to mark the frame that enters next; the caller knows where the mark belongs.
     pub fn marks(&mut self) -> bool {
         self.rules.mark > 0 && self.rng.chance_per_million(self.rules.mark)
     }
 
-    /// Nothing has entered for a while: what is held back leaves, so that nothing waits for a frame that
-    /// never comes.
+    /// Releases the frames that are held back, so that they do not wait for a frame that never comes. Call
+    /// when no frame has entered for a while.
     pub fn handle_silence(&mut self) {
         self.ready.extend(self.held.drain(..).map(|(_, frame)| frame));
     }
 
-    /// Whether frames are held back.
+    /// Returns whether frames are held back.
     pub fn holds_back(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// The next frame that leaves.
+    /// Returns the next frame that leaves.
     pub fn poll_frame(&mut self) -> Option<Vec<u8>> {
         self.ready.pop_front()
     }
@@ -88,7 +88,7 @@ impl Impairer {
 mod tests {
     use super::*;
 
-    /// What leaves when the numbers `0..count` enter.
+    /// Returns what leaves when the numbers `0..count` enter.
     fn pass(rules: Rules, seed: u64, count: u32) -> Vec<Vec<u8>> {
         let mut impairer = Impairer::new(rules, seed);
         let mut left = Vec::new();

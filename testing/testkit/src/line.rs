@@ -1,75 +1,76 @@
-//! What does one direction of a network path do to what is sent over it? It queues, delays, loses, reorders
-//! and marks.
+//! One direction of a network path, which queues, delays, loses, reorders and marks what is sent over it.
 //!
 //! ```text
 //!   handle -> [ queue: so many octets, tail drop ] -> rate -> loss -> [ in flight: delay, jitter, reordering ] -> poll
 //! ```
-//! A sans-IO machine: the simulator runs it in virtual time, the emulator (`atoll-line`) in real time over
-//! real frames. Being late does no harm to the model: departures and arrivals are computed from the moments
-//! at which things entered.
+//! The model is a sans-IO machine: the simulator runs it in virtual time, the emulator (`atoll-line`) in real
+//! time over real frames. Calling it late does no harm: departures and arrivals are computed from the times
+//! at which packets entered.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Duration, Instant, Rng};
 
-/// What is lost behind the queue. Chances are per million.
+/// What is lost behind the queue. Probabilities are per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Loss {
-    /// Nothing.
+    /// No packet is lost.
     #[default]
     None,
-    /// Each packet with the same chance.
+    /// Each packet is lost with the same probability.
     Random(u32),
-    /// In bursts (Gilbert 1960, Elliott 1963): a good state that loses nothing, and a bad one.
+    /// Packets are lost in bursts (Gilbert 1960, Elliott 1963): a good state that loses nothing, and a bad
+    /// one.
     Burst {
-        /// Chance, at each packet, of turning bad.
+        /// The probability, at each packet, of entering the bad state.
         enter: u32,
-        /// Chance, at each packet, of turning good again; a burst is a million divided by it long, on
-        /// average.
+        /// The probability, at each packet, of leaving the bad state; a burst is a million divided by it
+        /// packets long, on average.
         leave: u32,
-        /// Chance of a loss while bad.
+        /// The probability of a loss in the bad state.
         bad: u32,
     },
 }
 
-/// What marks packets whose senders understand marks (ECN, RFC 3168).
+/// Which packets are marked, of those whose senders support marks (ECN, RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marking {
-    /// Nothing.
+    /// No packet is marked.
     #[default]
     None,
-    /// A queue of more than so many octets when the packet enters (as in RFC 8257).
+    /// A packet is marked if it makes the queue longer than this many octets when it enters (as in RFC 8257).
     Above(u64),
-    /// A packet that leaves after having waited for longer than `target`, once all have done so for
-    /// `interval`; and then more and more often (CoDel, RFC 8289, without its drops).
+    /// A packet is marked if it leaves after having waited for longer than `target`, once all have done so
+    /// for `interval`; from then on, packets are marked more and more often (CoDel, RFC 8289, without its
+    /// drops).
     CoDel {
         /// The wait that is acceptable.
         target: Duration,
-        /// For how long more than that is tolerated.
+        /// How long a longer wait is tolerated.
         interval: Duration,
     },
 }
 
-/// One direction of a path. The default is a perfect one.
+/// The settings of one direction of a path. The default is a perfect path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineSettings {
-    /// Bits per second; 0: no limit, and then no queue.
+    /// The rate in bits per second; 0 means no limit, and then no queue.
     pub rate: u64,
-    /// Octets that may wait, with the packet that is being sent.
+    /// The most octets that may wait, including the packet that is being sent.
     pub queue: u64,
-    /// One-way delay.
+    /// The one-way delay.
     pub delay: Duration,
-    /// The most that is added to the delay, drawn for each packet. Keeps the order, as a queue does.
+    /// The most that is added to the delay, drawn for each packet. Jitter keeps the order, as a queue does.
     pub jitter: Duration,
-    /// What is lost.
+    /// Which packets are lost.
     pub loss: Loss,
     /// Packets per million that are held back by `held_for`, so that later ones overtake.
     pub reorder: u32,
-    /// See `reorder`.
+    /// How long a packet that `reorder` selects is held back.
     pub held_for: Duration,
     /// Packets per million that arrive twice.
     pub duplicate: u32,
-    /// What is marked.
+    /// Which packets are marked.
     pub marking: Marking,
 }
 
@@ -89,57 +90,57 @@ impl Default for LineSettings {
     }
 }
 
-/// Whether marks reach the sender of a packet (its ECN field is ECT).
+/// Whether the sender of a packet supports marks (its ECN field is ECT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// They would not: it is never marked.
+    /// The sender does not support marks; its packets are never marked.
     Incapable,
-    /// They do.
+    /// The sender supports marks.
     Capable,
 }
 
-/// What has happened since the counts were taken last.
+/// The counts since they were last taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounts {
     /// Packets that have entered the queue.
     pub queued: u64,
-    /// Packets that found no room in it.
+    /// Packets that found no room in the queue.
     pub overflowed: u64,
-    /// Packets lost behind it.
+    /// Packets lost behind the queue.
     pub lost: u64,
     /// Packets held back.
     pub reordered: u64,
     /// Packets marked.
     pub marked: u64,
-    /// Packets that have arrived, and their octets.
+    /// Packets that have arrived.
     pub delivered: u64,
-    /// See `delivered`.
+    /// The octets of the packets that have arrived.
     pub octets: u64,
-    /// Most octets that ever waited.
+    /// The most octets that ever waited.
     pub queue_peak: u64,
 }
 
-/// What comes out.
+/// A packet that comes out of the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival<T> {
-    /// When it was due.
+    /// When the packet was due.
     pub at: Instant,
-    /// Whether it has been marked on the way.
+    /// Whether the packet was marked on the way.
     pub marked: bool,
-    /// What had entered.
+    /// The item that had entered.
     pub item: T,
 }
 
-/// One direction of a path, with what is under way.
+/// One direction of a path, with the packets that are under way.
 #[derive(Debug)]
 pub struct Line<T> {
     settings: LineSettings,
     rng: Rng,
     waiting: VecDeque<Waiting<T>>,
     octets_waiting: u64,
-    /// When the first of those that wait has been sent.
+    /// When the first waiting packet has been sent.
     head_leaves: Instant,
-    /// By time of arrival, then in the order of departure.
+    /// The packets in flight, by time of arrival, then in the order of departure.
     in_flight: BTreeMap<(Instant, u64), (bool, u32, T)>,
     departures: u64,
     last_arrival: Instant,
@@ -158,7 +159,7 @@ struct Waiting<T> {
 }
 
 impl<T: Clone> Line<T> {
-    /// An empty line, whose whims are decided by `seed` and the order of packets.
+    /// Creates an empty line, whose random choices are decided by `seed` and the order of packets.
     pub fn new(settings: LineSettings, seed: u64) -> Line<T> {
         Line {
             settings,
@@ -175,20 +176,21 @@ impl<T: Clone> Line<T> {
         }
     }
 
-    /// What it does now.
+    /// Returns the current settings.
     pub fn settings(&self) -> &LineSettings {
         &self.settings
     }
 
-    /// Behaves differently from now on. What is being sent is sent at the old rate; what is in flight arrives
-    /// when it would have, so that a shorter delay lets later packets overtake, as a change of route does.
+    /// Changes the settings from now on. A packet that is being sent is sent at the old rate. Packets in
+    /// flight arrive when they would have, so that a shorter delay lets later packets overtake, as a change
+    /// of route does.
     pub fn change(&mut self, now: Instant, settings: LineSettings) {
         self.advance(now);
         self.settings = settings;
         self.last_arrival = Instant::ZERO;
     }
 
-    /// A packet of `octets` enters, or finds no room.
+    /// Takes a packet of `octets` octets into the queue, or drops it if there is no room.
     pub fn handle(&mut self, now: Instant, octets: u32, ecn: Ecn, item: T) {
         self.advance(now);
         let length = self.octets_waiting.saturating_add(u64::from(octets));
@@ -208,8 +210,8 @@ impl<T: Clone> Line<T> {
         self.advance(now);
     }
 
-    /// A moment at or before the next arrival, at which `poll` is worth calling; `None` while nothing is
-    /// under way.
+    /// Returns a time at or before the next arrival at which to call `poll`; `None` while nothing is under
+    /// way.
     pub fn next_due(&self) -> Option<Instant> {
         let in_flight = self.in_flight.first_key_value().map(|((at, _), _)| *at);
         // Jitter and reordering only add.
@@ -217,7 +219,7 @@ impl<T: Clone> Line<T> {
         in_flight.into_iter().chain(waiting).min()
     }
 
-    /// The next packet that has arrived by `now`.
+    /// Returns the next packet that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Arrival<T>> {
         self.advance(now);
         let first = self.in_flight.first_entry().filter(|entry| entry.key().0 <= now)?;
@@ -227,17 +229,17 @@ impl<T: Clone> Line<T> {
         Some(Arrival { at, marked, item })
     }
 
-    /// Octets that wait for being sent.
+    /// Returns the number of octets that wait to be sent.
     pub fn octets_waiting(&self) -> u64 {
         self.octets_waiting
     }
 
-    /// Packets that wait or are in flight.
+    /// Returns the number of packets that wait or are in flight.
     pub fn under_way(&self) -> usize {
         self.waiting.len() + self.in_flight.len()
     }
 
-    /// What has happened since the last call.
+    /// Returns the counts since the last call.
     pub fn take_counts(&mut self) -> LineCounts {
         std::mem::take(&mut self.counts)
     }
@@ -249,7 +251,7 @@ impl<T: Clone> Line<T> {
         }
     }
 
-    /// Sends what has left the queue by `now`.
+    /// Sends the packets that have left the queue by `now`.
     fn advance(&mut self, now: Instant) {
         while self.head_leaves <= now
             && let Some(head) = self.waiting.pop_front()
@@ -263,7 +265,7 @@ impl<T: Clone> Line<T> {
         }
     }
 
-    /// A packet has left the queue at `now`.
+    /// Handles a packet that leaves the queue at `now`.
     fn depart(&mut self, now: Instant, packet: Waiting<T>) {
         let mut marked = packet.marked;
         if let Marking::CoDel { target, interval } = self.settings.marking {
@@ -315,13 +317,13 @@ impl<T: Clone> Line<T> {
 struct CoDel {
     /// When the wait will have been too long for an interval.
     patience_ends: Option<Instant>,
-    /// Next mark, while marking.
+    /// The time of the next mark, while marking.
     next_mark: Option<Instant>,
     marks: u32,
 }
 
 impl CoDel {
-    /// A packet leaves after having waited for `wait`. Returns whether it is to be marked.
+    /// Handles a packet that leaves after having waited for `wait`. Returns whether to mark it.
     fn handle_departure(&mut self, now: Instant, wait: Duration, target: Duration, interval: Duration) -> bool {
         if wait < target {
             self.patience_ends = None;
@@ -332,7 +334,7 @@ impl CoDel {
         if now < patience_ends || self.next_mark.is_some_and(|at| now < at) {
             return false;
         }
-        // RFC 8289 §5.3: the count starts again where the last episode was well behind; here it always does.
+        // RFC 8289 §5.3 restarts the count unless the last episode was recent; here it is always restarted.
         self.marks = if self.next_mark.is_some() { self.marks + 1 } else { 1 };
         self.next_mark = Some(now + interval.div_f64(f64::from(self.marks).sqrt()));
         true

@@ -6,7 +6,7 @@ fn at(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
 }
 
-/// Sends `count` packets of 1000 octets, one each `every` microseconds, and returns who arrived when.
+/// Sends `count` packets of 1000 octets, one every `every` microseconds, and returns when each arrived.
 fn send(line: &mut Line<u32>, count: u32, every: u64) -> Vec<(u64, u32)> {
     let mut arrived = Vec::new();
     for number in 0..count {
@@ -32,7 +32,7 @@ fn a_perfect_line_only_delays() {
 
 #[test]
 fn packets_leave_one_after_another_at_the_rate() {
-    // 1000 octets at 8 Mb/s take a millisecond.
+    // At 8 Mb/s, 1000 octets take a millisecond.
     let mut line = line(LineSettings { rate: 8_000_000, delay: 5 * MS, ..LineSettings::default() });
     assert_eq!(send(&mut line, 3, 10), [(6000, 0), (7000, 1), (8000, 2)]);
 }
@@ -66,7 +66,7 @@ fn random_loss_is_as_frequent_as_it_says() {
 
 #[test]
 fn burst_loss_comes_in_bursts() {
-    // One packet in 500 begins a burst of 5 on average: 1 %.
+    // One packet in 500 begins a burst of 5 on average, so 1 % are lost.
     let loss = Loss::Burst { enter: 2_000, leave: 200_000, bad: 1_000_000 };
     let mut line = line(LineSettings { loss, ..LineSettings::default() });
     let arrived: Vec<u32> = send(&mut line, 100_000, 1).into_iter().map(|(_, number)| number).collect();
