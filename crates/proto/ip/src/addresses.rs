@@ -1,28 +1,29 @@
-//! What kind of address is this, seen from our network? RFC 1122 §3.2.1.3, RFC 6890.
+//! Classifies IPv4 addresses as seen from the stack's network (RFC 1122 §3.2.1.3, RFC 6890).
 
 use atoll_wire::Mac;
 
 use crate::ip::Link;
 use crate::v4::V4Address;
 
-/// How many hosts an address means.
+/// The kind of a destination: how many hosts it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cast {
-    /// One.
+    /// One host.
     Unicast,
-    /// All on the link: 255.255.255.255, or the last address of our prefix.
+    /// All hosts on the link: 255.255.255.255, or the last address of our prefix.
     Broadcast,
-    /// A group: 224.0.0.0/4.
+    /// The members of a multicast group: 224.0.0.0/4.
     Multicast,
 }
 
-/// Our place in the address space. Pure; another takes its place when the address changes.
+/// The stack's own IPv4 address, prefix and gateway. The value is never changed; a new one replaces it when
+/// the address changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
-    /// [`NO_ADDRESS`], which is that of no packet, as long as there is none: so "is it ours" is one
-    /// comparison.
+    /// The own address; [`NO_ADDRESS`], which equals the address of no packet, if there is none. So `is_own`
+    /// is one comparison.
     own: u64,
-    /// Its 33rd bit is set, so that without an address nothing is on the link.
+    /// The mask of the prefix; its 33rd bit is set, so that nothing is on the link if there is no address.
     mask: u64,
     /// The directed broadcast address; 255.255.255.255 where the prefix has none.
     broadcast: u32,
@@ -30,7 +31,8 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Without an address there are loopback addresses, the broadcast to everyone and groups.
+    /// Creates the classification for `address`. Without an address it knows only loopback addresses,
+    /// 255.255.255.255 and groups.
     pub(crate) fn new(address: Option<&V4Address>) -> Addresses {
         let Some(address) = address else {
             return Addresses { own: NO_ADDRESS, mask: u64::MAX, broadcast: u32::MAX, gateway: None };
@@ -41,19 +43,19 @@ impl Addresses {
         Addresses { own: address.addr.into(), mask: NO_ADDRESS | u64::from(mask), broadcast, gateway: address.gateway }
     }
 
-    /// The own address, if there is one.
+    /// Returns the own address, if there is one.
     pub(crate) const fn own(&self) -> Option<u32> {
         if self.own == NO_ADDRESS { None } else { Some(self.own as u32) }
     }
 
-    /// Whether it is `addr`.
+    /// Returns whether `addr` is the own address.
     #[inline]
     pub(crate) const fn is_own(&self, addr: u32) -> bool {
         addr as u64 == self.own
     }
 
-    /// What `addr` means as a destination; `None` if it means nothing: 0.0.0.0/8, 127.0.0.0/8 and
-    /// 240.0.0.0/4.
+    /// Returns what `addr` means as a destination; `None` for 0.0.0.0/8, 127.0.0.0/8 and 240.0.0.0/4 except
+    /// 255.255.255.255, which mean nothing.
     pub(crate) const fn cast(&self, addr: u32) -> Option<Cast> {
         if addr == u32::MAX || addr == self.broadcast {
             return Some(Cast::Broadcast);
@@ -65,21 +67,21 @@ impl Addresses {
         }
     }
 
-    /// Whether one host on our link could have `addr`.
+    /// Returns whether one host on our link could have `addr`.
     pub(crate) const fn is_host(&self, addr: u32) -> bool {
         let network = addr & self.mask as u32;
         let is_network = network == addr && self.has_broadcast();
         self.is_on_link(addr) && !is_network && matches!(self.cast(addr), Some(Cast::Unicast))
     }
 
-    /// Whether `addr` is reached without a router.
+    /// Returns whether `addr` is reached without a router.
     pub(crate) const fn is_on_link(&self, addr: u32) -> bool {
         (addr as u64 ^ self.own) & self.mask == 0
     }
 
-    /// Whether a packet that arrives over `link` may have come from `src`. Everything else is a martian (RFC
-    /// 1812 §5.3.7): groups, broadcasts, 0/8 and 240/4 anywhere; our own address and 127/8 from outside;
-    /// others' addresses from inside.
+    /// Returns whether a packet that arrives over `link` may have come from `src`. Every other source is a
+    /// martian (RFC 1812 §5.3.7): groups, broadcasts, 0/8 and 240/4 on both links; our own address and 127/8
+    /// from outside; the addresses of others from inside.
     #[inline]
     pub(crate) const fn is_source(&self, link: Link, src: u32) -> bool {
         match link {
@@ -88,19 +90,20 @@ impl Addresses {
         }
     }
 
-    /// Whether `addr` is one of ours on `link`; the loopback addresses exist inside only (RFC 1122 §3.2.1.3
-    /// (g)).
+    /// Returns whether `addr` is one of the stack's addresses on `link`. Loopback addresses exist on the
+    /// inside link only (RFC 1122 §3.2.1.3 (g)).
     #[inline]
     pub(crate) const fn is_ours(&self, link: Link, addr: u32) -> bool {
         self.is_own(addr) || (matches!(link, Link::Inside) && is_loopback(addr))
     }
 
-    /// Whether `addr` could be a neighbour: a host on the link, or the gateway wherever it is.
+    /// Returns whether `addr` could be a neighbour: a host on the link, or the gateway wherever it is.
     pub(crate) fn is_neighbour(&self, addr: u32) -> bool {
         !self.is_own(addr) && (self.is_host(addr) || self.gateway == Some(addr))
     }
 
-    /// The neighbour that takes packets for the unicast address `dst`; `None` if there is no way.
+    /// Returns the neighbour that takes packets for the unicast address `dst`; `None` if `dst` is not on the
+    /// link and there is no gateway.
     pub(crate) const fn next_hop(&self, dst: u32) -> Option<u32> {
         if self.is_on_link(dst) { Some(dst) } else { self.gateway }
     }
@@ -110,15 +113,16 @@ impl Addresses {
     }
 }
 
-/// More than any address.
+/// A value of [`Addresses::own`] that is larger than any address.
 const NO_ADDRESS: u64 = 1 << 32;
 
-/// Whether `addr` is in 127.0.0.0/8.
+/// Returns whether `addr` is in 127.0.0.0/8.
 pub(crate) const fn is_loopback(addr: u32) -> bool {
     addr >> 24 == 127
 }
 
-/// The hardware address of the multicast group `group` (RFC 1112 §6.4): 01:00:5e and the low 23 bits.
+/// Returns the hardware address of the multicast group `group` (RFC 1112 §6.4): 01:00:5e and the low 23 bits
+/// of the group.
 pub(crate) const fn multicast_mac(group: u32) -> Mac {
     let [_, b, c, d] = group.to_be_bytes();
     Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])

@@ -1,8 +1,8 @@
-//! How are stations asked for, answered, and believed? RFC 826; announcements and conflicts by RFC 5227.
+//! Resolves IPv4 addresses by ARP (RFC 826), and announces and defends our own address (RFC 5227).
 //!
-//! ARP has no proof, so belief is rationed. A station is believed about itself when it asks *us* (it wants to
-//! talk to us), or when it answers a question that this stack asked; but what contradicts a station that is
-//! known is at most a reason to ask that one (see `neighbours.rs`).
+//! ARP proves nothing, so belief is rationed. A station is believed about itself when it asks for *our*
+//! address, because it wants to talk to us, or when it answers a question of this stack. A claim that
+//! contradicts a known station is at most a reason to ask that station (see `neighbours.rs`).
 
 use atoll_base::Instant;
 use atoll_wire::arp::{self, Operation, Packet};
@@ -14,23 +14,24 @@ use crate::ip::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, Frame, Ip, Link};
 use crate::neighbours::{Basis, Claim};
 
 impl Ip {
-    /// Announces our address to the link, now and once more after two seconds (RFC 5227 §2.3). Called by one
-    /// replica of a stack, when its link comes up: neighbours that knew the address under another station
-    /// learn the new one. IPv6 addresses are tried out (RFC 4862 §5.4), routers asked for, and servers of
-    /// DHCP, if those are to give an address.
+    /// Announces our IPv4 address to the link, now and once more after two seconds (RFC 5227 §2.3):
+    /// neighbours that knew the address at another station learn the new one. Also starts duplicate address
+    /// detection for the IPv6 addresses (RFC 4862 §5.4), router solicitation, and the DHCP client if the
+    /// address comes by DHCP. One replica of a stack calls this when its link comes up.
     pub fn announce(&mut self, now: Instant) {
         self.announce_v4(now);
         self.start_v6(now);
         self.start_dhcp(now);
     }
 
-    /// The IPv4 address, if there is one.
+    /// Announces the IPv4 address, if there is one, and schedules the second announcement.
     pub(crate) fn announce_v4(&mut self, now: Instant) {
         self.send_announcement();
         self.announcements.due = self.addresses.own().map(|_| now + ANNOUNCE_INTERVAL);
     }
 
-    /// Judges the ARP packet behind an Ethernet header. `to`: its hardware destination.
+    /// Judges the ARP packet behind an Ethernet header. `to` is the hardware destination of the frame.
+    /// Returns the reason if the packet was dropped.
     #[inline(never)]
     pub(crate) fn handle_arp(&mut self, now: Instant, to: Mac, bytes: &[u8]) -> Result<(), Reason> {
         let (packet, _) = arp::parse(bytes).map_err(|error| match error {
@@ -57,10 +58,10 @@ impl Ip {
         Ok(())
     }
 
-    /// Somebody asks for us: answer, and take note of who asks.
+    /// Answers a request for our address, and learns the sender's station.
     fn handle_question(&mut self, now: Instant, packet: &Packet) {
-        // A probe (RFC 5227 §2.1.1) comes from 0.0.0.0, which is no neighbour: it is answered and teaches
-        // nothing.
+        // A probe (RFC 5227 §2.1.1) comes from 0.0.0.0, which is no neighbour: the probe is answered, and
+        // nothing is learned from it.
         if self.addresses.is_neighbour(packet.sender_addr) {
             let claim = self.learn(now, packet.sender_addr, packet.sender_mac);
             self.pass_on(claim, packet);
@@ -68,7 +69,7 @@ impl Ip {
         let reply = Packet {
             operation: Operation::Reply,
             sender_mac: self.config.mac,
-            // What was asked for: ours.
+            // The address that was asked for, which is ours.
             sender_addr: packet.target_addr,
             target_mac: packet.sender_mac,
             target_addr: packet.sender_addr,
@@ -78,7 +79,8 @@ impl Ip {
         }
     }
 
-    /// Somebody answers us, or another replica: the device delivers to one of us only.
+    /// Handles an answer to a question of this replica or of another one: the device delivers it to one of
+    /// them only.
     fn handle_answer(&mut self, now: Instant, packet: &Packet) -> Result<(), Reason> {
         let (addr, mac) = (packet.sender_addr, packet.sender_mac);
         if !self.addresses.is_neighbour(addr) {
@@ -91,14 +93,14 @@ impl Ip {
         Ok(())
     }
 
-    /// Somebody tells everybody where it is.
+    /// Handles an announcement: a station tells all others where an address is.
     fn handle_announcement(&mut self, now: Instant, packet: &Packet) {
         let claim = self.neighbours.doubt(now, packet.sender_addr, packet.sender_mac);
         self.pass_on(claim, packet);
     }
 
-    /// What follows from a claim that was heard: the other replicas hear of it, and judge it for themselves;
-    /// the station that it contradicts is asked.
+    /// Passes a claim that was heard on to the other replicas, which judge it for themselves, and asks the
+    /// station that it contradicts.
     fn pass_on(&mut self, claim: Claim, packet: &Packet) {
         if let Claim::Ask { of } = claim {
             self.ask(packet.sender_addr, of);
@@ -108,7 +110,7 @@ impl Ip {
         }
     }
 
-    /// Another station claims our address: say once more that it is ours (RFC 5227 §2.4 (b)).
+    /// Announces our address once more because another station claims it (RFC 5227 §2.4 (b)).
     fn handle_conflict(&mut self, now: Instant) {
         self.counters.arp_conflicts += 1;
         if self.announcements.defended_at.is_none_or(|at| now.since(at) >= DEFEND_INTERVAL) {
@@ -117,15 +119,15 @@ impl Ip {
         }
     }
 
-    /// Asks `of` (one station, or everybody) for `addr`. Without an address of our own there is nobody to ask
-    /// for.
+    /// Asks for the station of `addr`. `of` is the station to ask, or the broadcast address. Does nothing as
+    /// long as we have no address, because no sender address could be given.
     pub(crate) fn ask(&mut self, addr: u32, of: Mac) {
         if let Some(own) = self.addresses.own() {
             self.ask_as(own, addr, of);
         }
     }
 
-    /// Asks whether anybody has `addr`, which is to be ours (RFC 5227 §2.1.1).
+    /// Asks whether any station has `addr`, which we are about to use (RFC 5227 §2.1.1).
     pub(crate) fn probe_v4(&mut self, addr: u32) {
         self.ask_as(0, addr, Mac::BROADCAST);
     }
@@ -143,7 +145,8 @@ impl Ip {
         }
     }
 
-    /// RFC 5227 §2.3: a request in which sender and target address are both ours.
+    /// Broadcasts an announcement: a request in which sender and target address are both ours (RFC 5227
+    /// §2.3).
     pub(crate) fn send_announcement(&mut self) {
         if let Some(own) = self.addresses.own() {
             self.ask(own, Mac::BROADCAST);

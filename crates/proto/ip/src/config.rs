@@ -1,4 +1,4 @@
-//! What must one replica know about its network?
+//! The configuration of one replica's network.
 
 use atoll_wire::Mac;
 
@@ -9,41 +9,42 @@ use crate::v6::V6Config;
 /// The network of a stack, as every replica of it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Hardware address of the stack; shared by its replicas.
+    /// The hardware address of the stack, which its replicas share.
     pub mac: Mac,
-    /// IPv4 address of the stack; shared by its replicas. Without meaning, as prefix and gateway, if `dhcp`
-    /// gives one.
+    /// The IPv4 address of the stack, which its replicas share. If `dhcp` is set, `addr`, `prefix_len` and
+    /// `gateway` have no meaning.
     pub addr: u32,
-    /// Bits of the on-link prefix, 0 to 32. With 31 and 32 there is no directed broadcast (RFC 3021).
+    /// The length of the on-link prefix in bits, 0 to 32. With 31 and 32 there is no directed broadcast (RFC
+    /// 3021).
     pub prefix_len: u8,
-    /// Next hop of everything that is not on the link; `None`: nothing else can be reached.
+    /// The next hop of everything that is not on the link; if `None`, nothing else can be reached.
     pub gateway: Option<u32>,
-    /// Whether the address comes by DHCP: there is none at first. The first replica asks, and the others are
-    /// told.
+    /// Whether the address comes by DHCP; there is none at first then. The first replica asks a server and
+    /// informs the others.
     pub dhcp: bool,
-    /// Largest IPv4 packet the link carries, at least [`Config::MTU_MIN`].
+    /// The largest IPv4 packet that the link carries, in octets; at least [`Config::MTU_MIN`].
     pub mtu: u16,
-    /// Neighbours kept at most, 1 to [`Config::NEIGHBOURS_LIMIT`]; beyond it the one that was not used for
-    /// longest goes (about).
+    /// The most neighbours that are kept, 1 to [`Config::NEIGHBOURS_LIMIT`]. Beyond it, roughly the least
+    /// recently used one is evicted.
     pub neighbours_max: usize,
     /// Whether the stack has an internal link, over which it reaches its own address and 127.0.0.0/8.
     pub loopback: bool,
-    /// What is kept of packets that arrive in fragments.
+    /// The limits on packets that arrive in fragments.
     pub reassembly: Limits,
-    /// Which of how many this is that send from the stack's addresses: they share identifications, and the
-    /// first one speaks for all (IGMP, DHCP), unless it is apart.
+    /// The index of this sender and the number of all that send from the stack's addresses. They divide
+    /// identifications among them, and the first one speaks for all (IGMP, DHCP), unless `apart` is set.
     pub sibling: (u8, u8),
-    /// IPv6 on the link; `None`: it is spoken inside the stack only, as `::1`.
+    /// The configuration of IPv6 on the link; if `None`, IPv6 is spoken inside the stack only, as `::1`.
     pub v6: Option<V6Config>,
-    /// Whether this is the half of IP that stays with a transport server, and the other half is in an IP
+    /// Whether this is the part of IP that stays with a transport server, while the other part runs in an IP
     /// server ([`Told`](crate::Told)).
     pub apart: bool,
-    /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and
+    /// The most frames that wait for [`Ip::poll_frame`](crate::Ip::poll_frame); further ones are dropped and
     /// counted.
     pub frames_max: usize,
 }
 
-/// Why a [`Config`] describes no network.
+/// Why a [`Config`] is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BadConfig {
     /// The hardware address is a group, or zero.
@@ -61,12 +62,13 @@ pub enum BadConfig {
 }
 
 impl Config {
-    /// Every link carries packets of this size (RFC 791 §3.1: every host accepts 576 bytes; RFC 1122 §3.3.3).
+    /// The smallest MTU that is accepted, in octets (RFC 791 §3.1: every host accepts 576 octets; RFC 1122
+    /// §3.3.3).
     pub const MTU_MIN: u16 = 576;
-    /// The largest `neighbours_max`.
+    /// The largest value of `neighbours_max`.
     pub const NEIGHBOURS_LIMIT: usize = 65_535;
 
-    /// A network with the usual limits: MTU 1500, 1024 neighbours, an internal link, no gateway.
+    /// Creates a network with the usual limits: MTU 1500, 1024 neighbours, an internal link, no gateway.
     pub const fn new(mac: Mac, addr: u32, prefix_len: u8) -> Config {
         Config {
             mac,
@@ -85,13 +87,13 @@ impl Config {
         }
     }
 
-    /// The address at the start.
+    /// Returns the address that is configured statically; `None` if it comes by DHCP.
     pub(crate) fn address(&self) -> Option<V4Address> {
         let address = V4Address { gateway: self.gateway, mtu: self.mtu, ..V4Address::new(self.addr, self.prefix_len) };
         (!self.dhcp).then_some(address)
     }
 
-    /// Whether the parts agree with each other.
+    /// Checks that the values are valid and agree with each other; returns the first fault.
     pub fn check(&self) -> Result<(), BadConfig> {
         if !self.mac.is_station() {
             return Err(BadConfig::Mac);

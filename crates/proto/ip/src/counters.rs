@@ -1,71 +1,71 @@
-//! What has happened, and why was a frame dropped?
+//! Counters of what has happened, and the reasons for which frames are dropped.
 
-/// Why a frame was dropped. None of these is an error of ours.
+/// Why a frame was dropped. None of these is an error of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum Reason {
-    /// Shorter than its headers, or not what they say.
+    /// The frame is shorter than its headers say, or they contradict its contents.
     Malformed,
-    /// Addressed to another station, or from a group.
+    /// The frame is addressed to another station, or its source is a group.
     NotOurStation,
-    /// Neither IPv4 nor ARP, nor IPv6 where that is spoken.
+    /// The frame carries neither IPv4 nor ARP, nor IPv6 where that is spoken.
     UnknownEtherType,
     /// A header checksum, or the checksum of TCP, UDP or ICMP, does not match.
     BadChecksum,
-    /// Addressed to another host.
+    /// The packet is addressed to another host.
     NotOurAddress,
-    /// From an address that no sender can have there (RFC 1812 §5.3.7).
+    /// The source is an address that no sender can have on that link (RFC 1812 §5.3.7).
     Martian,
-    /// A fragment that no packet can have, or not together with those before it.
+    /// A fragment that cannot belong to any packet, or that contradicts those before it.
     FragmentMalformed,
-    /// A fragment that tears headers apart (RFC 1858, RFC 3128, RFC 7112).
+    /// A fragment that splits headers (RFC 1858, RFC 3128, RFC 7112).
     FragmentTiny,
     /// A fragment that covers another in part: its packet is discarded (RFC 5722).
     FragmentOverlap,
-    /// A fragment that was there already.
+    /// A fragment that had arrived already.
     FragmentDuplicate,
-    /// To a multicast group that nobody here has joined.
+    /// The packet goes to a multicast group that no socket here has joined.
     Multicast,
-    /// To everyone, but of a protocol that is spoken with one host only; or to one host, but over a hardware
-    /// broadcast (RFC 1122 §3.3.6).
+    /// The packet goes to all hosts, but its protocol is only spoken with one host; or it goes to one host,
+    /// but in a hardware broadcast (RFC 1122 §3.3.6).
     Broadcast,
-    /// Neither TCP, UDP nor ICMP; answered with "protocol unreachable".
+    /// The protocol is neither TCP, UDP nor ICMP; the packet is answered with "protocol unreachable".
     UnknownProtocol,
-    /// ICMP that asks for nothing and tells nothing we act upon.
+    /// An ICMP message that needs no answer and reports nothing that is acted upon.
     IcmpIgnored,
-    /// An ICMP error about a packet that was never ours.
+    /// An ICMP error about a packet that the stack cannot have sent.
     IcmpNotAboutUs,
-    /// More echo requests than are answered (see `ECHO_PER_SECOND`).
+    /// An echo request beyond the rate that is answered (`ECHO_PER_SECOND`).
     EchoLimit,
-    /// IGMP that is not for hosts, not for this replica, or from far away.
+    /// An IGMP message that is not for hosts or not for this replica, or that was not sent on this link.
     IgmpIgnored,
-    /// ARP about others, or claiming what it may not.
+    /// An ARP packet about others, or with a claim that is not believed.
     ArpIgnored,
-    /// Neighbour or listener discovery about others, or claiming what it may not.
+    /// A message of neighbour or listener discovery about others, or with a claim that is not believed.
     NdIgnored,
-    /// An extension header of IPv6 that we do not understand and that does not let us pass over it.
+    /// An IPv6 extension header that is unknown and may not be skipped.
     Extension,
-    /// Came to the half that stays with a transport server, although it is the other's business.
+    /// The packet came to the part that stays with a transport server, but is for the IP server.
     NotForTransport,
 }
 
 // structure: Counters: a field for each counter
-/// Everything counted by one [`Ip`](crate::Ip). Counters only grow.
+/// All counters of one [`Ip`](crate::Ip). Counters only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames handled.
     pub frames_in: u64,
-    /// Segments given up to TCP.
+    /// TCP segments passed up.
     pub tcp_in: u64,
-    /// Datagrams given up to UDP.
+    /// UDP datagrams passed up.
     pub udp_in: u64,
-    /// ICMP errors given up.
+    /// ICMP errors passed up.
     pub errors_in: u64,
     /// Echo requests answered.
     pub echoes: u64,
     /// ICMP errors sent.
     pub errors_out: u64,
-    /// ICMP errors not sent: too many, or RFC 1122 §3.2.2 forbids them.
+    /// ICMP errors not sent, because of the rate limit or because RFC 1122 §3.2.2 forbids them.
     pub errors_suppressed: u64,
     /// ARP requests sent.
     pub arp_requests: u64,
@@ -73,44 +73,44 @@ pub struct Counters {
     pub arp_replies: u64,
     /// ARP packets that claimed our address for another station (RFC 5227 §2.4).
     pub arp_conflicts: u64,
-    /// Answers of DHCP servers that were not believed: for others, not what was asked for, or nothing that a
-    /// host could live by.
+    /// DHCP messages not believed: meant for others, no answer to what was asked, or a lease that no host
+    /// could use.
     pub dhcp_ignored: u64,
     /// Neighbour solicitations sent.
     pub nd_solicitations: u64,
     /// Neighbour advertisements sent.
     pub nd_advertisements: u64,
-    /// Addresses of ours that another station has or wants, too (RFC 4862 §5.4).
+    /// Own addresses that another station has or wants as well (RFC 4862 §5.4).
     pub nd_conflicts: u64,
-    /// Router advertisements obeyed.
+    /// Router advertisements accepted.
     pub router_advertisements: u64,
-    /// Redirects obeyed.
+    /// Redirects accepted.
     pub redirects: u64,
     /// Reports about multicast groups sent.
     pub listener_reports: u64,
-    /// Packets that came as their only fragment (RFC 6946).
+    /// Packets with a fragment header that consist of one fragment only (RFC 6946).
     pub atomic_fragments: u64,
     /// Neighbours that did not answer.
     pub neighbours_failed: u64,
-    /// Neighbours that made room for others.
+    /// Neighbours evicted to make room for others.
     pub neighbours_evicted: u64,
     /// Fragments received.
     pub fragments_in: u64,
-    /// Packets that became whole.
+    /// Packets reassembled.
     pub reassembled: u64,
-    /// Packets whose fragments did not all arrive in time.
+    /// Packets given up because their fragments did not all arrive in time.
     pub reassembly_timeouts: u64,
     /// Fragments sent.
     pub fragments_out: u64,
     /// IGMP messages sent.
     pub igmp_out: u64,
-    /// Own frames and news dropped because nobody fetched them in time.
+    /// Own frames and updates dropped because too many waited to be polled.
     pub overflows: u64,
     dropped: [u64; Reason::ALL.len()],
 }
 
 impl Counters {
-    /// Frames dropped for `reason`.
+    /// Returns how many frames were dropped for `reason`.
     pub const fn dropped(&self, reason: Reason) -> u64 {
         self.dropped[reason as usize]
     }
@@ -121,7 +121,7 @@ impl Counters {
 }
 
 impl Reason {
-    /// Every reason, in the order of their numbers.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Reason; 21] = [
         Reason::Malformed,
         Reason::NotOurStation,
@@ -146,7 +146,7 @@ impl Reason {
         Reason::NotForTransport,
     ];
 
-    /// The reason as metrics name it.
+    /// Returns the name of the reason in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Malformed => "malformed",

@@ -1,5 +1,5 @@
-//! How does a host take packets apart, and how does it get them whole again? IPv4: RFC 791 §3.2, RFC 1122
-//! §3.3.2 and §3.3.3. What is IPv6's alone is in `v6/fragments.rs`; both families share the bounds.
+//! Splits packets into fragments and reassembles them. IPv4: RFC 791 §3.2, RFC 1122 §3.3.2 and §3.3.3.
+//! `v6/fragments.rs` has what only IPv6 needs; both families share the limits.
 
 use alloc::boxed::Box;
 
@@ -14,13 +14,13 @@ use crate::ip::{Frame, Ip, Link};
 use crate::output::{HEADERS_LEN, HEADERS_LEN_MAX, Outgoing};
 use crate::reassembly::{Fragment, FragmentKey, Outcome, Refusal};
 
-/// RFC 791 §3.2, RFC 8200 §4.5: what the fragments of one packet have in common.
+/// What the fragments of one packet have in common (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketKey {
     pub(crate) src: Addr,
     pub(crate) dst: Addr,
     pub(crate) id: u32,
-    /// 0 for IPv6, where the fragments of a packet may name different ones.
+    /// The protocol; 0 for IPv6, where the fragments of a packet may name different ones.
     pub(crate) protocol: u8,
     pub(crate) inside: bool,
 }
@@ -28,11 +28,11 @@ pub(crate) struct PacketKey {
 impl FragmentKey for PacketKey {
     type Source = (u64, u32, bool);
 
-    /// Linux's `ipfrag_time`, and the 60 seconds of RFC 8200.
+    /// The reassembly timeouts: Linux's `ipfrag_time` for IPv4, and the 60 seconds of RFC 8200 for IPv6.
     const TIMEOUTS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 
-    /// Of an IPv6 address the network: its hosts, and whoever has taken more than one address there, share
-    /// what a source may have.
+    /// Returns the source that limits apply to. For IPv6 this is the /64 network, so that a host with many
+    /// addresses there has no larger share.
     fn source(&self) -> (u64, u32, bool) {
         let octets = u128::from_be_bytes(self.src.octets());
         ((octets >> 64) as u64, self.src.to_v4().unwrap_or_default(), self.inside)
@@ -52,8 +52,8 @@ impl FragmentKey for PacketKey {
     }
 }
 
-/// Multiply-shift for each word, with a secret multiplier, from `start` on. Words that differ in one place
-/// never collide in all bits.
+/// Hashes `words`, starting from `start`: multiply-shift for each word, with a secret multiplier. Inputs that
+/// differ in one word never collide in all bits.
 fn hash<const N: usize>(secret: [u64; 2], start: u64, words: [u64; N]) -> u64 {
     words.into_iter().fold(start, |hash, word| {
         let product = (hash ^ word).wrapping_mul(secret[1] | 1);
@@ -64,16 +64,16 @@ fn hash<const N: usize>(secret: [u64; 2], start: u64, words: [u64; N]) -> u64 {
 /// One fragment of a payload that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where in the payload it starts: a multiple of 8.
+    /// The offset of the fragment in the payload, in octets: a multiple of 8.
     pub offset: usize,
-    /// Octets of it.
+    /// The length of the fragment, in octets.
     pub len: usize,
-    /// Whether others follow.
+    /// Whether other fragments follow.
     pub more: bool,
 }
 
-/// The parts of a payload of `len` octets to `dst`, from octet `from` (a multiple of 8) on, in packets of at
-/// most `mtu` octets (at least 68, RFC 791; with IPv6 1280).
+/// Returns the fragments of a payload of `len` octets to `dst`, from octet `from` (a multiple of 8) on.
+/// Packets have at most `mtu` octets, which is at least 68 (RFC 791), or 1280 with IPv6.
 pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item = Part> {
     let headers = if dst.is_v4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN };
     let room = (usize::from(mtu).saturating_sub(headers) & !7).max(8);
@@ -83,9 +83,10 @@ pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item
     })
 }
 
-/// The identifications of what may be fragmented. RFC 6864 §4.3 wants them not to repeat for a source,
-/// destination and protocol, RFC 7739 §5.4 not to tell how much is sent to others: each destination counts
-/// from a place of its own, in one of some counters. IPv4 has room for the lower half.
+/// Generates the identifications of packets that may be fragmented. They must not repeat for a source,
+/// destination and protocol (RFC 6864 §4.3), and must not reveal how much is sent to others (RFC 7739 §5.4).
+/// So each destination counts from an offset of its own, in one of some counters. IPv4 uses the lower 16
+/// bits.
 #[derive(Debug)]
 pub(crate) struct Identifications {
     counters: Box<[u32; COUNTERS]>,
@@ -97,7 +98,8 @@ pub(crate) struct Identifications {
 const COUNTERS: usize = 256;
 
 impl Identifications {
-    /// Those of replica `index` of `count`, which share an address and therefore the identifications as well.
+    /// Creates the generator of replica `index` of `count`; these share an address, and so divide its
+    /// identifications.
     pub(crate) fn new(rng: &mut Rng, (index, count): (u8, u8)) -> Identifications {
         let mut counters = Box::new([0; COUNTERS]);
         counters.fill_with(|| rng.next_u32());
@@ -106,7 +108,7 @@ impl Identifications {
     }
 
     pub(crate) fn next(&mut self, dst: Addr, protocol: Protocol) -> u32 {
-        // With IPv6 the identification alone has to tell a pair's packets apart.
+        // With IPv6 the identification alone tells the packets between two addresses apart.
         let mut word = dst.to_v4().map_or(0, |v4| u64::from(v4) << 8 | u64::from(protocol.0));
         if !dst.is_v4() {
             let [high, low] = dst.to_u64s();
@@ -120,19 +122,20 @@ impl Identifications {
 }
 
 impl Ip {
-    /// The next packet that is whole again, from the Ethernet header on: to be handled, by the owner of its
-    /// flow, like a frame of its link about which the link says nothing.
+    /// Returns the next reassembled packet, from the Ethernet header on. The owner of its flow must handle it
+    /// like a frame of its link without checksum offload.
     pub fn poll_whole(&mut self) -> Option<Frame> {
         self.wholes.pop_front()
     }
 
-    /// The identification of a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
+    /// Returns the identification for a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
     pub fn identify(&mut self, dst: impl Into<Addr>, protocol: Protocol) -> u32 {
         self.identifications.next(dst.into(), protocol)
     }
 
-    /// Writes the headers of one part of `packet`, as [`Ip::emit_headers`] does for all of it; returns their
-    /// length, at most [`FRAGMENT_HEADERS_LEN_MAX`]. When the link has taken it, call [`Ip::fragment_sent`].
+    /// Writes the headers of one fragment of `packet`, as [`Ip::emit_headers`] does for a whole packet.
+    /// Returns their length in octets, at most [`FRAGMENT_HEADERS_LEN_MAX`]. Call [`Ip::fragment_sent`] once
+    /// the link has taken the fragment.
     pub fn emit_fragment(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
         if !packet.dst.is_v4() {
             return self.emit_fragment_v6(out, packet, id, part);
@@ -148,12 +151,13 @@ impl Ip {
         self.emit(out, packet.dst_mac, &header)
     }
 
-    /// Counts a fragment that has left.
+    /// Counts a fragment that was sent.
     pub fn fragment_sent(&mut self) {
         self.counters.fragments_out += 1;
     }
 
-    /// Keeps a fragment until its packet is whole. `head_len`: octets of `frame` before `payload`.
+    /// Keeps a fragment until its packet is complete. `head_len` is the number of octets of `frame` before
+    /// `payload`.
     #[cold]
     pub(crate) fn handle_fragment<'a>(
         &mut self,
@@ -197,8 +201,8 @@ impl Ip {
         }
     }
 
-    /// Gives up packets whose fragments have not all arrived in time. RFC 1122 §3.3.2, RFC 8200 §4.5: their
-    /// senders are told, if the first fragment was there.
+    /// Gives up packets whose fragments have not all arrived in time, and sends an ICMP error if the first
+    /// fragment had arrived (RFC 1122 §3.3.2, RFC 8200 §4.5).
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
         while let Some((key, expired)) = self.reassembly.expire(now) {
             self.counters.reassembly_timeouts += 1;
@@ -213,7 +217,8 @@ impl Ip {
     }
 }
 
-/// RFC 1858 §3 and RFC 3128: nobody has a reason to tear a TCP header apart but to get it past a filter.
+/// Returns whether a fragment splits a TCP header; that only serves to get past a filter (RFC 1858 §3, RFC
+/// 3128).
 fn is_tiny(header: &ipv4::Header, payload: &[u8]) -> bool {
     header.protocol == Protocol::TCP
         && match header.fragment_offset {
@@ -222,7 +227,7 @@ fn is_tiny(header: &ipv4::Header, payload: &[u8]) -> bool {
         }
 }
 
-/// Why a fragment is dropped.
+/// Returns the reason that is counted for a refused fragment.
 pub(crate) const fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::Malformed => Reason::FragmentMalformed,
@@ -231,10 +236,10 @@ pub(crate) const fn reason(refusal: Refusal) -> Reason {
     }
 }
 
-/// Most bytes that [`Ip::emit_fragment`] writes: Ethernet, IPv6 and its fragment header.
+/// The most octets that [`Ip::emit_fragment`] writes: Ethernet, IPv6 and fragment header.
 pub const FRAGMENT_HEADERS_LEN_MAX: usize = HEADERS_LEN_MAX + ipv6::FRAGMENT_LEN;
 
-/// RFC 792, RFC 4443 §3.3: code of "time exceeded" for fragments.
+/// The code of "time exceeded" for reassembly (RFC 792, RFC 4443 §3.3).
 const REASSEMBLY: u8 = 1;
 
 const _: () = assert!(HEADERS_LEN == ethernet::HEADER_LEN + ipv4::HEADER_LEN);

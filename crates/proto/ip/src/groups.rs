@@ -1,5 +1,5 @@
-//! How are routers of IPv4 told which groups are wanted? IGMP as a host speaks it: RFC 3376, RFC 2236,
-//! RFC 1112. When what is said is decided in [`crate::membership`].
+//! IGMP as a host speaks it (RFC 3376, RFC 2236, RFC 1112): tells IPv4 routers which groups are wanted.
+//! [`crate::membership`] decides what is said when.
 
 use alloc::vec;
 
@@ -21,15 +21,15 @@ impl Group for u32 {
         self == igmp::ALL_SYSTEMS
     }
 
-    /// RFC 3376 §5: the group of all systems is never reported.
+    /// Returns whether the group is reported: the group of all systems never is (RFC 3376 §5).
     fn is_told(self) -> bool {
         !self.is_everybodys()
     }
 }
 
 impl Ip {
-    /// A socket joins `group`: packets to it are taken, and routers are told, if it is the first. `false`: no
-    /// group, or too many.
+    /// Joins a socket to `group`: packets to the group are accepted, and routers are told if the socket is
+    /// its first member. Returns `false` if `group` is no multicast address, or there are too many groups.
     pub fn join_group(&mut self, now: Instant, link: Link, group: impl Into<Addr>) -> bool {
         let group = group.into();
         let joined = self.cast(group) == Some(Cast::Multicast)
@@ -44,7 +44,7 @@ impl Ip {
         joined
     }
 
-    /// A socket leaves a group that it had joined.
+    /// Removes a socket from a group that it had joined.
     pub fn leave_group(&mut self, now: Instant, link: Link, group: impl Into<Addr>) {
         let group = group.into();
         match group.to_v4() {
@@ -55,7 +55,7 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// Whether a socket is in `group`.
+    /// Returns whether a socket is in `group`.
     pub fn is_member(&self, link: Link, group: impl Into<Addr>) -> bool {
         let group = group.into();
         match group.to_v4() {
@@ -64,7 +64,7 @@ impl Ip {
         }
     }
 
-    /// Judges an IGMP message. What a router asks is answered by the replica that speaks.
+    /// Judges an IGMP message. Only the replica that speaks for the stack answers the queries of routers.
     #[inline(never)]
     pub(crate) fn handle_igmp(
         &mut self,
@@ -73,7 +73,8 @@ impl Ip {
         header: &ipv4::Header,
         bytes: &[u8],
     ) -> Result<(), Reason> {
-        // Every version sends with TTL 1 (RFC 3376 §4); anything else comes from far away.
+        // Every version of IGMP sends with TTL 1 (RFC 3376 §4); a message with any other TTL is not from this
+        // link.
         if link != Link::Outside || header.ttl != 1 || !self.groups.speaks {
             return Err(Reason::IgmpIgnored);
         }
@@ -81,7 +82,8 @@ impl Ip {
             ParseError::BadChecksum => Reason::BadChecksum,
             _ => Reason::Malformed,
         })?;
-        // RFC 3376 §9.1: who asks about all groups asks all hosts, or (§4.1.12) one; or else it is forged.
+        // A query about all groups goes to all hosts (RFC 3376 §9.1) or to one host (§4.1.12); otherwise it
+        // is forged.
         let is_misplaced = matches!(message, Message::Query { group: 0, .. })
             && header.dst != igmp::ALL_SYSTEMS
             && self.addresses.cast(header.dst) != Some(Cast::Unicast);
@@ -90,7 +92,7 @@ impl Ip {
         }
         let heard = match message {
             Message::Query { version, group, max_response } => {
-                // At most 31744 tenths of a second.
+                // The value is at most 31744 tenths of a second.
                 let window = Duration::from_millis(u64::from(max_response) * 100);
                 Heard::Query { version, group: Some(group).filter(|group| *group != 0), window }
             }
@@ -137,7 +139,7 @@ impl Ip {
             ethernet::Header { dst: multicast_mac(dst), src: self.config.mac, ethertype: ethernet::EtherType::IPV4 };
         let at = ethernet::emit(&header, &mut bytes);
         let id = self.identify(dst, Protocol::IGMP) as u16;
-        // RFC 3376 §4.2.13: who has no address yet says so.
+        // RFC 3376 §4.2.13: the source is 0.0.0.0 as long as we have no address.
         igmp::emit_ip_header(self.addr().unwrap_or(0), dst, id, message.len(), &mut bytes[at..]);
         bytes.extend_from_slice(message);
         if self.queue(Frame { link: Link::Outside, bytes }) {

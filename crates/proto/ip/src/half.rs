@@ -1,13 +1,13 @@
-//! What of IP stays with a transport server whose IP server is another process (N6)? What a transport asks
-//! for every packet; the rest it is told.
+//! The part of IP that stays with a transport server whose IP server is another process (N6): what a
+//! transport needs for every packet. The IP server sends the rest in [`Told`].
 //!
 //! ```text
 //!   here    own addresses, what a destination means, headers and fragments of own packets, checksums,       <--Told, unreachable--
 //!           whose error it is, the groups of sockets, paths, and all of the inside link                     --Request-->
 //!   there   ARP and neighbour discovery, routers, DHCP, IGMP and MLD, echo, packets in fragments
 //! ```
-//! Frames leave without a hardware destination, which the IP server fills in. What comes from outside is
-//! whole and was checked once; it is judged here as if it had not been, but for its checksum.
+//! Frames leave without a hardware destination, which the IP server fills in. Packets from outside arrive
+//! whole and already checked once. This part checks them again, except for the checksum.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -24,63 +24,65 @@ use crate::paths::PathUpdate;
 use crate::v4::V4Address;
 use crate::v6::OwnAddress;
 
-/// What an IP server knows of the network that transport servers have to know. Only the last one counts.
+/// What an IP server knows of the network that transport servers have to know. Each one replaces the one
+/// before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The IPv4 address, if there is one.
+    /// The IPv4 address of the stack, if there is one.
     pub v4: Option<V4Address>,
-    /// Where it comes from, if not from the configuration.
+    /// What is known of DHCP, if the IPv4 address comes by DHCP.
     pub dhcp: Option<dhcp::News>,
     /// The IPv6 addresses, the link-local one first.
     pub addresses: Vec<OwnAddress>,
-    /// Prefixes that are reached without a router, with their lengths.
+    /// The prefixes that are reached without a router, with their lengths in bits.
     pub on_link: Vec<(Addr, u8)>,
-    /// Routers of IPv6.
+    /// The IPv6 routers.
     pub routers: Vec<Addr>,
-    /// The largest IPv6 packet.
+    /// The largest IPv6 packet that the link carries, in octets.
     pub mtu_v6: u16,
     /// The hop limit of packets whose socket asks for no other.
     pub hop_limit: u8,
 }
 
-/// What the half of a transport server asks of its IP server.
+/// What the part in a transport server asks of its IP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Packets to this group are wanted.
+    /// Accept packets to this group.
     Join(Addr),
-    /// They are not wanted any more.
+    /// Stop accepting packets to this group.
     Leave(Addr),
-    /// The way to a destination takes packets of this size only.
+    /// The path to a destination only takes packets of this size.
     Path(PathUpdate),
-    /// Packets arrive through this neighbour. At most once a second for each; may get lost.
+    /// Packets arrive through this neighbour. Sent at most once a second for each neighbour; it may get lost.
     Progress(Addr),
 }
 
-/// What the half keeps beside what the whole keeps as well. Survives no crash, as that.
+/// What the part in a transport server keeps besides the state of a full [`Ip`]. It does not survive a crash,
+/// as that state does not either.
 #[derive(Debug, Default)]
 pub(crate) struct Half {
-    /// Groups that the IP server knows to be wanted.
+    /// The groups that the IP server was asked to join.
     asked: BTreeSet<Addr>,
-    /// They may differ from those that are.
+    /// Whether `asked` may differ from the groups that sockets are in.
     is_behind: bool,
     paths: VecDeque<PathUpdate>,
-    /// Neighbours through which packets arrive, and since when the IP server knows.
+    /// The neighbours through which packets arrive, and when the IP server was last told.
     progress: BTreeMap<Addr, Instant>,
-    /// Those of them that it is still to be told of.
+    /// The neighbours in `progress` that the IP server is still to be told of.
     progress_due: VecDeque<Addr>,
     /// Destinations that cannot be reached, and until when that is believed.
     unreachable: BTreeMap<Addr, Instant>,
     pub(crate) dhcp: Option<dhcp::News>,
 }
 
-/// Unreachable destinations that are remembered at most: beyond it packets to some leave in vain.
+/// The most unreachable destinations that are remembered; packets to further ones are sent in vain.
 const UNREACHABLE_MAX: usize = 256;
-/// Neighbours whose progress is passed on in a second at most; of the others the IP server finds out itself,
-/// by asking.
+/// The most neighbours whose progress is passed on in a second; the IP server finds out about the others
+/// itself, by asking them.
 const PROGRESS_MAX: usize = 64;
 
 impl Ip {
-    /// What the halves of this IP are to be told.
+    /// Returns what the transport servers of this IP server have to know.
     pub fn told(&self) -> Told {
         Told {
             v4: self.v4_address().copied(),
@@ -93,8 +95,8 @@ impl Ip {
         }
     }
 
-    /// Takes what the IP server has told. It is hostile until proven plausible; ignored where there is no IP
-    /// server.
+    /// Applies what the IP server has told, after checking it. Does nothing if this is not the part in a
+    /// transport server.
     pub fn handle_told(&mut self, told: Told) {
         let Some(half) = &mut self.half else { return };
         if half.dhcp != told.dhcp {
@@ -109,8 +111,8 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// Takes from the IP server that packets to `dst` have nobody who takes them. That is believed for a
-    /// second, as of a neighbour that does not answer.
+    /// Notes that the IP server cannot deliver packets to `dst`. That is believed for a second, as for a
+    /// neighbour that does not answer.
     pub fn handle_unreachable(&mut self, now: Instant, dst: Addr) {
         let Some(half) = &mut self.half else { return };
         half.unreachable.retain(|_, until| *until > now);
@@ -120,7 +122,7 @@ impl Ip {
         }
     }
 
-    /// The IP server is another one, and knows of no group.
+    /// Forgets what was asked of the IP server, because a new one has taken over that knows of no group.
     pub fn forget_requests(&mut self) {
         if let Some(half) = &mut self.half {
             half.asked.clear();
@@ -128,20 +130,20 @@ impl Ip {
         }
     }
 
-    /// Whether there is something to ask of the IP server.
+    /// Returns whether there is something to ask of the IP server.
     pub fn has_requests(&self) -> bool {
         self.half.as_ref().is_some_and(|half| half.is_behind || !half.paths.is_empty() || !half.progress_due.is_empty())
     }
 
-    /// Passes what there is to ask to `send`, which says whether it was taken; what was not is offered again
-    /// next time.
+    /// Passes each pending request to `send`, which returns whether it was accepted. A request that was not
+    /// is offered again by the next call.
     pub fn send_requests(&mut self, mut send: impl FnMut(Request) -> bool) {
         let Some(half) = &mut self.half else { return };
         if half.is_behind {
             let v4 = self.groups.members().map(Addr::v4);
             let wanted: BTreeSet<Addr> = v4.chain(self.v6.groups.members()).collect();
             let left: Vec<Addr> = half.asked.difference(&wanted).copied().collect();
-            // Those that are left first: so there are never more than there may be.
+            // Groups that were left go first, so that the IP server never has more than the limit.
             for group in left {
                 if !send(Request::Leave(group)) {
                     return;
@@ -172,14 +174,14 @@ impl Ip {
         }
     }
 
-    /// A socket has joined or left a group.
+    /// Notes that a socket has joined or left a group.
     pub(crate) fn note_membership(&mut self, link: Link) {
         if let Some(half) = self.half.as_mut().filter(|_| link == Link::Outside) {
             half.is_behind = true;
         }
     }
 
-    /// Packets arrive through `hop`: see [`Request::Progress`].
+    /// Notes that packets arrive through `hop`, for [`Request::Progress`].
     pub(crate) fn request_progress(&mut self, now: Instant, hop: Addr) {
         let Some(half) = &mut self.half else { return };
         if half.progress.get(&hop).is_some_and(|at| now.since(*at) < RETRY) {
@@ -200,7 +202,7 @@ impl Ip {
         }
     }
 
-    /// The way to `dst`: whatever has one leaves without a hardware destination.
+    /// Returns the route to `dst`: packets that are not local leave without a hardware destination.
     pub(crate) fn route_half(&self, now: Instant, dst: Addr) -> Route {
         if self.is_own(dst) {
             return if self.config.loopback { Route::Local } else { Route::Unreachable };

@@ -1,5 +1,5 @@
-//! What is answered by ICMP, what is told by it, and when is silence required? RFC 792, RFC 1122 §3.2.2, RFC
-//! 1812 §4.3.2.
+//! Answers and sends ICMP messages, and stays silent where that is required (RFC 792, RFC 1122 §3.2.2, RFC
+//! 1812 §4.3.2).
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_wire::ethernet::EtherType;
@@ -13,48 +13,49 @@ use crate::input::Received;
 use crate::ip::{Frame, Ip, Link};
 use crate::output::{HEADERS_LEN, Outgoing, TTL};
 
-/// What the network says about a packet of ours.
+/// An ICMP error about a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkError {
-    /// What happened to it.
+    /// What happened to the packet.
     pub kind: ErrorKind,
-    /// TCP or UDP.
+    /// The protocol of the packet: TCP or UDP.
     pub protocol: Protocol,
-    /// Whose packet it was: local is ours. Nothing proves that there is such a connection, or that the packet
-    /// was sent.
+    /// The connection that the packet belonged to; `local` is ours. Nothing proves that there is such a
+    /// connection, or that the packet was sent.
     pub tuple: FourTuple,
-    /// Its sequence number, if TCP. An error about data that is not in flight is forged or late (RFC 5927
-    /// §4.1).
+    /// The sequence number of the packet, if it was TCP. An error about data that is not in flight is forged
+    /// or late (RFC 5927 §4.1).
     pub quoted_seq: Option<SeqNum>,
-    /// Who says so.
+    /// The host that sent the error.
     pub reporter: Addr,
 }
 
 /// What happened to a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// It was larger than a link on its way carries, and not to be fragmented.
+    /// The packet was larger than a link on its path carries, and not to be fragmented.
     FragNeeded {
-        /// Size of the packets that pass, at least 68, of IPv6 at least 1280. Routers older than RFC 1191 do
-        /// not say; then it is the next plateau below the size of the lost packet (RFC 1191 §7.1).
+        /// The size of the packets that pass, in octets: at least 68, for IPv6 at least 1280. Routers older
+        /// than RFC 1191 do not report a size; then it is the next plateau below the size of the lost packet
+        /// (RFC 1191 §7.1).
         mtu: u16,
     },
-    /// It could not be delivered.
+    /// The packet could not be delivered.
     Unreachable {
-        /// See [`atoll_wire::icmp::code`]; for IPv6 the code there that means the same.
+        /// A code of [`atoll_wire::icmp::code`]; for IPv6 errors, the equivalent code there.
         code: u8,
     },
-    /// It ran out of hops (code 0), or its fragments did not arrive in time (code 1).
+    /// The packet ran out of hops (code 0), or its fragments did not arrive in time (code 1).
     TimeExceeded {
-        /// See above.
+        /// The ICMP code: 0 or 1.
         code: u8,
     },
-    /// Somebody could not make sense of it.
+    /// A host on the path found a fault in the packet's header.
     Problem,
 }
 
 impl Ip {
-    /// Judges an ICMP message. `from`: the station that sent the frame.
+    /// Judges an ICMP message. `from` is the station that sent the frame.
     #[inline(never)]
     pub(crate) fn handle_icmp<'a>(
         &mut self,
@@ -86,12 +87,12 @@ impl Ip {
         self.attribute(link, header.src, kind, body).map(Received::Error)
     }
 
-    /// Queues "destination unreachable" with `code` about `frame`, which arrived over `link` (from the
-    /// Ethernet header on).
+    /// Queues "destination unreachable" with `code` about `frame` (from the Ethernet header on), which
+    /// arrived over `link`.
     ///
-    /// Does nothing where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors, broadcasts, later
-    /// fragments, packets from no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is
-    /// counted.
+    /// Sends nothing and counts that where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors,
+    /// broadcasts, later fragments, packets from no single host), or where too many were sent (RFC 1812
+    /// §4.3.2.8).
     #[inline(never)]
     pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
         let is_v6 = frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes());
@@ -103,7 +104,8 @@ impl Ip {
         self.report(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
     }
 
-    /// The same with any ICMP error.
+    /// Sends the ICMP error `error` about an IPv4 frame, under the same rules as [`Ip::unreachable`], and
+    /// counts it.
     pub(crate) fn report(&mut self, now: Instant, link: Link, frame: &[u8], error: Message) {
         let sent = self.send_error(now, link, frame, error);
         if sent.is_some() {
@@ -114,7 +116,7 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// RFC 1122 §3.2.2.6: the reply carries the request's data; source and destination change places.
+    /// Answers an echo request with its own data; source and destination change places (RFC 1122 §3.2.2.6).
     fn answer_echo(
         &mut self,
         now: Instant,
@@ -124,13 +126,13 @@ impl Ip {
         reply: Message,
         body: &[u8],
     ) -> Result<(), Reason> {
-        // What comes in fragments is answered in fragments, each of which counts.
+        // A request that came in fragments is answered in fragments, each of which takes a token.
         let len = icmp::HEADER_LEN + body.len();
         if !self.echo_limit.take(now, 1 + (len / usize::from(self.mtu())) as u32) {
             return Err(Reason::EchoLimit);
         }
-        // Answered to the station it came from, without asking ARP: that also holds where another replica was
-        // asked. RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
+        // The reply goes to the station that the request came from, without ARP: that also works where
+        // another replica had asked ARP. RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
         let outgoing = Outgoing {
             dst_mac: from,
             src: Addr::v4(header.dst),
@@ -147,7 +149,7 @@ impl Ip {
         Ok(())
     }
 
-    /// Finds out whose packet an ICMP error quotes.
+    /// Returns the error for the packet that an ICMP error quotes; fails if the packet is not ours.
     fn attribute(&self, link: Link, reporter: u32, kind: ErrorKind, quotation: &[u8]) -> Result<NetworkError, Reason> {
         let quoted = icmp::quoted(quotation).map_err(|_| Reason::Malformed)?;
         let protocol = quoted.header.protocol;
@@ -174,18 +176,18 @@ impl Ip {
         let about_one_host = !ethernet.dst.is_group()
             && self.addresses.is_ours(link, header.dst)
             && self.addresses.is_source(link, header.src);
-        // Of a first fragment the checksum cannot be compared; the type is enough.
+        // The checksum of a first fragment cannot be verified; the type is enough.
         let about_an_error = header.protocol == Protocol::ICMP && icmp::is_error(payload);
         if !about_one_host || about_an_error || header.fragment_offset != 0 || ethernet.src.is_group() {
             return None;
         }
-        // The cost is random, so that nobody can count our other errors by the ones he still gets
+        // The cost is random, so that a host cannot count our errors to others by those that it still gets
         // (CVE-2020-25705).
         let cost = 1 + self.rng.below(3);
         if !self.error_limit.take(now, cost) {
             return None;
         }
-        // RFC 1812 §4.3.2.3: as much of the packet as fits in 576 bytes.
+        // RFC 1812 §4.3.2.3: the error quotes as much of the packet as fits in 576 octets.
         let whole = header_len + payload.len();
         let quotation = packet.get(..whole.min(QUOTATION_MAX))?;
         let outgoing = Outgoing {
@@ -221,18 +223,18 @@ impl Ip {
     }
 }
 
-/// The largest plateau of RFC 1191 §7.1 that is below `size`.
+/// Returns the largest plateau of RFC 1191 §7.1 that is below `size`.
 fn plateau_below(size: u16) -> u16 {
     PLATEAUS.into_iter().find(|plateau| *plateau < size).unwrap_or(MTU_FLOOR)
 }
 
 const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
 
-/// RFC 791: every link carries 68 bytes. What is less is a lie.
+/// The smallest MTU that is believed: every link carries 68 octets (RFC 791).
 const MTU_FLOOR: u16 = 68;
 
-/// RFC 1812 §4.3.2.3: an error is at most 576 bytes long.
+/// The most octets of a packet that an error quotes: an error is at most 576 octets long (RFC 1812 §4.3.2.3).
 const QUOTATION_MAX: usize = 576 - ipv4::HEADER_LEN - icmp::HEADER_LEN;
 
-/// RFC 1812 §4.3.2.5: errors have precedence 6.
+/// The TOS of ICMP errors: precedence 6 (RFC 1812 §4.3.2.5).
 const INTERNETWORK_CONTROL: u8 = 0xc0;

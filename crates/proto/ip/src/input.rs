@@ -1,4 +1,4 @@
-//! What is in a frame, and may it be believed? RFC 1122 §3.2.1.
+//! Judges incoming frames: what they contain, and whether it may be believed (RFC 1122 §3.2.1).
 
 use atoll_base::{Addr, Endpoint, Instant};
 use atoll_wire::ethernet::{self, EtherType};
@@ -14,20 +14,22 @@ use crate::ip::{Ip, Link};
 /// What the link says about the transport checksum of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumOffload {
-    /// It was verified (vnet `DATA_VALID`).
+    /// The link has verified the checksum (vnet `DATA_VALID`).
     Valid,
-    /// It was never computed, because the frame did not leave the machine (vnet `NEEDS_CSUM`): trusted.
+    /// The checksum was never computed, because the frame did not leave the machine (vnet `NEEDS_CSUM`). It
+    /// is trusted.
     Partial,
-    /// Nothing.
+    /// The link says nothing about the checksum.
     Unknown,
 }
 
-/// What is known about a checksum that passed.
+/// What is known about a transport checksum that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumState {
-    /// It is right: here or by the link it was compared, or the datagram has none.
+    /// The checksum is right, as verified here or by the link, or the datagram has none.
     Verified,
-    /// Its field holds the sum of the pseudo header only. Who passes the frame on must pass that on as well.
+    /// The field holds the sum of the pseudo header only. Code that forwards the frame must forward this
+    /// state.
     Partial,
 }
 
@@ -42,40 +44,41 @@ pub enum Received<'a> {
         dst: Addr,
         /// DSCP and ECN ([`ipv4::Ecn::from_tos`]).
         tos: u8,
-        /// TCP header and text. Larger than the MTU where the link has merged segments (GRO).
+        /// The TCP header and payload. They are larger than the MTU where the link has merged segments (GRO).
         segment: &'a [u8],
         /// What is known about its checksum.
         checksum: ChecksumState,
     },
     /// A datagram for UDP.
     Udp {
-        /// Where it came from.
+        /// The source of the datagram.
         src: Endpoint,
-        /// Where it goes: one of our addresses, a group that we are in, or a broadcast.
+        /// The destination of the datagram: one of our addresses, a group that we are in, or a broadcast.
         dst: Endpoint,
-        /// Whether it goes to us only.
+        /// Whether the datagram goes to one host, a group or all.
         cast: Cast,
         /// DSCP and ECN.
         tos: u8,
-        /// The text, without the UDP header; several datagrams one after another where the link has merged
+        /// The payload, without the UDP header; several datagrams one after another where the link has merged
         /// them (USO).
         payload: &'a [u8],
         /// What is known about its checksum.
         checksum: ChecksumState,
     },
-    /// The network says something about a packet of ours.
+    /// An ICMP error about a packet of ours.
     Error(NetworkError),
-    /// ARP, IGMP, DHCP, an echo request or a fragment: dealt with. There may be frames and news to poll.
+    /// ARP, IGMP, DHCP, an echo request or a fragment, which was handled. There may be frames and updates to
+    /// poll.
     Consumed,
-    /// Not for us, or not right; counted. There may be a frame to poll.
+    /// The frame was not for us or not valid, and is counted. There may be a frame to poll.
     Dropped(Reason),
 }
 
 impl Ip {
-    /// Judges `frame` (from the Ethernet header on), which arrived over `link`. `offload`: from the link's
-    /// vnet header.
+    /// Judges `frame` (from the Ethernet header on), which arrived over `link`. `offload` is taken from the
+    /// link's vnet header.
     ///
-    /// Never panics, whatever the bytes are. Cost of a TCP segment whose checksum need not be compared: a few
+    /// Never panics, whatever the bytes are. A TCP segment whose checksum need not be computed costs a few
     /// ns.
     #[inline]
     pub fn handle_frame<'a>(
@@ -141,8 +144,8 @@ impl Ip {
                 self.handle_dhcp(now, ethernet.src, &header, payload, offload)
             }
             Protocol::UDP => udp(&header, cast, payload, offload),
-            // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; that keeps us out of
-            // amplifications.
+            // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; this keeps the stack from
+            // amplifying attacks.
             Protocol::ICMP if cast == Cast::Unicast => self.handle_icmp(now, link, ethernet.src, &header, payload),
             Protocol::IGMP => self.handle_igmp(now, link, &header, payload).map(|()| Received::Consumed),
             // RFC 1122 §4.2.3.10, §3.2.2: no other protocol is spoken with groups.
@@ -155,7 +158,8 @@ impl Ip {
         }
     }
 
-    /// Whether a packet may have come from its source, and is for us; and whether it is for others as well.
+    /// Returns what the destination means, after checking that the packet may have come from its source and
+    /// is for us; otherwise the reason to drop it.
     #[inline]
     fn judge_addresses(&self, link: Link, ethernet: &ethernet::Header, header: &ipv4::Header) -> Result<Cast, Reason> {
         let cast = if self.addresses.is_ours(link, header.dst) {
@@ -168,7 +172,7 @@ impl Ip {
                 _ => return Err(Reason::NotOurAddress),
             }
         };
-        // RFC 4541 §2.1.1: switches ask for groups without an address of their own.
+        // RFC 4541 §2.1.1: switches without an address of their own query for groups.
         let is_querier = header.src == 0 && header.protocol == Protocol::IGMP;
         if !is_querier && !self.addresses.is_source(link, header.src) {
             return Err(Reason::Martian);
@@ -181,8 +185,8 @@ impl Ip {
     }
 }
 
-/// Whether a packet is the business of the half that stays with a transport server: everything on the inside
-/// link, and of what comes from outside segments, datagrams and errors.
+/// Returns whether a packet is for the part that stays with a transport server: everything on the inside link
+/// and, from outside, segments, datagrams and errors that are not fragments.
 fn is_for_transport(link: Link, header: &ipv4::Header, payload: &[u8]) -> bool {
     link == Link::Inside
         || !header.is_fragment()
@@ -216,7 +220,7 @@ pub(crate) fn udp<'a>(
     offload: ChecksumOffload,
 ) -> Result<Received<'a>, Reason> {
     let (ports, head) = udp::parse(bytes).map_err(|_| Reason::Malformed)?;
-    // RFC 768 lets the datagram be shorter than the packet; the rest is nobody's.
+    // RFC 768 lets the datagram be shorter than the packet; the rest is ignored.
     let datagram = bytes.get(..head + usize::from(ports.payload_len)).ok_or(Reason::Malformed)?;
     let checksum = match offload {
         ChecksumOffload::Valid => ChecksumState::Verified,

@@ -1,4 +1,4 @@
-//! What does one replica keep about its network, and what does it want sent, told and timed?
+//! [`Ip`]: the state that one replica keeps about its network, and its queues of outputs.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -22,14 +22,14 @@ use crate::v4::V4;
 use crate::v6::V6;
 
 // structure: Ip: the two families are not parts of their own yet
-/// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
+/// The IP layer of one replica: IPv4 with ARP and ICMP, and IPv6 with neighbour discovery.
 ///
-/// Of a crash survives what others have given for a time ([`Ip::resume`]). A new incarnation starts with an
-/// empty neighbour cache and is told or asks. Frames, news and failures not fetched are lost with it; peers
-/// and siblings ask again.
+/// Only what others have given for a time survives a crash ([`Ip::resume`]). A new incarnation starts with an
+/// empty neighbour cache and refills it by asking and from other replicas. Frames, updates and failures not
+/// yet polled are lost; peers and other replicas ask again.
 ///
 /// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`],
-/// [`Ip::poll_neighbour`], [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then arm a timer
+/// [`Ip::poll_neighbour`], [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then set a timer
 /// for [`Ip::next_timeout`].
 #[derive(Debug)]
 pub struct Ip {
@@ -40,7 +40,7 @@ pub struct Ip {
     pub(crate) identifications: Identifications,
     pub(crate) reassembly: Reassembly<PacketKey>,
     pub(crate) groups: Groups<u32>,
-    /// Packets that are whole again.
+    /// Reassembled packets that wait for [`Ip::poll_whole`].
     pub(crate) wholes: VecDeque<Frame>,
     paths: Paths,
     path_updates: VecDeque<PathUpdate>,
@@ -49,17 +49,18 @@ pub struct Ip {
     pub(crate) announcements: Announcements,
     pub(crate) counters: Counters,
     pub(crate) v4: V4,
-    /// Of the replica that asks for an address; out of the way of what packets need.
+    /// The DHCP client, in the replica that asks for an address; boxed, to keep it away from what packets
+    /// need.
     pub(crate) dhcp: Option<Box<Client>>,
     pub(crate) v6: V6,
-    /// What it keeps if it is the half of a transport server.
+    /// The additional state of a transport server's part; `None` in a full IP layer.
     pub(crate) half: Option<Box<Half>>,
     frames: VecDeque<Frame>,
     updates: VecDeque<NeighbourUpdate>,
     failed: VecDeque<u32>,
 }
 
-/// Which of a replica's two links.
+/// One of a replica's two links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Link {
     /// The TAP queue, device queue or shared-memory link to others.
@@ -68,27 +69,27 @@ pub enum Link {
     Inside,
 }
 
-/// A frame that [`Ip`] wants sent: ARP, IGMP, echo replies and ICMP errors. Checksums are complete.
+/// A frame that [`Ip`] wants sent: ARP, IGMP, an echo reply or an ICMP error. Its checksums are complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Where to.
+    /// The link to send it over.
     pub link: Link,
-    /// From the Ethernet header on.
+    /// The octets of the frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
 /// When our own address is announced (RFC 5227 §2.3, §2.4).
 #[derive(Debug)]
 pub(crate) struct Announcements {
-    /// When the next one goes out.
+    /// When the next announcement is sent.
     pub(crate) due: Option<Instant>,
-    /// When we last answered to a station that claimed our address.
+    /// When we last defended our address against a station that claimed it.
     pub(crate) defended_at: Option<Instant>,
 }
 
 impl Ip {
-    /// A replica's view of `config`. `seed`: unpredictable from outside; decides hash keys and
-    /// identifications.
+    /// Creates a replica's IP layer for `config`; fails if [`Config::check`] does. `seed` must be
+    /// unpredictable from outside, because hash keys and identifications depend on it.
     pub fn new(config: Config, seed: u64, now: Instant) -> Result<Ip, BadConfig> {
         config.check()?;
         let mut rng = Rng::new(seed);
@@ -127,24 +128,25 @@ impl Ip {
         Ok(ip)
     }
 
-    /// The next frame to send, if any.
+    /// Returns the next frame to send, if any.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.frames.pop_front()
     }
 
-    /// The next piece of news for the other replicas, if any. A stack of one replica may throw them away.
+    /// Returns the next neighbour update for the other replicas, if any. A stack of one replica may discard
+    /// it.
     pub fn poll_neighbour(&mut self) -> Option<NeighbourUpdate> {
         self.updates.pop_front()
     }
 
-    /// The next neighbour that did not answer, if any. Every destination whose [`Ip::next_hop`] it is cannot
-    /// be reached for now: packets kept for it are to be dropped, and sockets told (EHOSTUNREACH) where the
+    /// Returns the next neighbour that did not answer, if any. No destination whose [`Ip::next_hop`] it is
+    /// can be reached for now: drop the packets kept for it, and report EHOSTUNREACH to sockets where the
     /// protocol wants it.
     pub fn poll_unreachable(&mut self) -> Option<u32> {
         self.failed.pop_front()
     }
 
-    /// Takes what another replica heard. It is hostile until proven plausible; news about addresses that are
+    /// Applies a neighbour update from another replica, after checking it. Updates about addresses that are
     /// no neighbours of ours are ignored.
     pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
         let NeighbourUpdate { addr, mac, basis } = update;
@@ -161,8 +163,9 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// Packets to `dst` arrive: a transport has seen progress that needs them (RFC 4861 §7.3.1). Good for the
-    /// neighbour that they go through. Cheap, but not for every segment.
+    /// Notes that packets to `dst` arrive, as the progress of a transport shows (RFC 4861 §7.3.1). This
+    /// confirms the neighbour that they go through. The call is cheap, but not cheap enough for every
+    /// segment.
     pub fn note_progress(&mut self, now: Instant, dst: Addr) {
         let Some(hop) = self.next_hop(dst) else { return };
         if self.half.is_some() {
@@ -172,8 +175,8 @@ impl Ip {
         }
     }
 
-    /// Takes from a transport server in another process that packets arrive through the neighbour `hop`. It
-    /// is believed where nobody contradicts: not where two stations claim the address, which concerns others
+    /// Notes, on behalf of a transport server in another process, that packets arrive through the neighbour
+    /// `hop`. This is not believed where two stations claim the address, because that concerns other servers
     /// as well.
     pub fn handle_progress(&mut self, now: Instant, hop: Addr) {
         self.confirm_neighbour(now, hop, false);
@@ -187,7 +190,7 @@ impl Ip {
         }
     }
 
-    /// Does what is due at `now`; does nothing if nothing is.
+    /// Does what is due at `now`; does nothing if nothing is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let mut due = Vec::new();
         self.neighbours.expire(now, |what| due.push(what));
@@ -211,7 +214,7 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// When to call [`Ip::handle_timeout`]; `None` if nothing is pending.
+    /// Returns when to call [`Ip::handle_timeout`]; `None` if nothing is pending.
     pub fn next_timeout(&self) -> Option<Instant> {
         let all = [
             self.neighbours.next_due(),
@@ -224,46 +227,50 @@ impl Ip {
         all.into_iter().flatten().min()
     }
 
-    /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station,
-    /// or failed, or own addresses have changed; and whenever there is something new to tell about these.
+    /// Returns a number that grows whenever [`Ip::route`] may answer differently: a neighbour was resolved,
+    /// moved to another station or failed, or own addresses have changed. It also grows when there is
+    /// something new to report about these.
     pub fn neighbour_generation(&self) -> u64 {
         self.neighbours.generation() + self.v6.generation() + self.v4.news()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The hardware address of the stack; also the destination of every frame on the inside link.
+    /// Returns the hardware address of the stack, which is also the destination of every frame on the inside
+    /// link.
     pub fn mac(&self) -> Mac {
         self.config.mac
     }
 
-    /// The IPv4 address of the stack, if it has one.
+    /// Returns the IPv4 address of the stack, if it has one.
     pub fn addr(&self) -> Option<u32> {
         self.addresses.own()
     }
 
-    /// The largest IPv4 packet the outside link carries.
+    /// Returns the size in octets of the largest IPv4 packet that the outside link carries.
     #[inline]
     pub fn mtu(&self) -> u16 {
         self.v4.mtu(self.config.mtu)
     }
 
-    /// The largest packet of the family of `dst` that the outside link carries.
+    /// Returns the size in octets of the largest packet that the outside link carries, for the family of
+    /// `dst`.
     pub fn mtu_for(&self, dst: Addr) -> u16 {
         if dst.is_v4() { self.mtu() } else { self.mtu_v6() }
     }
 
-    /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu_for`].
+    /// Returns the packet size that the path to `dst` takes, if that is known to be less than
+    /// [`Ip::mtu_for`].
     #[inline]
     pub fn path_mtu(&self, now: Instant, dst: impl Into<Addr>) -> Option<PathMtu> {
         self.paths.get(now, dst.into())
     }
 
-    /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The
-    /// caller has found that the ICMP error was about a packet of ours.
+    /// Notes that the path to `dst` only takes packets of `mtu` octets, and informs the other replicas. The
+    /// caller has checked that the ICMP error was about a packet of ours.
     pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
         let dst = dst.into();
         if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
@@ -273,22 +280,23 @@ impl Ip {
         }
     }
 
-    /// The next piece of news about a path for the other replicas, if any.
+    /// Returns the next path update for the other replicas, if any.
     pub fn poll_path(&mut self) -> Option<PathUpdate> {
         self.path_updates.pop_front()
     }
 
-    /// Takes what another replica was told about a path.
+    /// Applies a path update from another replica.
     pub fn handle_path(&mut self, now: Instant, update: PathUpdate) {
         self.paths.learn(now, update.dst, update.mtu, self.mtu_for(update.dst));
     }
 
-    /// Packets that made room for others while their fragments were waited for.
+    /// Returns the number of incomplete packets that were evicted to make room for others.
     pub fn reassembly_evictions(&self) -> u64 {
         self.reassembly.evicted()
     }
 
-    /// What `addr` means as a destination; `None` if packets cannot be sent to it over the outside link.
+    /// Returns what `addr` means as a destination; `None` if packets cannot be sent to it over the outside
+    /// link.
     pub fn cast(&self, addr: impl Into<Addr>) -> Option<Cast> {
         let addr = addr.into();
         match addr.to_v4() {
@@ -297,30 +305,31 @@ impl Ip {
         }
     }
 
-    /// Lets [`Ip::poll_frame`] send `frame`, or drops it where too many wait.
+    /// Queues `frame` for [`Ip::poll_frame`], or drops it if too many wait. Returns whether it was queued.
     pub(crate) fn queue(&mut self, frame: Frame) -> bool {
         push(&mut self.frames, frame, self.config.frames_max, &mut self.counters)
     }
 
-    /// Lets [`Ip::poll_whole`] give up a packet, or drops it where too many wait.
+    /// Queues a packet for [`Ip::poll_whole`], or drops it if too many wait.
     pub(crate) fn queue_whole(&mut self, frame: Frame) {
         push(&mut self.wholes, frame, self.config.frames_max, &mut self.counters);
     }
 
-    /// Lets the other replicas know.
+    /// Queues a neighbour update for the other replicas.
     pub(crate) fn tell(&mut self, addr: u32, mac: Mac, basis: Basis) {
         let update = NeighbourUpdate { addr, mac, basis };
         push(&mut self.updates, update, self.config.frames_max, &mut self.counters);
     }
 
-    /// Takes `mac` for `addr` from a source that needs no question.
+    /// Learns `mac` for `addr` from a source that needs no confirmation. Returns what became of the claim.
     pub(crate) fn learn(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
         let (claim, evicted) = self.neighbours.learn(now, addr, mac);
         self.counters.neighbours_evicted += u64::from(evicted);
         claim
     }
 
-    /// The relations between the parts, in debug builds; panics if one is broken, which is a bug of ours.
+    /// Checks the invariants between the parts in debug builds; panics if one is broken, which is a bug of
+    /// the stack.
     pub(crate) fn check_invariants(&self) {
         if cfg!(debug_assertions) {
             assert_eq!(self.addresses.own(), self.v4.address().map(|address| address.addr));
@@ -349,18 +358,18 @@ pub(crate) fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize, counters: &m
     room
 }
 
-/// Echo requests answered per second: far more than any operator asks, far fewer than a flood.
+/// Echo requests answered per second: far more than any operator sends, far fewer than a flood.
 pub(crate) const ECHO_PER_SECOND: u32 = 10_000;
 const ECHO_BURST: u32 = 1_000;
 
-/// Tokens for ICMP errors per second; each costs 1 to 3, so about 500 errors. Linux: icmp_msgs_per_sec 1000,
-/// icmp_msgs_burst 50.
+/// Tokens for ICMP errors per second. Each error costs 1 to 3, so there are about 500 errors. Linux has
+/// icmp_msgs_per_sec 1000 and icmp_msgs_burst 50.
 const ERRORS_PER_SECOND: u32 = 1_000;
 const ERRORS_BURST: u32 = 100;
 
-/// RFC 5227 §1.1, ANNOUNCE_INTERVAL.
+/// The time between two announcements (ANNOUNCE_INTERVAL, RFC 5227 §1.1).
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// RFC 5227 §1.1, DEFEND_INTERVAL.
+/// The shortest time between two defences of our address (DEFEND_INTERVAL, RFC 5227 §1.1).
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

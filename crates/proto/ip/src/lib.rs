@@ -1,7 +1,7 @@
-//! IPv4 with ARP, ICMP, IGMP and DHCP, and IPv6 with neighbour discovery, of one replica, as one sans-IO
-//! state machine: [`Ip`].
+//! The IP layer of one replica as one sans-IO state machine, [`Ip`]: IPv4 with ARP, ICMP, IGMP and DHCP, and
+//! IPv6 with neighbour discovery.
 //!
-//! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a
+//! Frames and times go in (`handle_*`); facts, frames and updates come out (`poll_*`). Nothing here reads a
 //! clock, draws randomness or logs. Every replica has its own [`Ip`]; they agree about neighbours by
 //! [`NeighbourUpdate`] messages (N8).
 //!

@@ -1,10 +1,10 @@
-//! Which multicast groups of a family are listened to, and when is what said about them? RFC 3376, RFC 3810,
-//! and the older versions while a router is heard that knows no better.
+//! Which multicast groups of a family are listened to, and when routers are told of them (RFC 3376, RFC
+//! 3810). The older versions are spoken while a router is heard that knows no newer one.
 //!
-//! IGMP and MLD are one protocol in two alphabets: [`crate::groups`] and `v6/listeners.rs` read and write
-//! them. Every replica knows all groups, because every socket is known to every replica. One of them speaks
-//! for the stack; the others only listen. Sources are not filtered: to routers a group is wanted from
-//! everybody, or not at all.
+//! IGMP and MLD are one protocol in two formats, which [`crate::groups`] and `v6/listeners.rs` read and
+//! write. Every replica knows all groups, because every socket is known to every replica. One of them speaks
+//! for the stack; the others only listen. Sources are not filtered: routers are told that a group is wanted
+//! from all sources, or not at all.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,52 +13,52 @@ use atoll_base::{Duration, Instant, Rng};
 
 use crate::ip::Link;
 
-/// The address of a group, as one family has it.
+/// The address of a multicast group in one family.
 pub(crate) trait Group: Copy + Ord {
-    /// Groups in one report: what fits into the smallest MTU.
+    /// The most groups in one report: as many as fit into the smallest MTU.
     const RECORDS_MAX: usize;
 
-    /// Whether it is the one that everybody is in.
+    /// Returns whether this is the group that all hosts are in.
     fn is_everybodys(self) -> bool;
 
-    /// Whether routers are told of it.
+    /// Returns whether routers are told of this group.
     fn is_told(self) -> bool;
 }
 
-/// What somebody else says. Versions are those of IGMP; those of MLD are one less.
+/// A message of another host. Versions are those of IGMP; those of MLD are one less.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard<A> {
-    /// A router asks who is in a group, or in any.
+    /// A router asks which hosts are in one group, or in any.
     Query {
-        /// Of the router: 1, 2 or 3.
+        /// The version that the router speaks: 1, 2 or 3.
         version: u8,
         group: Option<A>,
-        /// For how long answers may take.
+        /// The time within which to answer.
         window: Duration,
     },
-    /// A member has said so, in the words of version 1 or 2.
+    /// Another member has reported the group, with a message of version 1 or 2.
     Report { group: A },
 }
 
-/// What is said of a group in a report of version 3.
+/// What a report of version 3 says of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// News: everything to it is wanted.
+    /// A change: all packets to the group are wanted.
     Joined,
-    /// News: nothing to it is wanted any more.
+    /// A change: packets to the group are no longer wanted.
     Left,
-    /// The answer to a query: everything to it is wanted.
+    /// The answer to a query: all packets to the group are wanted.
     Listening,
 }
 
-/// What is to be said to routers.
+/// A message to routers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Say<A> {
     /// A report of version 3.
     Report(Vec<(A, Change)>),
-    /// One of version 1 or 2.
+    /// A report of version 1 or 2.
     OlderReport { version: u8, group: A },
-    /// That a group was left, in the words of version 2.
+    /// A message of version 2 that a group was left.
     OlderLeave { group: A },
 }
 
@@ -66,29 +66,29 @@ pub(crate) enum Say<A> {
 #[derive(Debug)]
 pub(crate) struct Groups<A> {
     outside: BTreeMap<A, Membership>,
-    /// How many users each group has on the inside link, where there is no router.
+    /// The number of users of each group on the inside link, where there is no router.
     inside: BTreeMap<A, u32>,
-    /// Whether this replica tells routers.
+    /// Whether this replica reports to routers.
     pub(crate) speaks: bool,
     /// Until when a router of version 1 or 2 may be there (RFC 3376 §7.2.1).
     older: [Option<Instant>; 2],
-    /// When a query for all groups is answered.
+    /// When to answer a query for all groups.
     answer_at: Option<Instant>,
-    /// When something may be to be said: not later than that.
+    /// The earliest time at which something may have to be said.
     due: Option<Instant>,
-    /// Groups on the outside link that were left, which is still to be said.
+    /// The number of groups on the outside link that were left and still have to be reported so.
     left: usize,
 }
 
-/// A group on the outside link.
+/// The state of a group on the outside link.
 #[derive(Debug, Default)]
 struct Membership {
-    /// Those who want it; at 0 it is only still to be said that the group was left.
+    /// The number of users; at 0 the entry only remains to report that the group was left.
     users: u32,
-    /// How often the news of joining or leaving is still to be told: it may get lost (RFC 3376 §8.1).
+    /// How often joining or leaving is still to be reported; reports may get lost (RFC 3376 §8.1).
     news_left: u8,
     news_at: Option<Instant>,
-    /// When a query for this group is answered.
+    /// When to answer a query for this group.
     answer_at: Option<Instant>,
 }
 
@@ -98,7 +98,7 @@ impl<A: Group> Groups<A> {
         Groups { outside, inside, speaks, older: [None; 2], answer_at: None, due: None, left: 0 }
     }
 
-    /// From now on this replica tells routers; of what it is in it tells them at once.
+    /// Makes this replica report to routers from now on; it reports the groups that it is in at once.
     pub(crate) fn speak(&mut self, now: Instant) {
         self.speaks = true;
         for (_, entry) in self.outside.iter_mut().filter(|(group, entry)| group.is_told() && entry.users > 0) {
@@ -107,25 +107,25 @@ impl<A: Group> Groups<A> {
         self.find_due();
     }
 
-    /// Whether packets to `group` are wanted. Loop copies of what leaves over the outside link arrive over
-    /// the inside link.
+    /// Returns whether packets to `group` are wanted. Loop copies of what leaves over the outside link arrive
+    /// over the inside link.
     pub(crate) fn has(&self, link: Link, group: A) -> bool {
         let outside = group.is_everybodys() || self.outside.get(&group).is_some_and(|group| group.users > 0);
         outside || (link == Link::Inside && self.inside.contains_key(&group))
     }
 
-    /// A socket joins. `false`: there are too many groups.
+    /// Adds a user of `group`. Returns `false` if there are too many groups.
     pub(crate) fn join(&mut self, now: Instant, link: Link, group: A) -> bool {
         self.join_within(now, link, group, GROUPS_MAX)
     }
 
-    /// The stack itself joins, which sockets cannot keep it from.
+    /// Adds the stack itself as a user of `group`; groups of sockets cannot use up its room.
     pub(crate) fn join_for_itself(&mut self, now: Instant, group: A) {
         self.join_within(now, Link::Outside, group, GROUPS_MAX + OWN_GROUPS_MAX);
     }
 
     fn join_within(&mut self, now: Instant, link: Link, group: A, max: usize) -> bool {
-        // What was left, and is still to be said, takes nobody's place.
+        // A group that was left and only has to be reported does not use up room.
         let has_room = self.inside.len() + self.outside.len() - self.left < max;
         match link {
             Link::Inside if has_room || self.inside.contains_key(&group) => {
@@ -133,7 +133,7 @@ impl<A: Group> Groups<A> {
             }
             Link::Outside if has_room || self.outside.contains_key(&group) => {
                 let entry = self.outside.entry(group).or_default();
-                // It was left just before.
+                // The group was left just before.
                 self.left -= usize::from(entry.users == 0 && entry.news_left > 0);
                 entry.users += 1;
                 if entry.users == 1 && self.speaks && group.is_told() {
@@ -146,8 +146,8 @@ impl<A: Group> Groups<A> {
         true
     }
 
-    /// Something is to be said at `at`. (Whoever joins and leaves again and again would otherwise have all
-    /// groups looked at each time.)
+    /// Notes that something is to be said at `at`. (Without `due`, sockets that join and leave again and
+    /// again would have all groups scanned each time.)
     fn is_due_at(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
@@ -167,7 +167,7 @@ impl<A: Group> Groups<A> {
                 entry.users -= 1;
                 if entry.users == 0 {
                     entry.answer_at = None;
-                    // Beyond that, routers find out by themselves.
+                    // Beyond that limit, routers find out by themselves.
                     if !self.speaks || !group.is_told() || self.left >= LEFT_MAX {
                         self.outside.remove(&group);
                     } else {
@@ -180,12 +180,12 @@ impl<A: Group> Groups<A> {
         }
     }
 
-    /// The groups of sockets on the outside link.
+    /// Returns the groups of sockets on the outside link.
     pub(crate) fn members(&self) -> impl Iterator<Item = A> + '_ {
         self.outside.iter().filter(|(_, entry)| entry.users > 0).map(|(group, _)| *group)
     }
 
-    /// The version that is spoken: that of the oldest router heard of late.
+    /// Returns the version to speak: that of the oldest router heard recently.
     fn version(&self, now: Instant) -> u8 {
         let is_there = |until: Option<Instant>| until.is_some_and(|until| now < until);
         match self.older {
@@ -195,7 +195,7 @@ impl<A: Group> Groups<A> {
         }
     }
 
-    /// What a replica that speaks hears.
+    /// Handles a message of another host; only the replica that speaks calls this.
     pub(crate) fn handle(&mut self, now: Instant, rng: &mut Rng, heard: Heard<A>) {
         match heard {
             Heard::Query { version, group, window } => {
@@ -228,7 +228,7 @@ impl<A: Group> Groups<A> {
         self.find_due();
     }
 
-    /// What is to be said at `now`.
+    /// Returns what is to be said at `now`.
     pub(crate) fn expire(&mut self, now: Instant, rng: &mut Rng) -> Vec<Say<A>> {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
@@ -289,24 +289,25 @@ impl<A: Group> Groups<A> {
     }
 }
 
-/// A random part of `window`, down to the millisecond, but not nothing.
+/// Returns a random part of `window`, at least a millisecond.
 fn random(rng: &mut Rng, window: Duration) -> Duration {
     let millis = u32::try_from(window.as_millis()).unwrap_or(u32::MAX).max(1);
     Duration::from_millis(u64::from(1 + rng.below(millis)))
 }
 
-/// Groups of one family at most.
+/// The most groups of one family.
 pub(crate) const GROUPS_MAX: usize = 1024;
-/// Those of the stack itself, beside them.
+/// The most groups of the stack itself, in addition to [`GROUPS_MAX`].
 const OWN_GROUPS_MAX: usize = 32;
-/// Groups that were left and of which routers are still to be told. What is left beyond that they find out
-/// when nobody answers their query.
+/// The most groups that were left and still have to be reported so. Of further ones, routers find out when no
+/// host answers their query.
 const LEFT_MAX: usize = 256;
-/// RFC 3376 §8.1, RFC 3810 §9.1.
+/// How often a change is reported (RFC 3376 §8.1, RFC 3810 §9.1).
 const ROBUSTNESS: u8 = 2;
-/// RFC 3376 §8.11, RFC 2236 §8.10, RFC 3810 §9.11, RFC 2710 §7.10: how long after the first time news is told
-/// again, at most.
+/// The longest time until a change is reported again (RFC 3376 §8.11, RFC 2236 §8.10, RFC 3810 §9.11, RFC
+/// 2710 §7.10).
 const REPORT_INTERVAL_V3: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL_V2: Duration = Duration::from_secs(10);
-/// RFC 3376 §8.12, RFC 3810 §9.12: twice the interval of queries (125 s) and the time to answer (10 s).
+/// How long an older router is believed to be there: twice the interval of queries (125 s) and the time to
+/// answer (10 s) (RFC 3376 §8.12, RFC 3810 §9.12).
 const OLDER_QUERIER: Duration = Duration::from_secs(2 * 125 + 10);

@@ -1,5 +1,5 @@
-//! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2) and neighbour
-//! discovery (RFC 4861 §7.3).
+//! The bounded neighbour cache, which maps addresses to stations, behind ARP (RFC 826, RFC 1122 §2.3.2) and
+//! neighbour discovery (RFC 4861 §7.3).
 //!
 //! ```text
 //!                            question or claim of its own
@@ -12,10 +12,10 @@
 //!       +----------- Failed                                       (absent)  +---------------------------+  |
 //!                       ^----------------------------------------------------------------------------------+
 //! ```
-//! A claim that contradicts what is known is not believed at once, because ARP and neighbour discovery have
-//! no proof: the station that is known is asked first, and only if it says nothing, twice, the *rival* takes
-//! its place, and is asked in turn. What is known is used meanwhile. Whatever shows that our packets arrive
-//! counts as an answer (RFC 4861 §7.3.1).
+//! A claim that contradicts what is known is not believed at once, because ARP and neighbour discovery prove
+//! nothing. The known station is asked first. Only if it does not answer, twice, the *rival* takes its place,
+//! and is asked in turn. The known station is used meanwhile. Any sign that our packets arrive counts as an
+//! answer (RFC 4861 §7.3.1).
 
 use alloc::vec::Vec;
 
@@ -23,16 +23,16 @@ use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::Mac;
 use hashbrown::HashTable;
 
-/// News about a neighbour, from one replica to all others of its stack (N8).
+/// An update about a neighbour, from one replica to all others of its stack (N8).
 ///
-/// Sent by the replica that saw an ARP packet; if it is lost, the others ask for themselves; late or
-/// repeated, it confirms what is known or is corrected by the next packet. A queue of the device delivers
-/// each ARP packet to one replica only, which need not be the one that asked.
+/// The replica that saw an ARP packet sends it: a queue of the device delivers each ARP packet to one replica
+/// only, which need not be the one that asked. If an update is lost, the others ask for themselves. One that
+/// is late or repeated confirms what is known, or is corrected by the next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourUpdate {
     /// IPv4 address of the neighbour.
     pub addr: u32,
-    /// Its station.
+    /// The station of the neighbour.
     pub mac: Mac,
     /// Why the sender believes it.
     pub basis: Basis,
@@ -41,28 +41,28 @@ pub struct NeighbourUpdate {
 /// Why a replica passes on what it heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Basis {
-    /// It asked for it, or was asked by the neighbour: all replicas may take it.
+    /// The replica asked for the address, or was asked by the neighbour: all replicas may believe it.
     Learned,
-    /// It did not ask: only a replica that did ask may take it (else anybody could tell us anything, RFC 826
-    /// has no proof).
+    /// The replica did not ask: only a replica that did may believe it. Otherwise any host could tell us
+    /// anything, because ARP proves nothing.
     Overheard,
 }
 
-/// The cache. Lookup, insertion and eviction cost O(1) (amortised); expiry is a scan, at most one per
-/// `COALESCE`.
+/// The neighbour cache. Lookup, insertion and eviction cost O(1) (amortised). Expiry is a scan, at most one
+/// per `COALESCE`.
 #[derive(Debug)]
 pub(crate) struct Neighbours<A = u32> {
-    /// Dense, in no particular but a repeatable order.
+    /// The entries, densely packed, in a repeatable but otherwise meaningless order.
     entries: Vec<Entry<A>>,
     /// Positions in `entries`, by keyed hash of the address.
     index: HashTable<u16>,
     key: [u64; 2],
     max: usize,
-    /// Never evicted as long as there is another: the gateway.
+    /// The neighbour that is never evicted as long as there is another: the gateway.
     keep: Option<A>,
-    /// Where the search for a victim goes on (second chance, "clock").
+    /// Where the search for a victim continues (second chance, "clock").
     hand: usize,
-    /// No entry is due earlier.
+    /// The earliest time at which an entry may be due.
     next_due: Instant,
     generation: u64,
 }
@@ -70,33 +70,34 @@ pub(crate) struct Neighbours<A = u32> {
 #[derive(Clone, Debug)]
 struct Entry<A> {
     due: Instant,
-    /// When `mac` became another one.
+    /// When `mac` last changed.
     changed_at: Instant,
     /// When the known station was last asked because of a rival.
     contested_at: Instant,
     addr: A,
     mac: Mac,
-    /// Who claims the address, too, while the known station is asked; [`Mac::ZERO`]: nobody.
+    /// Another station that claims the address while the known one is asked; [`Mac::ZERO`] if none.
     rival: Mac,
     state: State,
     tries: u8,
-    /// Looked up since the hand last passed.
+    /// Whether the entry was looked up since the hand last passed.
     recently_used: bool,
-    /// Looked up since the last confirmation by an answer.
+    /// Whether the entry was looked up since an answer last confirmed it.
     in_use: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Asked everybody; `mac` means nothing.
+    /// All stations were asked; `mac` has no meaning.
     Resolving,
-    /// It has said so itself, and nothing has confirmed it (RFC 4861 §7.3.2: STALE and, in use, DELAY).
+    /// The neighbour itself has claimed `mac`, and nothing has confirmed it (RFC 4861 §7.3.2: STALE and, in
+    /// use, DELAY).
     Stale,
-    /// Confirmed within the lifetime.
+    /// `mac` was confirmed within the lifetime.
     Reachable,
-    /// Asked again; `mac` is used meanwhile.
+    /// The neighbour is being asked again; `mac` is used meanwhile.
     Probing,
-    /// Nobody answered; `mac` means nothing.
+    /// The neighbour did not answer; `mac` has no meaning.
     Failed,
 }
 
@@ -112,7 +113,7 @@ pub(crate) enum Lookup {
 /// What [`Neighbours::expire`] wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due<A = u32> {
-    /// Ask for `addr`: everybody, or only the station that had it.
+    /// Ask for `addr`: all stations, or only the one that had it.
     Ask { addr: A, of: Mac },
     /// `addr` does not answer.
     Failed { addr: A },
@@ -121,25 +122,25 @@ pub(crate) enum Due<A = u32> {
 /// What became of a claim that `addr` is at `mac`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Taken.
+    /// The claim was believed.
     Learned,
-    /// Already known, and confirmed by it.
+    /// The claim agrees with what is known, and confirms it.
     Confirmed,
-    /// Contradicts what is known: `of`, the station that is known, is to be asked.
+    /// The claim contradicts what is known: ask `of`, the known station.
     Ask { of: Mac },
-    /// Not believed.
+    /// The claim was not believed.
     Ignored,
 }
 
-/// An address of either family, as the cache takes it.
+/// An address of either family, as a key of the cache.
 pub(crate) trait Key: Copy + Eq {
-    /// Good enough for addresses, and not to be predicted from outside.
+    /// Returns a hash that spreads addresses well enough and cannot be predicted from outside.
     fn hash(self, key: [u64; 2]) -> u64;
 }
 
 impl<A: Key> Neighbours<A> {
-    /// `max`: 1 to 65,535 neighbours. `keep` is never evicted as long as there is another. `key`: secret, so
-    /// that nobody can choose addresses that collide.
+    /// Creates an empty cache for `max` neighbours, 1 to 65,535. `keep` is never evicted as long as there is
+    /// another. `key` must be secret, so that nobody can choose addresses that collide.
     pub(crate) fn new(max: usize, keep: Option<A>, key: [u64; 2]) -> Neighbours<A> {
         Neighbours {
             entries: Vec::new(),
@@ -153,7 +154,7 @@ impl<A: Key> Neighbours<A> {
         }
     }
 
-    /// Forgets everybody: the network is another.
+    /// Forgets all neighbours, because the network has changed.
     pub(crate) fn clear(&mut self, keep: Option<A>) {
         self.entries.clear();
         self.index.clear();
@@ -163,17 +164,18 @@ impl<A: Key> Neighbours<A> {
         self.generation += 1;
     }
 
-    /// Grows whenever a route may have changed: something was resolved, moved to another station, or failed.
+    /// Returns a number that grows whenever a route may have changed: a neighbour was resolved, moved to
+    /// another station, or failed.
     pub(crate) const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// When to call [`Neighbours::expire`].
+    /// Returns when to call [`Neighbours::expire`], if anything is pending.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         (self.next_due != Instant::FAR_FUTURE).then_some(self.next_due)
     }
 
-    /// What is known of `addr`; marks it as used.
+    /// Returns what is known of `addr`, and marks it as used.
     #[inline]
     pub(crate) fn lookup(&mut self, now: Instant, addr: A) -> Lookup {
         let Some(at) = self.find(addr) else { return Lookup::Absent };
@@ -190,18 +192,18 @@ impl<A: Key> Neighbours<A> {
         }
     }
 
-    /// The station of `addr` that is used now.
+    /// Returns the station that is used for `addr` now.
     pub(crate) fn station(&self, addr: A) -> Option<Mac> {
         let entry = self.entries.get(self.find(addr)?)?;
         entry.is_known().then_some(entry.mac)
     }
 
-    /// Whether `addr` is known not to answer.
+    /// Returns whether `addr` is known not to answer.
     pub(crate) fn has_failed(&self, addr: A) -> bool {
         self.find(addr).and_then(|at| self.entries.get(at)).is_some_and(|entry| entry.state == State::Failed)
     }
 
-    /// Starts the resolution of an absent `addr`; the caller asks everybody. Returns whether another
+    /// Starts the resolution of an absent `addr`; the caller broadcasts the question. Returns whether another
     /// neighbour was evicted.
     pub(crate) fn resolve(&mut self, now: Instant, addr: A) -> bool {
         let due = deadline(now, RETRY);
@@ -219,8 +221,8 @@ impl<A: Key> Neighbours<A> {
         })
     }
 
-    /// `addr` itself spoke to us, or a replica heard it: takes `mac` if nothing else is known. Returns what
-    /// became of it, and whether another neighbour was evicted.
+    /// Learns that `addr` itself spoke to this replica or another: takes `mac` if nothing else is known.
+    /// Returns what became of the claim, and whether another neighbour was evicted.
     pub(crate) fn learn(&mut self, now: Instant, addr: A, mac: Mac) -> (Claim, bool) {
         if let Some(at) = self.find(addr) {
             return (self.judge(now, at, mac, Asked::No), false);
@@ -241,34 +243,35 @@ impl<A: Key> Neighbours<A> {
         (Claim::Learned, evicted)
     }
 
-    /// An answer came that this replica perhaps never asked for: believed only by who asked.
+    /// Handles an answer that this replica may never have asked for: it is believed only if this replica
+    /// asked.
     pub(crate) fn answer(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
         self.find(addr).map_or(Claim::Ignored, |at| self.judge(now, at, mac, Asked::Perhaps))
     }
 
-    /// Somebody announced to everybody that `addr` is at `mac` (a gratuitous ARP, as after a failover). It
-    /// proves nothing, but where it contradicts what we use, the station that is known is asked.
+    /// Handles an announcement to all that `addr` is at `mac` (a gratuitous ARP, as after a failover). It
+    /// proves nothing, but where it contradicts what is used, the known station is asked.
     pub(crate) fn doubt(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
         let known = self.find(addr).filter(|at| self.entries.get(*at).is_some_and(Entry::is_known));
         known.map_or(Claim::Ignored, |at| self.judge(now, at, mac, Asked::No))
     }
 
-    /// What was sent to `addr` has arrived, as its answers on a higher layer show (RFC 4861 §7.3.1).
-    /// `settles`: also whether a rival is right.
+    /// Notes that packets to `addr` have arrived, as answers on a higher layer show (RFC 4861 §7.3.1). If
+    /// `settles`, this also decides against a rival.
     pub(crate) fn progress(&mut self, now: Instant, addr: A, settles: bool) {
         let Some(entry) = self.find(addr).and_then(|at| self.entries.get_mut(at)) else { return };
         entry.recently_used = true;
         let contested = entry.rival != Mac::ZERO;
-        // Within a second of a change the answer may be one to what went to the station before.
+        // Within a second of a change, the sign may be due to a packet that went to the previous station.
         if entry.is_known() && now.since(entry.changed_at) >= RETRY && (settles || !contested) {
             entry.confirm(now, entry.mac);
-            // Unlike an answer, it comes only because the neighbour is in use.
+            // Unlike an answer, it only comes because the neighbour is in use.
             entry.in_use = true;
             self.next_due = self.next_due.min(entry.due);
         }
     }
 
-    /// Does what is due at `now`: asks again, gives up, forgets.
+    /// Does what is due at `now`: asks again, gives up, forgets. Passes what the caller has to do to `act`.
     pub(crate) fn expire(&mut self, now: Instant, mut act: impl FnMut(Due<A>)) {
         if self.next_due > now {
             return;
@@ -277,7 +280,7 @@ impl<A: Key> Neighbours<A> {
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
             if entry.due <= now && !entry.renew(now, &mut act, &mut self.generation) {
-                // Another entry takes its place, and is looked at next.
+                // The last entry takes its place, and is checked next.
                 self.remove(at);
                 continue;
             }
@@ -287,7 +290,7 @@ impl<A: Key> Neighbours<A> {
         self.next_due = next;
     }
 
-    /// The relations between the parts; panics if one is broken, which is a bug of ours.
+    /// Checks the invariants of the cache; panics if one is broken, which is a bug of the cache.
     pub(crate) fn check_invariants(&self) {
         assert!(self.entries.len() <= self.max);
         assert_eq!(self.entries.len(), self.index.len());
@@ -300,7 +303,7 @@ impl<A: Key> Neighbours<A> {
         self.index.find(addr.hash(self.key), is_it).map(|at| usize::from(*at))
     }
 
-    /// What a claim about a neighbour that is in the cache changes.
+    /// Applies a claim about a neighbour that is in the cache. Returns what became of it.
     fn judge(&mut self, now: Instant, at: usize, mac: Mac, asked: Asked) -> Claim {
         let Some(entry) = self.entries.get_mut(at) else { return Claim::Ignored };
         let claim = match entry.state {
@@ -312,13 +315,13 @@ impl<A: Key> Neighbours<A> {
                 Claim::Learned
             }
             State::Stale | State::Reachable | State::Probing if entry.mac == mac => {
-                // A question, or an announcement, says that the station is there, and not that it hears us.
+                // A question or an announcement shows that the station is there, but not that it hears us.
                 if asked == Asked::Perhaps {
                     entry.confirm(now, mac);
                 }
                 Claim::Confirmed
             }
-            // Everybody was asked, because the station that was known is silent.
+            // All stations were asked, because the known one is silent.
             State::Probing if asked == Asked::Perhaps && entry.tries >= TRIES => {
                 entry.confirm(now, mac);
                 Claim::Learned
@@ -327,7 +330,7 @@ impl<A: Key> Neighbours<A> {
                 entry.rival = mac;
                 Claim::Ignored
             }
-            // Nobody can make us ask more than once a second.
+            // No host can make us ask more than once a second.
             _ if entry.contested_at != Instant::ZERO && now.since(entry.contested_at) < RETRY => Claim::Ignored,
             State::Stale | State::Reachable => {
                 entry.state = State::Probing;
@@ -389,12 +392,12 @@ impl<A: Key> Neighbours<A> {
 }
 
 impl<A: Copy> Entry<A> {
-    /// Whether `mac` is used.
+    /// Returns whether `mac` is used.
     fn is_known(&self) -> bool {
         matches!(self.state, State::Stale | State::Reachable | State::Probing)
     }
 
-    /// `mac` has answered.
+    /// Confirms the entry: `mac` has answered.
     fn confirm(&mut self, now: Instant, mac: Mac) {
         if !self.is_known() || self.mac != mac {
             self.changed_at = now;
@@ -406,7 +409,7 @@ impl<A: Copy> Entry<A> {
         self.due = deadline(now, LIFETIME);
     }
 
-    /// `mac` has spoken for itself where nobody else was known. Somebody waits for it.
+    /// Believes `mac`, which has spoken for itself while no other was known and a packet waits for it.
     fn believe(&mut self, now: Instant, mac: Mac) {
         self.confirm(now, mac);
         self.state = State::Stale;
@@ -414,7 +417,7 @@ impl<A: Copy> Entry<A> {
         self.due = deadline(now, DELAY);
     }
 
-    /// What is to be done when the entry is due. Returns whether it stays.
+    /// Does what is to be done when the entry is due. Returns whether the entry stays.
     fn renew(&mut self, now: Instant, act: &mut impl FnMut(Due<A>), generation: &mut u64) -> bool {
         match self.state {
             State::Failed => return false,
@@ -424,7 +427,7 @@ impl<A: Copy> Entry<A> {
                 self.tries = 1;
                 act(Due::Ask { addr: self.addr, of: self.mac });
             }
-            // The known station is silent: whoever else claims its address is used now, and asked.
+            // The known station is silent: the rival that claims its address is used now, and asked.
             State::Probing if self.rival != Mac::ZERO && self.tries >= CONTEST_TRIES => {
                 self.mac = core::mem::replace(&mut self.rival, Mac::ZERO);
                 self.tries = 1;
@@ -442,8 +445,8 @@ impl<A: Copy> Entry<A> {
                 act(Due::Ask { addr: self.addr, of: Mac::BROADCAST });
             }
             State::Probing => {
-                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks everybody, who may know a
-                // new one.
+                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks all, who may know a new
+                // one.
                 self.tries += 1;
                 let of = if self.tries == TRIES { Mac::BROADCAST } else { self.mac };
                 act(Due::Ask { addr: self.addr, of });
@@ -462,15 +465,15 @@ enum Asked {
     No,
 }
 
-/// Time between two questions (RFC 1122 §2.3.2.1: at most one a second), and how long a failure is
+/// The time between two questions (RFC 1122 §2.3.2.1: at most one a second), and how long a failure is
 /// remembered.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
-/// Questions before a neighbour counts as unreachable.
+/// The number of questions before a neighbour counts as unreachable.
 pub(crate) const TRIES: u8 = 3;
 
-/// Questions to the known station before a rival takes its place, and the time between them: after a failover
-/// by an announcement, packets go to a station that is gone for this long.
+/// The number of questions to the known station before a rival takes its place. Times `CONTEST_RETRY`, this
+/// is how long packets go to a dead station after a failover that was announced.
 const CONTEST_TRIES: u8 = 2;
 const CONTEST_RETRY: Duration = Duration::from_millis(300);
 
@@ -478,7 +481,7 @@ const CONTEST_RETRY: Duration = Duration::from_millis(300);
 /// it meanwhile. DEVIATION: RFC 4861 §10 has 5 s (DELAY_FIRST_PROBE_TIME), for which a lie would be believed.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Time for which an answer is believed (RFC 1122 §2.3.2.1 suggests a minute).
+/// How long an answer is believed (RFC 1122 §2.3.2.1 suggests a minute).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(60);
 
 /// Deadlines are rounded up to this many nanoseconds (about 67 ms), which bounds the number of scans.
@@ -489,7 +492,7 @@ fn deadline(now: Instant, after: Duration) -> Instant {
 }
 
 impl Key for u32 {
-    /// Multiply-shift with a secret multiplier.
+    /// Hashes by multiply-shift with a secret multiplier.
     #[inline]
     fn hash(self, key: [u64; 2]) -> u64 {
         let product = (u64::from(self) ^ key[0]).wrapping_mul(key[1] | 1);
@@ -498,7 +501,7 @@ impl Key for u32 {
 }
 
 impl Key for Addr {
-    /// The same for each half, of which the first one is secret to the second.
+    /// Hashes each half by multiply-shift; the hash of the first half enters that of the second.
     #[inline]
     fn hash(self, key: [u64; 2]) -> u64 {
         let [high, low] = self.to_u64s();

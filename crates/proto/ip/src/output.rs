@@ -1,4 +1,4 @@
-//! Where does a packet of ours go first, and what stands before it?
+//! Routes of outgoing packets, and the headers before them.
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
@@ -10,12 +10,12 @@ use crate::addresses::{Cast, is_loopback, multicast_mac};
 use crate::ip::Ip;
 use crate::neighbours::Lookup;
 
-/// Bytes of the headers of an IPv4 packet: Ethernet and IPv4.
+/// The octets of the headers of an IPv4 packet: Ethernet and IPv4.
 pub const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-/// Most bytes that [`Ip::emit_headers`] writes: Ethernet and IPv6.
+/// The most octets that [`Ip::emit_headers`] writes: Ethernet and IPv6.
 pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 
-/// Bytes that [`Ip::emit_headers`] writes for a packet to `dst`.
+/// Returns the number of octets that [`Ip::emit_headers`] writes for a packet to `dst`.
 #[inline]
 pub const fn headers_len(dst: Addr) -> usize {
     if dst.is_v4() { HEADERS_LEN } else { HEADERS_LEN_MAX }
@@ -24,47 +24,47 @@ pub const fn headers_len(dst: Addr) -> usize {
 /// The TTL of packets whose socket asks for no other (RFC 1700).
 pub const TTL: u8 = 64;
 
-/// The way to a destination.
+/// The route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// An address of our own: over the inside link, to [`Ip::mac`].
+    /// The destination is an address of our own: send over the inside link, to [`Ip::mac`].
     Local,
-    /// Over the outside link, to this station or group.
+    /// Send over the outside link, to this station or group.
     Via {
         /// The hardware destination.
         mac: Mac,
     },
-    /// The station is being asked for. Keep the packet (one to three per neighbour are worth it) and try
-    /// again when [`Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
+    /// The station is being asked for. Keep the packet (one to three per neighbour are enough) and try again
+    /// when [`Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
     Resolving,
-    /// There is no way: no gateway, no such address, or the neighbour does not answer.
+    /// There is no route: no gateway, no such address, or the neighbour does not answer.
     Unreachable,
 }
 
-/// What [`Ip::emit_headers`] writes.
+/// A packet whose headers [`Ip::emit_headers`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Hardware destination, from [`Ip::route`]; zero: the IP server fills it in.
+    /// The hardware destination, from [`Ip::route`]; if it is zero, the IP server fills it in.
     pub dst_mac: Mac,
-    /// Source address: ours, or a loopback address; of the same family as the destination.
+    /// The source address: ours, or a loopback address; of the same family as the destination.
     pub src: Addr,
     /// Destination address.
     pub dst: Addr,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: Protocol,
-    /// Bytes behind the headers, at most [`ipv4::PAYLOAD_MAX`]; more than the MTU only where the link cuts it
-    /// (TSO, USO).
+    /// The octets behind the headers, at most [`ipv4::PAYLOAD_MAX`]. They may exceed the MTU only where the
+    /// link segments the packet (TSO, USO).
     pub payload_len: usize,
     /// DSCP and ECN.
     pub tos: u8,
-    /// Hops; [`TTL`] unless the socket asks for another.
+    /// The TTL or hop limit; [`TTL`] unless the socket asks for another.
     pub ttl: u8,
     /// Whether routers must not fragment (path-MTU discovery).
     pub dont_fragment: bool,
 }
 
 impl Ip {
-    /// The way to `dst`. Asks for the neighbour where it is not known. Cost: a hash lookup.
+    /// Returns the route to `dst`, and asks for the neighbour if it is not known. The cost is a hash lookup.
     #[inline]
     pub fn route(&mut self, now: Instant, dst: impl Into<Addr>) -> Route {
         let dst = dst.into();
@@ -97,8 +97,8 @@ impl Ip {
         }
     }
 
-    /// The neighbour that takes packets for `dst`; `None` where there is none: our own addresses, groups, no
-    /// gateway.
+    /// Returns the neighbour that takes packets for `dst`. `None` means that there is none: `dst` is our own
+    /// address or a group, or there is no gateway.
     pub fn next_hop(&self, dst: impl Into<Addr>) -> Option<Addr> {
         let dst = dst.into();
         let Some(dst) = dst.to_v4() else {
@@ -108,16 +108,17 @@ impl Ip {
         if is_outside { self.addresses.next_hop(dst).map(Addr::v4) } else { None }
     }
 
-    /// Writes the Ethernet and IP headers of `packet` at the start of `out`; returns [`headers_len`] of them.
+    /// Writes the Ethernet and IP headers of `packet` at the start of `out`; returns their length,
+    /// [`headers_len`].
     ///
-    /// Panics if `out` is shorter than that. The payload and its checksum are the caller's.
+    /// Panics if `out` is shorter than that. The caller writes the payload and its checksum.
     #[inline]
     pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
         if !packet.dst.is_v4() {
             return self.emit_headers_v6(out, packet);
         }
         debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
-        // RFC 6864 §4: the identification matters only where a packet may be fragmented.
+        // RFC 6864 §4: the identification only matters where a packet may be fragmented.
         let id = if packet.dont_fragment { 0 } else { self.identifications.next(packet.dst, packet.protocol) as u16 };
         self.emit(out, packet.dst_mac, &ipv4::Header { id, ..packet.header() })
     }
@@ -143,7 +144,7 @@ impl Ip {
 }
 
 impl Outgoing {
-    /// The header of the whole packet, which is of IPv4; identification 0.
+    /// Returns the IPv4 header of the whole packet, with identification 0.
     #[inline]
     pub(crate) fn header(&self) -> ipv4::Header {
         ipv4::Header {

@@ -1,5 +1,5 @@
-//! What that a replica has learned about its network does its successor know? Addresses, prefixes and routers
-//! with their ends: all that others have given for a time, and would not give again at once.
+//! What a replica's successor knows of the network: addresses, prefixes and routers with their ends. These
+//! are given for a time, and would not be given again at once.
 
 use alloc::vec::Vec;
 
@@ -10,25 +10,25 @@ use crate::ip::Ip;
 use crate::v4::V4Address;
 use crate::v6::OwnAddress;
 
-/// What a predecessor knew.
+/// What a predecessor knew of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// The IPv4 address, where a DHCP server has given it.
+    /// The IPv4 address, if a DHCP server has given it.
     pub v4: Option<V4Address>,
-    /// The lease, if it was the predecessor that asked for it.
+    /// The lease, if the predecessor itself had asked for it.
     pub lease: Option<Lease>,
-    /// IPv6 addresses.
+    /// The IPv6 addresses.
     pub addresses: Vec<OwnAddress>,
-    /// Prefixes that are reached without a router, their lengths, and until when.
+    /// The prefixes that are reached without a router, their lengths in bits, and until when.
     pub on_link: Vec<(Addr, u8, Instant)>,
-    /// IPv6 routers, and until when they are.
+    /// The IPv6 routers, and until when they serve as such.
     pub routers: Vec<(Addr, Instant)>,
 }
 
 impl Ip {
-    /// Goes on with what a predecessor knew, as far as it holds at `now` and nothing speaks against it.
-    /// Before [`Ip::announce`], which then asks for no address that is there, and tries none out that was
-    /// tried out.
+    /// Continues with what a predecessor knew, as far as it is valid at `now` and nothing contradicts it.
+    /// Call this before [`Ip::announce`], which then asks for no address that is there, and probes none that
+    /// was probed already.
     pub fn resume(&mut self, now: Instant, past: &Past) {
         match (&past.lease, past.v4) {
             (Some(lease), _) => self.resume_dhcp(now, lease),

@@ -1,35 +1,36 @@
-//! How large may packets to a destination be? What ICMP says of paths, for as long as it is to be believed
-//! (RFC 1191 §6.3, RFC 8201 §5.3).
+//! The packet sizes that paths take, as reported by ICMP, for as long as that is to be believed (RFC 1191
+//! §6.3, RFC 8201 §5.3).
 
 use alloc::collections::BTreeMap;
 
 use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::ipv6;
 
-/// News about a path, from one replica to all others of its stack (N8).
+/// An update about a path, from one replica to all others of its stack (N8).
 ///
-/// Sent by the replica that was told by ICMP about a packet that a socket of ours may have sent; if it is
-/// lost, the others send packets that are too large until they are told themselves; late or repeated, it
-/// makes packets small for longer than necessary.
+/// The replica that got an ICMP error about a packet that a socket of ours may have sent sends it. If an
+/// update is lost, the others send packets that are too large until they get an error themselves. One that is
+/// late or repeated keeps packets small for longer than necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathUpdate {
     /// The destination.
     pub dst: Addr,
-    /// The packets that pass.
+    /// The size of the packets that pass, in octets.
     pub mtu: u16,
 }
 
-/// What is known about the way to a destination.
+/// What is known about the path to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// Packets of this size pass, as far as is known.
+    /// The size of packets that pass, as far as is known, in octets.
     pub mtu: u16,
-    /// Whether packets of this size may be too large after all: the path has said less than is believed, so
-    /// that "don't fragment" would lose them. Never so with IPv6.
+    /// Whether packets of this size may be too large after all: the path has reported less than is believed,
+    /// so that "don't fragment" would lose them. This is never so with IPv6.
     pub is_doubtful: bool,
 }
 
-/// The destinations that take less than the link does. Bounded; what is known longest goes first.
+/// The destinations whose path takes less than the link does. The table is bounded; the oldest entry goes
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     known: BTreeMap<Addr, Path>,
@@ -42,10 +43,10 @@ struct Path {
 }
 
 impl Paths {
-    /// Believes that the way to `dst` takes packets of `mtu`, for ten minutes, if that is less than
-    /// `link_mtu` and than what was known. Returns whether it did.
+    /// Notes for ten minutes that the path to `dst` takes packets of `mtu` octets, if that is less than
+    /// `link_mtu` and than what was known. Returns whether it was noted.
     pub(crate) fn learn(&mut self, now: Instant, dst: Addr, mtu: u16, link_mtu: u16) -> bool {
-        // RFC 8201 §4: every link carries 1280 octets, and who says otherwise is not heard.
+        // RFC 8201 §4: every link carries 1280 octets; a report of less is ignored.
         if !dst.is_v4() && mtu < ipv6::MTU_MIN {
             return false;
         }
@@ -64,7 +65,7 @@ impl Paths {
         true
     }
 
-    /// What is known about the way to `dst`.
+    /// Returns what is known about the path to `dst`.
     #[inline]
     pub(crate) fn get(&self, now: Instant, dst: Addr) -> Option<PathMtu> {
         if self.known.is_empty() {
@@ -74,12 +75,12 @@ impl Paths {
     }
 }
 
-/// Linux's `min_pmtu`: a smaller one is not believed, because it only multiplies packets (RFC 5927 §7 names
-/// the attack).
+/// The smallest size that is believed, in octets (Linux's `min_pmtu`): a smaller one only multiplies packets
+/// (RFC 5927 §7 names the attack).
 const PATH_MTU_MIN: u16 = 552;
-/// RFC 1191 §6.3 recommends ten minutes; Linux's `mtu_expires`.
+/// How long a size is believed: ten minutes, as RFC 1191 §6.3 recommends (Linux's `mtu_expires`).
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Destinations at most: who lies about more paths than this makes older ones be forgotten.
+/// The most destinations; false reports about more paths than this evict older ones.
 const PATHS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! May one more be sent now? A token bucket (RFC 1812 §4.3.2.8 (2)).
+//! A token bucket, which limits how much is sent (RFC 1812 §4.3.2.8 (2)).
 
 use atoll_base::{Duration, Instant};
 
-/// Fills by `per_second` (not 0) tokens a second up to `burst`; starts full.
+/// A bucket that fills by `per_second` (not 0) tokens a second up to `burst`, and starts full.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenBucket {
     per_second: u32,
@@ -32,13 +32,13 @@ impl TokenBucket {
         let waited = now.since(self.filled_at).as_micros();
         let new = waited * u128::from(self.per_second) / 1_000_000;
         let Ok(new) = u32::try_from(new) else {
-            // Longer than any burst lasts.
+            // More time has passed than any burst lasts.
             self.tokens = self.burst;
             self.filled_at = now;
             return;
         };
         self.tokens = self.tokens.saturating_add(new).min(self.burst);
-        // Time that has not yet made a whole token stays to be counted.
+        // Time that has not yet made a whole token is counted later.
         self.filled_at += Duration::from_secs(1) * new / self.per_second;
     }
 }

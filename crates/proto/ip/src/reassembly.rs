@@ -1,9 +1,9 @@
-//! How do the parts of a packet find each other again? RFC 791 §3.2, RFC 1122 §3.3.2, RFC 8200 §4.5.
+//! Reassembles packets from their fragments (RFC 791 §3.2, RFC 1122 §3.3.2, RFC 8200 §4.5).
 //!
-//! Of no address family: [`Reassembly`] knows keys, offsets and octets. Anybody can send first fragments
-//! without ever sending the last, so everything here is bounded: octets, packets, fragments of a packet, and
-//! what one source may hold of it all. When there is no room, the oldest packet goes: the fragments of a
-//! packet that is still wanted follow each other closely.
+//! [`Reassembly`] is independent of the address family: it knows keys, offsets and octets. Any host can send
+//! first fragments without ever sending the last. So everything here is bounded: octets, packets, fragments
+//! of a packet, and the share of one source. If there is no room, the oldest packet goes, because the
+//! fragments of a packet that is still wanted follow each other closely.
 //!
 //! ```text
 //!   offset   0            1480          2960        end (known from the last fragment)
@@ -27,63 +27,64 @@ mod table;
 
 /// What the fragments of one packet have in common.
 pub trait FragmentKey: Copy + Eq {
-    /// Who sent them.
+    /// The sender of the fragments, to which the limits of one source apply.
     type Source: Copy + Eq;
 
-    /// The two times that packets may take from their first fragment on.
+    /// The two timeouts of packets, from their first fragment on.
     const TIMEOUTS: [Duration; 2];
 
-    /// Who sent them.
+    /// Returns the sender of the fragments.
     fn source(&self) -> Self::Source;
 
-    /// Which of the two times this packet has: the second one?
+    /// Returns whether the second of the two timeouts applies to this packet.
     fn has_second_timeout(&self) -> bool;
 
-    /// Of the key and of the source; not to be predicted by who does not know `secret`.
+    /// Returns hashes of the key and of the source, which cannot be predicted without `secret`.
     fn hashes(&self, secret: [u64; 2]) -> [u64; 2];
 }
 
-/// How much is kept at most.
+/// The limits on what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Octets, with what it costs to keep them. A source may have half of it.
+    /// The most octets, including the overhead of keeping them. A source may have half of it.
     pub bytes_max: usize,
-    /// Packets. A source may have half of them.
+    /// The most packets. A source may have half of them.
     pub packets_max: usize,
-    /// Fragments of one packet.
+    /// The most fragments of one packet.
     pub fragments_max: usize,
 }
 
 impl Limits {
-    /// Linux's `ipfrag_high_thresh`. A packet of 65535 octets in 256 fragments has 256 octets in each: less
-    /// than the smallest MTU in use (RFC 1191 §7.1 lists 296 for serial lines).
+    /// The usual limits; the octets are Linux's `ipfrag_high_thresh`. A packet of 65535 octets in 256
+    /// fragments has 256 octets in each, which is less than the smallest MTU in use (RFC 1191 §7.1 lists 296
+    /// for serial lines).
     pub const USUAL: Limits = Limits { bytes_max: 4 << 20, packets_max: 512, fragments_max: 256 };
 }
 
 /// One fragment as it arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
-    /// Where its octets belong.
+    /// The offset of the fragment in the packet's payload, in octets.
     pub offset: u32,
-    /// Whether others follow behind it.
+    /// Whether other fragments follow.
     pub more: bool,
-    /// What stands before its octets in the frame; that of the fragment with offset 0 stands before the
-    /// whole.
+    /// The octets that stand before the payload in the frame; those of the fragment with offset 0 stand
+    /// before the whole packet.
     pub head: &'a [u8],
-    /// Its octets.
+    /// The octets of the fragment.
     pub payload: &'a [u8],
-    /// The longest payload that a packet with such a head can have.
+    /// The longest payload that a packet with such a head can have, in octets.
     pub payload_max: u32,
-    /// Its congestion mark: 0 (Not-ECT) to 3 (CE).
+    /// The congestion mark: 0 (Not-ECT) to 3 (CE).
     pub ecn: u8,
 }
 
 /// A packet whose fragments have all arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// The head of the first fragment and all octets.
+    /// The head of the first fragment, and all octets of the payload.
     pub bytes: Vec<u8>,
-    /// Octets of the head.
+    /// The length of the head, in octets.
     pub head_len: usize,
     /// Whether a fragment carried "congestion experienced" (RFC 3168 §5.3).
     pub congested: bool,
@@ -92,69 +93,71 @@ pub struct Whole {
 /// What became of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Others are missing.
+    /// The fragment is kept; others are missing.
     Kept,
-    /// It was the last one missing.
+    /// The fragment was the last one missing.
     Complete(Whole),
-    /// It is not kept.
+    /// The fragment is not kept.
     Dropped(Refusal),
 }
 
 /// Why a fragment is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No packet can have such a fragment, or not one with those that came before; the packet is discarded.
+    /// No packet can have such a fragment, or it contradicts those that came before; the packet is discarded.
     Malformed,
     /// It covers octets of another fragment in part: the packet is discarded, because only attacks do that
     /// (RFC 5722, for both families).
     Overlap,
-    /// Its octets are there already: sent twice, or by another way. The first ones count.
+    /// The octets of the fragment are there already: it was sent twice, or also arrived by another route. The
+    /// first ones count.
     Duplicate,
 }
 
-/// A packet that has lost its chance.
+/// A packet that was given up because its time was over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// Head and octets of the fragment with offset 0, if that had arrived.
+    /// The head and octets of the fragment with offset 0, if that had arrived.
     pub first: Option<Vec<u8>>,
 }
 
-/// The packets of which some fragments have arrived. Lost with its process: those who sent them send again.
+/// The packets of which some fragments have arrived. They are lost with the process; their senders send
+/// again.
 ///
-/// Every question that a hostile fragment can raise has an index of its own, so that none is answered by a
-/// scan: which packet is meant, which is the oldest, which is the oldest of a source, and which is due first.
-/// What one packet has taken - places, blocks - goes to the next one, so that a flood costs neither memory
-/// nor the work of getting it.
+/// Every question that a hostile fragment can raise is answered by an index instead of a scan: which packet
+/// it belongs to, which packet is the oldest, which is the oldest of a source, and which is due first. The
+/// memory of one packet (places and blocks) is reused for the next, so that a flood costs neither memory nor
+/// allocations.
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,
-    /// Of the hashes, so that nobody can choose packets that are found slowly.
+    /// The secret of the hashes, so that nobody can choose packets that are slow to find.
     secret: [u64; 2],
     packets: Table<Packet<K>>,
-    /// Those who have packets here.
+    /// The sources that have packets here.
     sources: Table<Source<K::Source>>,
-    /// The packets that have each of the two times, the oldest first, which is due first.
+    /// The packets of each of the two timeouts, the oldest first, which is also due first.
     by_age: [List; 2],
-    /// Of `by_age`, and of the lists of sources.
+    /// The links of the lists in `by_age`; `source_links` are those of the lists of sources.
     age_links: Links,
     source_links: Links,
     octets: Octets,
-    /// Room for the pieces of packets to come.
+    /// Empty vectors that are reused for the pieces of later packets.
     spare: Vec<Vec<Piece>>,
     total: Usage,
-    /// Number of the next packet: they age in this order.
+    /// The serial number of the next packet; a lower number is older.
     next_serial: u64,
     evicted: u64,
 }
 
-/// Somebody who has packets here.
+/// A source that has packets here.
 #[derive(Debug)]
 struct Source<S> {
     name: S,
-    /// Under which it is found.
+    /// The hash under which the source is found.
     hash: u64,
     usage: Usage,
-    /// The oldest first.
+    /// The packets of the source, the oldest first.
     packets: List,
 }
 
@@ -164,14 +167,15 @@ struct Usage {
     packets: usize,
 }
 
-/// What a packet and a fragment cost besides the blocks of their octets, about.
+/// The approximate cost, in octets, of a packet and of a fragment besides the blocks of their octets.
 const PACKET_COST: usize = 256;
 const PIECE_COST: usize = 64;
-/// Pieces for which a packet that goes leaves room to the next one.
+/// The most pieces for which a discarded packet leaves room to the next one.
 const SPARE_PIECES: usize = 4;
 
 impl<K: FragmentKey> Reassembly<K> {
-    /// Nothing yet. `limits` hold one packet of every length. `secret`: unpredictable from outside.
+    /// Creates an empty reassembly. `limits` must hold one packet of any length; `secret` must be
+    /// unpredictable from outside.
     pub fn new(limits: Limits, secret: [u64; 2]) -> Reassembly<K> {
         debug_assert!(limits.bytes_max >= 1 << 18 && limits.packets_max >= 2 && limits.fragments_max >= 2);
         Reassembly {
@@ -190,8 +194,8 @@ impl<K: FragmentKey> Reassembly<K> {
         }
     }
 
-    /// Takes a fragment of the packet `key`. Cost: O(log n) in fragments of the packet, and O(1) for each
-    /// packet that is evicted.
+    /// Takes a fragment of the packet `key`, and returns what became of it. The cost is O(log n) in the
+    /// fragments of the packet, and O(1) for each packet that is evicted.
     pub fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
         let hashes = key.hashes(self.secret);
         let found = self.packets.find(hashes[0], |packet| packet.key == key);
@@ -209,7 +213,7 @@ impl<K: FragmentKey> Reassembly<K> {
         }
     }
 
-    /// Where among the pieces of the packet at `found` a fragment belongs, and where it ends.
+    /// Returns where among the pieces of the packet at `found` a fragment belongs, and where it ends.
     fn judge(&self, found: Option<u32>, fragment: &Fragment<'_>) -> Result<(usize, u32), Refusal> {
         let end = end_of(fragment).ok_or(Refusal::Malformed)?;
         let Some(packet) = found.and_then(|at| self.packets.get(at)) else { return Ok((0, end)) };
@@ -220,7 +224,7 @@ impl<K: FragmentKey> Reassembly<K> {
         Ok((piece, end))
     }
 
-    /// A new packet without pieces, the youngest. Returns its place.
+    /// Adds a new packet without pieces as the youngest. Returns its place.
     fn admit(&mut self, now: Instant, key: K, [hash, source_hash]: [u64; 2]) -> u32 {
         let name = key.source();
         let found = self.sources.find(source_hash, |source| source.name == name);
@@ -258,7 +262,7 @@ impl<K: FragmentKey> Reassembly<K> {
         whole.map_or(Outcome::Dropped(Refusal::Malformed), Outcome::Complete)
     }
 
-    /// The next packet whose time is over at `now`.
+    /// Removes and returns the next packet whose time is over at `now`.
     pub fn expire(&mut self, now: Instant) -> Option<(K, Expired)> {
         let due = |at: &u32| self.packets.get(*at).map(|packet| (packet.deadline, packet.serial));
         let at = self.by_age.iter().map(List::first).filter(|at| due(at).is_some()).min_by_key(due)?;
@@ -268,34 +272,34 @@ impl<K: FragmentKey> Reassembly<K> {
         Some((key, Expired { first }))
     }
 
-    /// When to call [`Reassembly::expire`].
+    /// Returns when to call [`Reassembly::expire`]; `None` if there is no packet.
     pub fn next_timeout(&self) -> Option<Instant> {
         let deadline = |list: &List| self.packets.get(list.first()).map(|packet| packet.deadline);
         self.by_age.iter().filter_map(deadline).min()
     }
 
-    /// Packets that had to make room for others so far.
+    /// Returns the number of packets that were evicted so far to make room for others.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Packets whose fragments are waited for.
+    /// Returns the number of incomplete packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether nothing is waited for.
+    /// Returns whether there is no incomplete packet.
     pub fn is_empty(&self) -> bool {
         self.packets.len() == 0
     }
 
-    /// Octets that all of it costs.
+    /// Returns what all incomplete packets cost, in octets.
     pub fn bytes(&self) -> usize {
         self.total.bytes
     }
 
-    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment that
-    /// costs `cost` fits into the packet at `at`.
+    /// Evicts the oldest packets until a fragment that costs `cost` octets fits into the packet at `at`;
+    /// those of the source go first if it has more than its share.
     fn make_room(&mut self, at: u32, source: u32, cost: usize) {
         let limits = self.limits;
         let fits = |used: Usage, share: usize| {
@@ -307,7 +311,7 @@ impl<K: FragmentKey> Reassembly<K> {
         while !fits(self.total, 1) && self.evict(self.oldest(at)) {}
     }
 
-    /// The oldest packet but that at `but`. Cost: a look at two packets at most.
+    /// Returns the oldest packet except that at `but`. The cost is a look at two packets at most.
     fn oldest(&self, but: u32) -> Option<u32> {
         let serial = |at: &u32| self.packets.get(*at).map(|packet| packet.serial);
         match self.by_age.map(|list| self.age_links.first_but(&list, but)) {
@@ -316,18 +320,18 @@ impl<K: FragmentKey> Reassembly<K> {
         }
     }
 
-    /// The oldest packet of `source` but that at `but`.
+    /// Returns the oldest packet of `source` except that at `but`.
     fn oldest_of(&self, source: u32, but: u32) -> Option<u32> {
         self.source_links.first_but(&self.sources.get(source)?.packets, but)
     }
 
-    /// Discards a packet, to make room for another. Returns whether there was one.
+    /// Discards a packet to make room for another. Returns whether there was one.
     fn evict(&mut self, at: Option<u32>) -> bool {
         self.evicted += u64::from(at.is_some());
         at.inspect(|at| self.discard(*at)).is_some()
     }
 
-    /// Forgets the packet at `at`; what it has taken is for the next one.
+    /// Removes the packet at `at`, and leaves its memory to the next one.
     fn discard(&mut self, at: u32) {
         let Some(packet) = self.packets.get(at) else { return };
         let (hash, source, time) = (packet.hash, packet.source, usize::from(packet.key.has_second_timeout()));
@@ -357,7 +361,7 @@ impl<K: FragmentKey> Reassembly<K> {
         }
     }
 
-    /// Takes back what one packet was charged.
+    /// Returns to the source and the total what one packet was charged.
     fn refund(&mut self, at: u32, bytes: usize) {
         let source = self.sources.get_mut(at).map(|source| &mut source.usage);
         for usage in source.into_iter().chain([&mut self.total]) {
@@ -369,12 +373,12 @@ impl<K: FragmentKey> Reassembly<K> {
         }
     }
 
-    /// The relations between the parts; panics if one is broken, which is a bug of ours.
+    /// Checks the invariants between the parts; panics if one is broken, which is a bug of the reassembly.
     pub fn check_invariants(&self) {
         let limits = &self.limits;
         assert!(self.total.packets == self.packets.len() && self.packets.len() <= limits.packets_max);
         assert!(self.total.bytes <= limits.bytes_max && self.sources.len() <= self.packets.len());
-        // A packet may be admitted before the one that makes room for it goes.
+        // A packet may be admitted before the one that makes room for it is removed.
         assert!(self.packets.places() <= limits.packets_max + 1 && self.spare.len() <= limits.packets_max + 1);
         assert!(self.octets.capacity() <= limits.bytes_max.next_multiple_of(1 << 16));
         if cfg!(test) {
@@ -390,7 +394,7 @@ impl<K: FragmentKey> Reassembly<K> {
 }
 
 impl<'a> Fragment<'a> {
-    /// What of its head is kept.
+    /// Returns the part of the head that is kept.
     fn kept_head(&self) -> &'a [u8] {
         if self.offset == 0 { self.head } else { &[] }
     }
@@ -400,8 +404,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Where a fragment ends; `None` if no packet can have it: without octets, not a multiple of 8 octets
-/// although others follow, or beyond the longest packet.
+/// Returns where a fragment ends. `None` means that no packet can have it: it has no octets, its length is
+/// not a multiple of 8 although others follow, or it ends beyond the longest packet.
 fn end_of(fragment: &Fragment<'_>) -> Option<u32> {
     let len = u32::try_from(fragment.payload.len()).ok()?;
     let end = fragment.offset.checked_add(len)?;

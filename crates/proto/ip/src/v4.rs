@@ -1,7 +1,7 @@
-//! Which IPv4 address has the stack now, and what comes with it?
+//! The stack's current IPv4 address, and what comes with it.
 //!
-//! The first replica of a stack gets it from its configuration or by DHCP; the others have the same
-//! configuration, or are told.
+//! The first replica of a stack gets the address from its configuration or by DHCP. The others have the same
+//! configuration, or are told the address.
 
 use atoll_base::Instant;
 
@@ -14,13 +14,13 @@ use crate::ip::Ip;
 pub struct V4Address {
     /// The address.
     pub addr: u32,
-    /// Bits of the on-link prefix, 0 to 32.
+    /// The length of the on-link prefix in bits, 0 to 32.
     pub prefix_len: u8,
-    /// Next hop of everything that is not on the link; `None`: nothing else can be reached.
+    /// The next hop of everything that is not on the link; if `None`, nothing else can be reached.
     pub gateway: Option<u32>,
-    /// Largest IPv4 packet in this network; the link may carry less.
+    /// The largest IPv4 packet in this network, in octets; the link may carry less.
     pub mtu: u16,
-    /// When it is lost unless it is renewed; [`Instant::FAR_FUTURE`]: never.
+    /// When the address is lost unless it is renewed; [`Instant::FAR_FUTURE`] means never.
     pub valid_until: Instant,
 }
 
@@ -29,17 +29,17 @@ pub struct V4Address {
 pub(crate) struct V4 {
     address: Option<V4Address>,
     generation: u64,
-    /// The same for everything that others may want to know.
+    /// A number that grows whenever the address or the state of the DHCP client changes.
     news: u64,
 }
 
 impl V4Address {
-    /// An address for ever, without a gateway.
+    /// Creates an address that is valid for ever, without a gateway.
     pub const fn new(addr: u32, prefix_len: u8) -> V4Address {
         V4Address { addr, prefix_len, gateway: None, mtu: u16::MAX, valid_until: Instant::FAR_FUTURE }
     }
 
-    /// Whether a host can have it.
+    /// Checks that a host can have this address and its gateway; returns the first fault.
     pub fn check(&self) -> Result<(), BadConfig> {
         if self.prefix_len > 32 {
             return Err(BadConfig::PrefixLen);
@@ -57,7 +57,7 @@ impl V4Address {
         Ok(())
     }
 
-    /// Whether routes are the same with both.
+    /// Returns whether both addresses lead to the same routes.
     fn is_same_network(&self, other: &V4Address) -> bool {
         (self.addr, self.prefix_len, self.gateway) == (other.addr, other.prefix_len, other.gateway)
     }
@@ -72,17 +72,17 @@ impl V4 {
         self.address.as_ref()
     }
 
-    /// Grows whenever the address, or what the client is about, has changed.
+    /// Returns a number that grows whenever the address or the state of the DHCP client has changed.
     pub(crate) const fn news(&self) -> u64 {
         self.news
     }
 
-    /// The client is about something else.
+    /// Notes that the state of the DHCP client has changed.
     pub(crate) fn note(&mut self) {
         self.news += 1;
     }
 
-    /// What packets may have on a link that carries `link`.
+    /// Returns the largest packet, in octets, on a link that carries packets of `link` octets.
     #[inline]
     pub(crate) fn mtu(&self, link: u16) -> u16 {
         self.address.map_or(link, |address| address.mtu.min(link))
@@ -90,19 +90,19 @@ impl V4 {
 }
 
 impl Ip {
-    /// The stack's IPv4 address, if it has one.
+    /// Returns the stack's IPv4 address, if it has one.
     pub fn v4_address(&self) -> Option<&V4Address> {
         self.v4.address()
     }
 
-    /// Grows whenever [`Ip::v4_address`] has changed. The replica that asks for the address lets the others
-    /// know then.
+    /// Returns a number that grows whenever [`Ip::v4_address`] has changed. The replica that asks for the
+    /// address then informs the others.
     pub fn v4_generation(&self) -> u64 {
         self.v4.generation
     }
 
-    /// Takes what the replica that asks for the address has told. It is hostile until proven plausible;
-    /// ignored where nobody asks.
+    /// Applies the address that the replica with the DHCP client has sent, after checking it. Does nothing if
+    /// the address does not come by DHCP, or this replica runs the client itself.
     pub fn handle_v4_address(&mut self, address: Option<V4Address>) {
         let is_told = self.config.dhcp && self.dhcp.is_none();
         if is_told && address.is_none_or(|address| address.check().is_ok()) {
@@ -111,8 +111,8 @@ impl Ip {
         }
     }
 
-    /// Has another address from now on, or none. Who knows the old one's neighbours forgets them. Connections
-    /// stay; as on Linux, those of an address that is gone have no way to their peers.
+    /// Changes the address to another one, or to none, and forgets the neighbours of the old network.
+    /// Connections stay; as on Linux, those of an address that is gone cannot reach their peers.
     pub(crate) fn set_v4_address(&mut self, address: Option<V4Address>) {
         let stays = match (self.v4.address(), &address) {
             (Some(old), Some(new)) => old.is_same_network(new),

@@ -1,5 +1,5 @@
-//! How does a host come by its address, and how long may it keep it? The state machine of a DHCP client, RFC
-//! 2131 §4.4.
+//! The state machine of a DHCP client (RFC 2131 §4.4): how a host gets its address, and how long it may keep
+//! it.
 //!
 //! ```text
 //!   Init --DISCOVER--> Selecting --offer: REQUEST--> Requesting --ACK--> Probing --nobody has it--> Bound <----------+
@@ -7,8 +7,8 @@
 //!    |  +-----------------------------------------------+-------------------+                          v              |
 //!    +---- NAK, end of the lease ------- Rebinding <------ T2: REQUEST to all ------------------- Renewing ---------+
 //! ```
-//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends; a server that is restarted goes on:
-//! [`Client::resume`]), INFORM, authentication (RFC 3118).
+//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends; a server that is restarted continues
+//! with [`Client::resume`]), INFORM, authentication (RFC 3118).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,87 +19,88 @@ use atoll_wire::dhcp::{self, Header, Kind, MESSAGE_LEN_MIN, Message, option};
 
 use super::lease::{Lease, is_server};
 
-/// Asks servers for an address, keeps it, and gives it back.
+/// A DHCP client: asks servers for an address, renews the lease, and releases it.
 ///
-/// Sans-IO: messages and moments go in, [`Output`]s come out. Of a crash the lease survives, on the replica's
-/// page; a question that was open is asked anew, and servers know the client by its hardware address.
+/// The client is sans-IO: messages and times go in, [`Output`]s come out. The lease survives a crash, on the
+/// replica's page. A question that was open is asked anew; servers recognise the client by its hardware
+/// address.
 #[derive(Debug)]
 pub struct Client {
     mac: Mac,
-    /// Of the link.
+    /// The MTU of the link, in octets.
     mtu: u16,
     state: State,
-    /// Of the exchange that is under way.
+    /// The transaction identifier of the current exchange.
     xid: u32,
     /// When the client began to look for an address.
     began_at: Instant,
-    /// How many seconds after that the last DISCOVER was sent.
+    /// The seconds from `began_at` to the last DISCOVER.
     secs: u16,
-    /// When the exchange that is under way began: a lease counts from there.
+    /// When the current exchange began; a lease counts from there.
     asked_at: Instant,
-    /// When something is to be done; [`Instant::FAR_FUTURE`]: when something arrives.
+    /// When the client acts next; [`Instant::FAR_FUTURE`] if only a message can make it act.
     due: Instant,
     /// Messages sent in this state, or probes.
     tries: u8,
-    /// What was offered, or given and not yet found free.
+    /// The lease that was offered, or that was given and is still being probed.
     next: Option<Lease>,
-    /// What is in use.
+    /// The lease in use.
     lease: Option<Lease>,
-    /// The address of before, which is asked for again.
+    /// The previous address, which is asked for again.
     wanted: Option<u32>,
-    /// Attempts in a row that a server or another host has ended.
+    /// The number of consecutive attempts that a server or another host ended.
     failures: u8,
-    /// The station that the last answer came from: the server's, or its relay's.
+    /// The station that the last answer came from: that of the server or of its relay.
     station: Option<Mac>,
     outputs: VecDeque<Output>,
 }
 
-/// What a client is about to do (RFC 2131, figure 5). `Probing` is what RFC 2131 §4.4.1 wants between an ACK
-/// and BOUND.
+/// The state of a client (RFC 2131, figure 5). `Probing` is the check between an ACK and BOUND that RFC 2131
+/// §4.4.1 demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// It waits before it begins, or begins again, or has not been started.
+    /// The client has not been started, or waits before it begins again.
     Init = 0,
-    /// It has asked who can give an address.
+    /// The client has asked which servers can give an address.
     Selecting = 1,
-    /// It has asked for the one that was offered.
+    /// The client has requested the address that was offered.
     Requesting = 2,
-    /// It finds out whether somebody else has the one that was given.
+    /// The client checks whether another host has the address that it was given.
     Probing = 3,
-    /// It has an address.
+    /// The client has an address.
     Bound = 4,
-    /// It has one, and asks its server for more time.
+    /// The client has an address, and asks its server for more time.
     Renewing = 5,
-    /// It has one, and asks all servers.
+    /// The client has an address, and asks all servers for more time.
     Rebinding = 6,
 }
 
-/// What a client wants done.
+/// What a client asks its caller to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a datagram from port 68 to port 67.
     Send {
-        /// Own address, or 0 if there is none yet.
+        /// The own address, or 0 if there is none yet.
         src: u32,
-        /// The server's, or everybody's.
+        /// The address of the server, or 255.255.255.255.
         dst: u32,
-        /// Its text.
+        /// The payload of the datagram.
         message: Vec<u8>,
     },
-    /// Ask by ARP whether somebody has this address (RFC 5227 §2.1.1).
+    /// Ask by ARP whether a host has this address (RFC 5227 §2.1.1).
     Probe {
-        /// The address.
+        /// The address to probe.
         addr: u32,
     },
-    /// The address is ours, anew or for longer.
+    /// Use the address of this lease, which is new or was extended.
     Use(Lease),
-    /// It is not any more.
+    /// Stop using the address.
     Lost,
 }
 
 impl Client {
-    /// A client that does nothing until [`Client::start`]. `mtu`: what the link carries.
+    /// Creates a client that does nothing until [`Client::start`]. `mtu` is that of the link, in octets.
     pub fn new(mac: Mac, mtu: u16) -> Client {
         Client {
             mac,
@@ -120,17 +121,17 @@ impl Client {
         }
     }
 
-    /// Looks for an address; does nothing if it does so already.
+    /// Begins to look for an address; does nothing if the client is already started.
     ///
-    /// DEVIATION: RFC 2131 §4.4.1 wants 1 to 10 seconds of waiting first; as dhclient and systemd-networkd we
-    /// begin at once.
+    /// DEVIATION: RFC 2131 §4.4.1 wants a wait of 1 to 10 seconds first; this client begins at once, like
+    /// dhclient and systemd-networkd.
     pub fn start(&mut self, now: Instant, rng: &mut Rng) {
         if self.state == State::Init && self.due == Instant::FAR_FUTURE {
             self.discover(now, rng);
         }
     }
 
-    /// Goes on with the lease of a predecessor, if it holds and a host can live by it. Does nothing once
+    /// Continues the lease of a predecessor if it is still valid and usable. Does nothing once the client is
     /// started.
     pub fn resume(&mut self, now: Instant, lease: &Lease) {
         let is_fine = lease.address.valid_until > now && lease.address.check().is_ok() && is_server(lease.server);
@@ -146,7 +147,7 @@ impl Client {
         self.check_invariants();
     }
 
-    /// Gives the address back, and stops (RFC 2131 §4.4.6).
+    /// Releases the address, if there is one, and stops the client (RFC 2131 §4.4.6).
     pub fn release(&mut self) {
         if let Some(lease) = self.lease.take() {
             let server = lease.server.to_be_bytes();
@@ -157,41 +158,41 @@ impl Client {
         (self.state, self.due, self.next) = (State::Init, Instant::FAR_FUTURE, None);
     }
 
-    /// What it is about.
+    /// Returns the state of the client.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// What is in use.
+    /// Returns the lease in use.
     pub const fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// The address that is being found free.
+    /// Returns the address that is being probed, if any.
     pub(crate) fn probed(&self) -> Option<u32> {
         self.next.as_ref().filter(|_| self.state == State::Probing).map(|lease| lease.address.addr)
     }
 
-    /// The station that the last answer came from.
+    /// Returns the station that the last answer came from.
     pub(crate) const fn station(&self) -> Option<Mac> {
         self.station
     }
 
-    /// When to call [`Client::handle_timeout`]; `None` if nothing is pending.
+    /// Returns when to call [`Client::handle_timeout`]; `None` if nothing is pending.
     pub fn next_timeout(&self) -> Option<Instant> {
         (self.due != Instant::FAR_FUTURE).then_some(self.due)
     }
 
-    /// The next thing that is wanted, if any.
+    /// Returns the next thing that the caller is to do, if any.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// Judges the text of a datagram to port 68, which the station `from` has sent. Returns whether it was
-    /// believed.
+    /// Judges the payload of a datagram to port 68 that the station `from` has sent. Returns whether the
+    /// message was believed.
     ///
-    /// Never panics, whatever the bytes are. There is no proof: whoever on the link hears what is broadcast
-    /// may answer first.
+    /// Never panics, whatever the bytes are. Nothing is authenticated: any host on the link hears broadcasts,
+    /// and may answer first.
     pub fn handle(&mut self, now: Instant, from: Mac, bytes: &[u8], rng: &mut Rng) -> bool {
         let Ok(message) = dhcp::parse(bytes) else { return false };
         let Some(server) = message.word(option::SERVER_IDENTIFIER).filter(|server| is_server(*server)) else {
@@ -213,7 +214,7 @@ impl Client {
         believed
     }
 
-    /// Does what is due at `now`; does nothing if nothing is.
+    /// Does what is due at `now`; does nothing if nothing is due.
     pub fn handle_timeout(&mut self, now: Instant, rng: &mut Rng) {
         if now < self.due {
             return;
@@ -239,7 +240,7 @@ impl Client {
         self.check_invariants();
     }
 
-    /// Another station has the address that [`Output::Probe`] asked for, or wants it, too (RFC 5227 §2.1.1).
+    /// Declines the probed address, because another station has it or wants it as well (RFC 5227 §2.1.1).
     pub fn handle_conflict(&mut self, now: Instant, rng: &mut Rng) {
         if self.state != State::Probing {
             return;
@@ -252,8 +253,8 @@ impl Client {
         self.begin_again(now, DECLINE_WAIT, rng);
     }
 
-    /// Whether it answers what this client has asked. RFC 6842 §3: an identifier that comes back has to be
-    /// ours.
+    /// Returns whether the message answers what this client has asked. RFC 6842 §3: a client identifier that
+    /// comes back has to be ours.
     fn is_for_us(&self, message: &Message<'_>) -> bool {
         let mut identifier = [0; 32];
         let identifier = message.option(option::CLIENT_IDENTIFIER, &mut identifier);
@@ -261,7 +262,7 @@ impl Client {
         is_reply && xid == self.xid && mac == self.mac && identifier.is_none_or(|id| id == identifier_of(self.mac))
     }
 
-    /// The first offer that can be lived with is taken, as by dhclient and systemd-networkd.
+    /// Takes the first usable offer, like dhclient and systemd-networkd. Returns whether this one was taken.
     fn handle_offer(&mut self, now: Instant, message: &Message<'_>, rng: &mut Rng) -> bool {
         if self.state != State::Selecting {
             return false;
@@ -313,7 +314,7 @@ impl Client {
         true
     }
 
-    /// Init to Selecting.
+    /// Goes from Init to Selecting.
     fn discover(&mut self, now: Instant, rng: &mut Rng) {
         self.next = None;
         self.xid = rng.next_u32();
@@ -321,7 +322,7 @@ impl Client {
         self.repeat(now, rng);
     }
 
-    /// To Init for a while, which is longer each time, so that nobody can drive us round in circles.
+    /// Goes to Init for a while, which is longer each time, so that no other host can keep the client busy.
     fn begin_again(&mut self, now: Instant, wait: Duration, rng: &mut Rng) {
         self.next = None;
         self.state = State::Init;
@@ -335,7 +336,7 @@ impl Client {
         self.due = now + millis(1 + rng.below(PROBE_WAIT_MS));
     }
 
-    /// The next probe, or the end of them.
+    /// Sends the next probe, or ends probing: the address is used then.
     fn probe(&mut self, now: Instant, rng: &mut Rng) {
         let Some(next) = &self.next else { return };
         if self.tries < PROBES {
@@ -346,7 +347,7 @@ impl Client {
         }
         match self.next.take() {
             Some(lease) if lease.address.valid_until > now => self.bind(now, lease),
-            // It was over before it could begin.
+            // The lease expired before it could begin.
             _ => self.begin_again(now, NAK_WAIT, rng),
         }
     }
@@ -361,7 +362,7 @@ impl Client {
         self.outputs.push_back(Output::Use(lease));
     }
 
-    /// T1 or T2 has come.
+    /// Begins to renew or rebind the lease: T1 or T2 has come.
     fn ask_for_more(&mut self, now: Instant, state: State, rng: &mut Rng) {
         self.xid = rng.next_u32();
         (self.state, self.tries, self.asked_at) = (state, 0, now);
@@ -375,9 +376,9 @@ impl Client {
         }
     }
 
-    /// Sends what the state asks for, and says when it is sent again.
+    /// Sends the message of the current state, and schedules its repetition.
     fn repeat(&mut self, now: Instant, rng: &mut Rng) {
-        // RFC 2131 §4.1: 4 seconds, twice as long each time up to 64, and up to a second more or less.
+        // RFC 2131 §4.1: 4 seconds, doubled each time up to 64, plus or minus up to a second.
         let seconds = u64::from(4u32 << self.tries.min(4));
         self.due = now + Duration::from_millis(seconds * 1000 - 1000) + millis(rng.below(2001));
         self.tries = self.tries.saturating_add(1);
@@ -410,20 +411,20 @@ impl Client {
         }
     }
 
-    /// Queues a message. `own`: the address that we have, or 0.
+    /// Queues a message. `own` is the address that we have, or 0.
     fn send(&mut self, now: Instant, kind: Kind, own: u32, dst: u32, options: &[(u8, &[u8])]) {
         let mut bytes = [0; MESSAGE_LEN_MIN];
-        // Cannot truncate: cut to what fits.
+        // The cast cannot truncate, because `min` limits the value.
         let elapsed = now.since(self.began_at).as_secs().min(u16::MAX.into()) as u16;
         let secs = match kind {
             Kind::Discover => {
                 self.secs = elapsed;
                 elapsed
             }
-            // RFC 2131 §3.1 (3): relays that count pass it on to the same servers.
+            // RFC 2131 §3.1 (3): the same value makes relays that look at it use the same servers.
             Kind::Request if self.state == State::Requesting => self.secs,
             Kind::Request => elapsed,
-            // Table 5.
+            // RFC 2131 table 5.
             _ => 0,
         };
         let header = Header { xid: self.xid, secs, client_addr: own, mac: self.mac, ..Header::default() };
@@ -437,21 +438,22 @@ impl Client {
         self.outputs.push_back(Output::Send { src: own, dst, message: bytes.to_vec() });
     }
 
-    /// The relations between the parts, in debug builds; panics if one is broken, which is a bug of ours.
+    /// Checks the invariants of the client in debug builds; panics if one is broken, which is a bug of the
+    /// client.
     pub(crate) fn check_invariants(&self) {
         if cfg!(debug_assertions) {
             let has_lease = matches!(self.state, State::Bound | State::Renewing | State::Rebinding);
             assert_eq!(self.lease.is_some(), has_lease);
             assert_eq!(self.next.is_some(), matches!(self.state, State::Requesting | State::Probing));
             assert!(self.outputs.len() <= 8, "every call adds a few, and its caller takes them");
-            // Only what lasts for ever, and who was not started, waits for nothing.
+            // Only an infinite lease, or a client that was not started, waits for nothing.
             assert!(self.due != Instant::FAR_FUTURE || matches!(self.state, State::Bound | State::Init));
         }
     }
 }
 
-/// RFC 2132 §9.14: the kind of hardware, and the address. Servers that know hosts by their hardware address
-/// find them by it.
+/// Returns the client identifier (RFC 2132 §9.14): the hardware type and the hardware address. Servers that
+/// know hosts by hardware address find them by it.
 fn identifier_of(mac: Mac) -> [u8; 7] {
     let Mac([a, b, c, d, e, f]) = mac;
     [1, a, b, c, d, e, f]
@@ -463,7 +465,7 @@ fn millis(n: u32) -> Duration {
 
 const EVERYBODY: u32 = u32::MAX;
 
-/// What servers are asked for. RFC 3442: classless routes before routers.
+/// The options that servers are asked for. RFC 3442: classless routes stand before routers.
 const PARAMETERS: [u8; 6] = [
     option::SUBNET_MASK,
     option::CLASSLESS_ROUTES,
@@ -473,21 +475,21 @@ const PARAMETERS: [u8; 6] = [
     option::MTU,
 ];
 
-/// Requests for one offer: 4, 8, 16 and 32 seconds are a minute (RFC 2131 §4.1).
+/// The most requests for one offer: 4, 8, 16 and 32 seconds are a minute (RFC 2131 §4.1).
 const REQUESTS: u8 = 4;
-/// RFC 2131 §4.4.5.
+/// The shortest time between two requests while renewing or rebinding (RFC 2131 §4.4.5).
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// Between two renewals at least, however short leases are.
+/// The shortest time between two renewals, however short leases are.
 const RENEW_PAUSE: Duration = Duration::from_millis(100);
-/// RFC 2131 §3.1 (5): ten seconds at least after a DECLINE.
+/// The wait after a DECLINE: at least ten seconds (RFC 2131 §3.1 (5)).
 const DECLINE_WAIT: Duration = Duration::from_secs(10);
-/// After a NAK; as systemd-networkd, longer each time.
+/// The wait after a NAK. It grows each time, like that of systemd-networkd.
 const NAK_WAIT: Duration = Duration::from_secs(1);
-/// RFC 5227 §1.1, PROBE_NUM.
+/// The number of probes (PROBE_NUM, RFC 5227 §1.1).
 const PROBES: u8 = 3;
-/// DEVIATION: RFC 5227 §1.1 asks for 1 to 2 seconds between probes and 4 to 7 in all, which a program at
-/// start would wait for. Stations on today's links answer within milliseconds; NetworkManager waits for 200
-/// ms in all.
+/// The time between two probes. DEVIATION: RFC 5227 §1.1 asks for 1 to 2 seconds between probes and 4 to 7 in
+/// all, which a program at start would wait for. Stations on today's links answer within milliseconds;
+/// NetworkManager waits for 200 ms in all.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// At random before the first probe, and on top of each interval.
+/// The upper bound, in milliseconds, of the random wait before the first probe and on top of each interval.
 const PROBE_WAIT_MS: u32 = 200;

@@ -1,5 +1,5 @@
-//! What has a DHCP server given, and may it be believed? RFC 2131 §3.3, §4.4.5; options by RFC 2132 and
-//! RFC 3442.
+//! Reads and checks the lease that a DHCP server has given (RFC 2131 §3.3, §4.4.5; options: RFC 2132, RFC
+//! 3442).
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,31 +11,31 @@ use crate::addresses::{Addresses, Cast};
 use crate::config::Config;
 use crate::v4::V4Address;
 
-/// An address for a time, and what a server says about the network.
+/// A lease: an address for a time, and what the server says about the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The address, and until when it is ours.
+    /// The address, and until when we may use it.
     pub address: V4Address,
-    /// The server.
+    /// The address of the server.
     pub server: u32,
-    /// T1: when it is asked for more time; [`Instant::FAR_FUTURE`]: never.
+    /// T1: when to ask the server for more time; [`Instant::FAR_FUTURE`] means never.
     pub renew_at: Instant,
-    /// T2: when all servers are.
+    /// T2: when to ask all servers for more time.
     pub rebind_at: Instant,
-    /// Resolvers, at most [`Lease::DNS_MAX`].
+    /// The addresses of DNS resolvers, at most [`Lease::DNS_MAX`].
     pub dns: Vec<u32>,
     /// The domain in which names are looked up; empty if none was given.
     pub domain: String,
 }
 
 impl Lease {
-    /// Resolvers that are kept.
+    /// The most resolvers that are kept.
     pub const DNS_MAX: usize = 4;
-    /// Octets of a domain's name at most (RFC 1035 §2.3.4).
+    /// The most octets of a domain name (RFC 1035 §2.3.4).
     pub const DOMAIN_MAX: usize = 253;
 
-    /// A lease of which nothing is known any more but that it holds: it is renewed when half of what is left
-    /// has passed.
+    /// Rebuilds a lease of which only the address, its end, the server and the names are known. It is renewed
+    /// when half of the time that is left has passed.
     pub fn resumed(now: Instant, address: V4Address, server: u32, dns: Vec<u32>, domain: String) -> Lease {
         let left = address.valid_until.since(now).as_nanos() as u64;
         let after = |part: u64| match address.valid_until {
@@ -45,8 +45,8 @@ impl Lease {
         Lease { address, server, renew_at: after(4), rebind_at: after(7), dns, domain }
     }
 
-    /// What an offer or acknowledgement says; `None` if no host could live by it. `since`: when it was asked
-    /// for. `mtu`: of the link.
+    /// Reads an offer or acknowledgement; `None` if no host could use the lease. `since` is when it was asked
+    /// for, `mtu` that of the link in octets.
     pub(super) fn read(message: &Message<'_>, since: Instant, mtu: u16, rng: &mut Rng) -> Option<Lease> {
         let server = message.word(option::SERVER_IDENTIFIER)?;
         let addr = message.header.your_addr;
@@ -62,7 +62,7 @@ impl Lease {
             valid_until,
         };
         address.check().ok()?;
-        // A gateway that cannot be is none; the rest holds.
+        // An unusable gateway is left out; the rest of the lease is valid.
         let gateway =
             Some(V4Address { gateway: gateway(message), ..address }).filter(|address| address.check().is_ok());
         let mut dns = [0; 4 * Lease::DNS_MAX];
@@ -78,8 +78,8 @@ impl Lease {
     }
 }
 
-/// T1, T2 and the end (RFC 2131 §4.4.5). T1 is up to a sixteenth, or an hour, earlier, so that not all hosts
-/// of a network ask at once.
+/// Returns T1, T2 and the end of the lease (RFC 2131 §4.4.5). T1 is made earlier at random, by up to a
+/// sixteenth or an hour, so that not all hosts of a network ask at once.
 fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> [Instant; 3] {
     if seconds == u32::MAX {
         return [Instant::FAR_FUTURE; 3];
@@ -91,19 +91,19 @@ fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> 
         (Some(renew), None) if 0 < renew && renew < millis * 7 / 8 => (renew, millis * 7 / 8),
         _ => (millis / 2, millis * 7 / 8),
     };
-    // An hour earlier at most, which fits in 32 bits.
+    // T1 is at most an hour earlier, which fits in 32 bits.
     let early = rng.below((renew / 16).min(3_600_000) as u32 + 1);
     [renew - u64::from(early), rebind, millis].map(|millis| since + Duration::from_millis(millis))
 }
 
-/// The default router. RFC 3442: where there are classless routes, the other option does not count; of these,
-/// only the default route does.
+/// Returns the default router. RFC 3442: where there are classless routes, the router option does not count.
+/// Of the classless routes, only the default route is used.
 fn gateway(message: &Message<'_>) -> Option<u32> {
     let mut routes = [0; ROUTES_BYTES];
     let Some(mut routes) = message.option(option::CLASSLESS_ROUTES, &mut routes) else {
         return message.word(option::ROUTERS);
     };
-    // Each is the length of a prefix, as many octets of it as that takes, and a router.
+    // Each route is the length of a prefix, as many octets of it as that takes, and a router.
     while let Some((&len, rest)) = routes.split_first() {
         let rest = rest.get(usize::from(len.min(32)).div_ceil(8)..)?;
         let (router, rest) = rest.split_first_chunk()?;
@@ -115,25 +115,25 @@ fn gateway(message: &Message<'_>) -> Option<u32> {
     None
 }
 
-/// A domain's name that can be printed and written to a file; others are none.
+/// Returns the domain name if it can be printed and written to a file; otherwise an empty string.
 fn domain(message: &Message<'_>) -> String {
     let mut name = [0; Lease::DOMAIN_MAX + 1];
     let name = message.option(option::DOMAIN_NAME, &mut name).unwrap_or_default();
-    // RFC 2132 §3.14 counts; some servers end it with a zero as well.
+    // The length is that of RFC 2132 §3.14; some servers add a zero octet.
     let name = name.strip_suffix(&[0]).unwrap_or(name);
     let is_fine = |octet: &u8| octet.is_ascii_alphanumeric() || matches!(octet, b'.' | b'-' | b'_');
     let is_name = name.len() <= Lease::DOMAIN_MAX && name.iter().all(is_fine);
     if is_name { String::from_utf8_lossy(name).into_owned() } else { String::new() }
 }
 
-/// How many bits a mask has, if they are those of a prefix.
+/// Returns the prefix length of a mask; `None` if its ones are not all at the front, or there are none.
 fn prefix_len(mask: u32) -> Option<u8> {
     let len = mask.leading_ones();
-    // Cannot truncate: at most 32.
+    // The cast cannot truncate: the value is at most 32.
     (len > 0 && mask.checked_shl(len).unwrap_or(0) == 0).then_some(len as u8)
 }
 
-/// The mask of a server that names none (RFC 950 §2.1).
+/// Returns the mask of the address's class, for servers that send none (RFC 950 §2.1).
 const fn classful_mask(addr: u32) -> u32 {
     match addr >> 30 {
         0 | 1 => 0xff00_0000,
@@ -142,10 +142,10 @@ const fn classful_mask(addr: u32) -> u32 {
     }
 }
 
-/// Whether a server can have this address.
+/// Returns whether a server can have this address.
 pub(super) fn is_server(addr: u32) -> bool {
     Addresses::new(None).cast(addr) == Some(Cast::Unicast)
 }
 
-/// Octets of classless routes that are looked at.
+/// The most octets of classless routes that are read.
 const ROUTES_BYTES: usize = 512;

@@ -1,8 +1,8 @@
-//! How does the stack get its IPv4 address from a DHCP server? What [`Client`] wants, done: datagrams, ARP
-//! probes, the address.
+//! Gets the stack's IPv4 address from a DHCP server: carries out what [`Client`] asks for (datagrams, ARP
+//! probes, the change of address).
 //!
-//! Of a stack's replicas the first one asks; the link server gives it all answers, and what ARP says about an
-//! address that is probed.
+//! The first replica of a stack runs the client. The link server gives it all answers, and all ARP packets
+//! about an address that is being probed.
 
 mod client;
 mod lease;
@@ -26,26 +26,26 @@ use crate::output::{HEADERS_LEN, Outgoing, Route, TTL};
 pub use client::{Client, Output, State};
 pub use lease::Lease;
 
-/// What is known of DHCP, for people.
+/// What is known of DHCP, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// What the client is about.
+    /// The state of the client.
     pub state: State,
-    /// Who gave the address; 0 as long as there is none.
+    /// The server that gave the address; 0 as long as there is none.
     pub server: u32,
-    /// Resolvers that the server named.
+    /// The DNS resolvers that the server named.
     pub dns: Vec<u32>,
-    /// The domain that it named; empty: none.
+    /// The domain that the server named; empty if none.
     pub domain: String,
 }
 
 impl Ip {
-    /// What the client is about; `None` if this replica does not ask.
+    /// Returns the DHCP client; `None` if this replica does not run one.
     pub fn dhcp(&self) -> Option<&Client> {
         self.dhcp.as_deref()
     }
 
-    /// What is known of DHCP; `None` if neither this replica asks, nor the IP server that speaks to it.
+    /// Returns what is known of DHCP; `None` if neither this replica nor its IP server runs a client.
     pub fn dhcp_news(&self) -> Option<News> {
         let Some(client) = self.dhcp() else { return self.half.as_ref().and_then(|half| half.dhcp.clone()) };
         let known = client.lease();
@@ -57,12 +57,12 @@ impl Ip {
         })
     }
 
-    /// Gives the address back to the server, if it came from one. When the stack ends.
+    /// Releases the address to the server, if it came from one. Call when the stack ends.
     pub fn release(&mut self, now: Instant) {
         self.with_client(now, |client, _| client.release());
     }
 
-    /// Goes on with a lease that a predecessor has got.
+    /// Continues a lease that a predecessor got.
     pub(crate) fn resume_dhcp(&mut self, now: Instant, lease: &Lease) {
         self.with_client(now, |client, _| client.resume(now, lease));
     }
@@ -71,14 +71,14 @@ impl Ip {
         self.with_client(now, |client, rng| client.start(now, rng));
     }
 
-    /// Does what is due at `now`.
+    /// Does what is due for the client at `now`.
     pub(crate) fn handle_timeout_dhcp(&mut self, now: Instant) {
         if self.dhcp.as_deref().and_then(Client::next_timeout).is_some_and(|due| due <= now) {
             self.with_client(now, |client, rng| client.handle_timeout(now, rng));
         }
     }
 
-    /// Whether a datagram is a server's answer to this replica.
+    /// Returns whether a datagram is the answer of a DHCP server to this replica.
     #[inline]
     pub(crate) fn is_for_dhcp(&self, link: Link, header: &ipv4::Header, bytes: &[u8]) -> bool {
         const PORTS: [u8; 4] = {
@@ -92,7 +92,8 @@ impl Ip {
             && bytes.starts_with(&PORTS)
     }
 
-    /// Judges a datagram that [`Ip::is_for_dhcp`]; it may go to an address that is not ours yet.
+    /// Judges a datagram for which [`Ip::is_for_dhcp`] holds; its destination may be an address that is not
+    /// ours yet.
     #[inline(never)]
     pub(crate) fn handle_dhcp<'a>(
         &mut self,
@@ -114,7 +115,7 @@ impl Ip {
         Ok(Received::Consumed)
     }
 
-    /// Whether an ARP packet of another station says that the address which is to be ours is taken.
+    /// Handles an ARP packet that shows that another station has the probed address; returns whether it does.
     pub(crate) fn handle_arp_for_dhcp(&mut self, now: Instant, packet: &Packet) -> bool {
         let Some(probed) = self.dhcp.as_deref().and_then(Client::probed) else { return false };
         let is_probe =
@@ -127,7 +128,7 @@ impl Ip {
         true
     }
 
-    /// Does something with the client, and then what it wants.
+    /// Calls `act` with the client, and then carries out what the client asks for.
     fn with_client(&mut self, now: Instant, act: impl FnOnce(&mut Client, &mut atoll_base::Rng)) {
         let Some(mut client) = self.dhcp.take() else { return };
         let before = client.state();
@@ -156,8 +157,8 @@ impl Ip {
     fn send_dhcp(&mut self, now: Instant, client: &Client, src: u32, dst: u32, message: &[u8]) {
         let mac = match self.route(now, dst) {
             Route::Via { mac } => Some(mac),
-            // Its answers came from that station, be it the server's own or a relay's. What is sent there in
-            // vain is sent again.
+            // Answers came from that station, whether it is the server's own or a relay's. The client repeats
+            // what is sent there in vain.
             Route::Resolving | Route::Unreachable => client.station(),
             Route::Local => None,
         };
@@ -174,7 +175,7 @@ impl Ip {
             dont_fragment: false,
         };
         let at = self.emit_headers(&mut bytes, &packet);
-        // Cannot truncate: messages are short.
+        // The cast cannot truncate: messages are short.
         let payload_len = message.len() as u16;
         let header = udp::Header { src_port: CLIENT_PORT, dst_port: SERVER_PORT, payload_len, checksum: 0 };
         udp::emit(&header, &mut bytes[at..]);

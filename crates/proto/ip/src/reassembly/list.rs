@@ -1,13 +1,13 @@
-//! Lists of places, in which the oldest is found, and any taken out, at once. The links stand apart from what
-//! is at the places, close together: most of what a flood touches are links of neighbours, and these should
-//! be in the cache.
+//! Linked lists of places in a table. The first place is found, and any place is removed, in constant time.
+//! The links are stored apart from the entries, close together: a flood mostly touches the links of
+//! neighbours, and these should be in the cache.
 
 use alloc::vec::Vec;
 
 /// The links of lists that have no place in common.
 #[derive(Debug)]
 pub(super) struct Links {
-    /// By place, of those that are in a list.
+    /// The link of each place that is in a list, by place.
     links: Vec<Link>,
 }
 
@@ -17,14 +17,14 @@ struct Link {
     after: u32,
 }
 
-/// First and last place; the others hang between them.
+/// A list: its first and last place. [`Links`] has the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     first: u32,
     last: u32,
 }
 
-/// No place.
+/// A value that stands for no place.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 impl List {
@@ -32,7 +32,7 @@ impl List {
         List { first: NOWHERE, last: NOWHERE }
     }
 
-    /// [`NOWHERE`] if the list is empty.
+    /// Returns the first place, or [`NOWHERE`] if the list is empty.
     pub(super) fn first(&self) -> u32 {
         self.first
     }
@@ -43,7 +43,7 @@ impl Links {
         Links { links: Vec::new() }
     }
 
-    /// Puts a place that is in no list behind all others of `list`.
+    /// Appends a place that is in no list to `list`.
     pub(super) fn push(&mut self, list: &mut List, at: u32) {
         if self.links.len() <= at as usize {
             self.links.resize(at as usize + 1, Link { before: NOWHERE, after: NOWHERE });
@@ -58,7 +58,7 @@ impl Links {
         }
     }
 
-    /// Takes out a place that is in `list`.
+    /// Removes a place that is in `list`.
     pub(super) fn remove(&mut self, list: &mut List, at: u32) {
         let Some(&mut Link { before, after }) = self.get_mut(at) else { return };
         match self.get_mut(before) {
@@ -71,7 +71,7 @@ impl Links {
         }
     }
 
-    /// The first place of `list` that is not `but`. Cost: a look at two places at most.
+    /// Returns the first place of `list` that is not `but`. The cost is a look at two places at most.
     pub(super) fn first_but(&self, list: &List, but: u32) -> Option<u32> {
         let second = || self.links.get(but as usize).map(|link| link.after);
         let found = if list.first == but { second() } else { Some(list.first) };

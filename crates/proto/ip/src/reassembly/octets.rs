@@ -1,6 +1,6 @@
-//! Where the octets of fragments are kept: in blocks of equal size, which go from one fragment to the next.
-//! So a flood of fragments neither takes nor gives memory, and what it costs to keep a fragment is what it
-//! really takes.
+//! The memory for the octets of fragments: blocks of equal size, which are reused from one fragment to the
+//! next. So a flood of fragments neither allocates nor frees memory, and the accounted cost of a fragment is
+//! its real cost.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -8,24 +8,24 @@ use alloc::vec::Vec;
 
 use super::list::NOWHERE;
 
-/// Octets of a block: six hold a frame of Ethernet, one whatever is small.
+/// The size of a block, in octets: six blocks hold an Ethernet frame, one holds anything small.
 pub(super) const BLOCK: usize = 256;
-/// Blocks that are taken from the heap at a time.
+/// The number of blocks that are allocated at a time.
 const CHUNK: usize = 256;
 
-/// All blocks.
+/// All blocks, free and used.
 #[derive(Debug)]
 pub(super) struct Octets {
     chunks: Vec<Box<[u8]>>,
-    /// The block behind each one, in its chain or among the free ones.
+    /// The next block of each block, in its chain or in the list of free ones.
     next: Vec<u32>,
-    /// First of the free blocks.
+    /// The first of the free blocks.
     free: u32,
-    /// Blocks that are in chains.
+    /// The number of blocks that are in chains.
     used: usize,
 }
 
-/// Blocks that belong together: the first and the last.
+/// A chain of blocks: the first and the last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     first: u32,
@@ -37,7 +37,7 @@ impl Octets {
         Octets { chunks: Vec::new(), next: Vec::new(), free: NOWHERE, used: 0 }
     }
 
-    /// Keeps `head` with `payload` behind it; not both are empty.
+    /// Stores `head` followed by `payload`; one of them must not be empty.
     pub(super) fn keep(&mut self, head: &[u8], payload: &[u8]) -> Chain {
         let mut parts = [head, payload];
         let first = self.fill(&mut parts);
@@ -50,7 +50,8 @@ impl Octets {
         Chain { first, last }
     }
 
-    /// A free block with the first octets of `parts`, which lose them.
+    /// Fills a free block with the first octets of `parts`, and removes these from `parts`. Returns the
+    /// block.
     fn fill(&mut self, parts: &mut [&[u8]; 2]) -> u32 {
         if self.free == NOWHERE {
             self.grow();
@@ -68,7 +69,7 @@ impl Octets {
         block
     }
 
-    /// Appends the `len` octets that `chain` was made of to `out`.
+    /// Appends the `len` octets that `chain` stores to `out`.
     pub(super) fn read(&self, chain: &Chain, len: usize, out: &mut Vec<u8>) {
         let (mut block, mut left) = (chain.first, len);
         while left > 0 {
@@ -83,21 +84,21 @@ impl Octets {
         }
     }
 
-    /// Takes back the blocks of `count` octets.
+    /// Frees the blocks of `chain`, which stores `len` octets.
     pub(super) fn give_back(&mut self, chain: &Chain, len: usize) {
         self.set_next(chain.last, self.free);
         self.free = chain.first;
         self.used -= blocks(len);
     }
 
-    /// Gives back to the heap what a flood has needed, once nothing of it is left.
+    /// Returns the memory of a flood to the heap once no block is used any more.
     pub(super) fn shrink(&mut self) {
         if self.used == 0 && self.chunks.len() > 1 {
             *self = Octets::new();
         }
     }
 
-    /// Octets that it takes, used or not.
+    /// Returns the octets that all blocks take, used or not.
     pub(super) fn capacity(&self) -> usize {
         self.chunks.len() * CHUNK * BLOCK
     }
@@ -136,7 +137,7 @@ impl Octets {
     }
 }
 
-/// Blocks that hold `len` octets.
+/// Returns the number of blocks that hold `len` octets.
 pub(super) const fn blocks(len: usize) -> usize {
     len.div_ceil(BLOCK)
 }

@@ -10,26 +10,26 @@ use super::{Fragment, Refusal};
 #[derive(Debug)]
 pub(super) struct Packet<K> {
     pub(super) key: K,
-    /// Under which it is found.
+    /// The hash under which the packet is found.
     pub(super) hash: u64,
-    /// Packets age in the order of these.
+    /// The serial number; a lower one is older.
     pub(super) serial: u64,
     pub(super) deadline: Instant,
-    /// The place of its source.
+    /// The place of the packet's source.
     pub(super) source: u32,
-    /// By offset, never empty, without overlap.
+    /// The pieces by offset; none is empty, and they do not overlap.
     pub(super) pieces: Vec<Piece>,
-    /// Octets that stand before those of the first piece.
+    /// The octets that stand before those of the first piece.
     pub(super) head_len: usize,
-    /// Length of the whole, if the last fragment is here.
+    /// The length of the whole payload in octets, once the last fragment has arrived.
     pub(super) end: Option<u32>,
     pub(super) received: u32,
     pub(super) cost: usize,
-    /// A bit for each congestion mark seen.
+    /// A bit for each congestion mark that was seen.
     marks: u8,
 }
 
-/// Octets of one fragment; those with offset 0 have the head before them.
+/// The octets of one fragment; those with offset 0 have the head before them.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) offset: u32,
@@ -43,10 +43,10 @@ impl<K> Packet<K> {
         Packet { key, hash, serial, deadline, source, pieces, head_len, end, received, cost, marks }
     }
 
-    /// Where among the pieces a fragment up to `end` belongs.
+    /// Returns where among the pieces a fragment up to `end` belongs, or why it is refused.
     pub(super) fn position(&self, fragment: &Fragment<'_>, end: u32) -> Result<usize, Refusal> {
         let last = self.pieces.last().map_or(0, Piece::end);
-        // There is one end, and nothing lies behind it.
+        // There is one end, and no piece lies behind it.
         let fits = match self.end {
             Some(known) if fragment.more => end <= known,
             Some(known) => end == known,
@@ -59,15 +59,15 @@ impl<K> Packet<K> {
         match self.pieces.get(at) {
             None => Ok(at),
             Some(next) if end <= next.offset => Ok(at),
-            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another
-            // does harm.
+            // As on Linux: a fragment that adds nothing was sent twice, and one that adds something while it
+            // overlaps another is hostile.
             Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
             Some(_) => Err(Refusal::Overlap),
         }
     }
 
-    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than
-    /// that, so a repeated fragment costs no more pieces than it has octets.
+    /// Returns whether the gapless run that begins with piece `at` reaches `wanted`. The run is followed no
+    /// further than that, so a repeated fragment costs no more pieces than it has octets.
     fn reaches(&self, at: usize, wanted: u32) -> bool {
         let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
         for (n, piece) in rest.iter().enumerate() {
@@ -79,7 +79,7 @@ impl<K> Packet<K> {
         end >= wanted
     }
 
-    /// Takes a fragment up to `end`, which belongs at `at` among the pieces. Returns whether it was the last
+    /// Stores a fragment up to `end`, which belongs at `at` among the pieces. Returns whether it was the last
     /// one missing.
     pub(super) fn keep(&mut self, octets: &mut Octets, at: usize, fragment: &Fragment<'_>, end: u32) -> bool {
         let head = fragment.kept_head();
@@ -98,7 +98,7 @@ impl<K> Packet<K> {
         self.end == Some(self.received)
     }
 
-    /// Head and octets of the first piece, if that is here.
+    /// Returns the head and octets of the first piece, if that has arrived.
     pub(super) fn first(&self, octets: &Octets) -> Option<Vec<u8>> {
         let piece = self.pieces.first().filter(|piece| piece.offset == 0)?;
         let mut bytes = Vec::with_capacity(self.stored(piece));
@@ -106,7 +106,7 @@ impl<K> Packet<K> {
         Some(bytes)
     }
 
-    /// Head and octets of all pieces.
+    /// Returns the head and the octets of all pieces.
     pub(super) fn join(&self, octets: &Octets) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.head_len + self.received as usize);
         for piece in &self.pieces {
@@ -115,14 +115,15 @@ impl<K> Packet<K> {
         bytes
     }
 
-    /// Whether a fragment carried "congestion experienced"; `None` if their marks contradict each other.
+    /// Returns whether a fragment carried "congestion experienced"; `None` if the marks contradict each
+    /// other.
     pub(super) fn congested(&self) -> Option<bool> {
         let congested = self.marks & 1 << CE != 0;
         // RFC 3168 §5.3: a mark on fragments of a transport that does not understand marks is an error.
         (!congested || self.marks & 1 << NOT_ECT == 0).then_some(congested)
     }
 
-    /// Octets that are kept of a piece.
+    /// Returns the number of octets that are stored for a piece.
     pub(super) fn stored(&self, piece: &Piece) -> usize {
         piece.len as usize + if piece.offset == 0 { self.head_len } else { 0 }
     }
@@ -130,7 +131,7 @@ impl<K> Packet<K> {
 
 impl Piece {
     pub(super) fn end(&self) -> u32 {
-        // At most `payload_max`, and that is checked.
+        // The sum is at most `payload_max`, as was checked.
         self.offset + self.len
     }
 }

@@ -1,5 +1,5 @@
-//! Entries with places that stay, found by keyed hash. Places are used again, so a table that is full of what
-//! nobody wanted takes and gives no memory for the next.
+//! A table whose entries have fixed places and are found by keyed hash. Places are reused, so a table full of
+//! unwanted entries neither allocates nor frees memory for the next ones.
 
 use alloc::vec::Vec;
 
@@ -8,9 +8,9 @@ use hashbrown::HashTable;
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slots: Vec<Option<T>>,
-    /// Places of `slots` without an entry.
+    /// The places in `slots` without an entry.
     free: Vec<u32>,
-    /// Hash and place of each entry.
+    /// The hash and place of each entry.
     index: HashTable<(u64, u32)>,
     #[cfg(test)]
     looks: core::cell::Cell<u64>,
@@ -31,13 +31,14 @@ impl<T> Table<T> {
         self.index.len()
     }
 
-    /// The place of the entry with this hash that `is` the one. Cost: O(1), if hashes cannot be predicted.
+    /// Returns the place of the entry with this hash for which `is` holds. The cost is O(1) if hashes cannot
+    /// be predicted.
     pub(super) fn find(&self, hash: u64, is: impl Fn(&T) -> bool) -> Option<u32> {
         let found = self.index.find(hash, |&(other, at)| other == hash && self.get(at).is_some_and(&is));
         found.map(|&(_, at)| at)
     }
 
-    /// Adds an entry that is not there. Returns its place.
+    /// Adds an entry that is not in the table. Returns its place.
     pub(super) fn insert(&mut self, hash: u64, entry: T) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -50,7 +51,7 @@ impl<T> Table<T> {
         at
     }
 
-    /// Takes out the entry at `at`, which was inserted with `hash`.
+    /// Removes and returns the entry at `at`, which was inserted with `hash`.
     pub(super) fn remove(&mut self, hash: u64, at: u32) -> Option<T> {
         let entry = self.slots.get_mut(at as usize)?.take()?;
         if let Ok(found) = self.index.find_entry(hash, |&(_, other)| other == at) {
@@ -78,7 +79,7 @@ impl<T> Table<T> {
         self.slots.iter().inspect(|_| self.looked()).flatten()
     }
 
-    /// Places that there are, with and without an entry.
+    /// Returns the number of places, with and without an entry.
     pub(super) fn places(&self) -> usize {
         self.slots.len()
     }
@@ -88,7 +89,7 @@ impl<T> Table<T> {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// How often an entry was looked at.
+    /// Returns how often an entry was looked at.
     #[cfg(test)]
     pub(super) fn looks(&self) -> u64 {
         self.looks.get()

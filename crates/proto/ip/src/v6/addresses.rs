@@ -1,5 +1,5 @@
-//! Which IPv6 addresses are ours, for how long, and which one do packets leave from? RFC 4862 §5.5.4,
-//! RFC 6724.
+//! The stack's own IPv6 addresses, their lifetimes, and the choice of a source address (RFC 4862 §5.5.4, RFC
+//! 6724).
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
@@ -8,41 +8,42 @@ use super::RETRANS_TIMER;
 use crate::addresses::Cast;
 use crate::ip::{Ip, Link};
 
-/// One own address.
+/// One own IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnAddress {
     /// The address.
     pub addr: Addr,
-    /// Length of its prefix.
+    /// The length of the prefix, in bits.
     pub prefix_len: u8,
-    /// What it may be used for.
+    /// What the address may be used for.
     pub state: State,
-    /// Whether it was made of an advertised prefix.
+    /// Whether the address was made from an advertised prefix.
     pub dynamic: bool,
-    /// Until when it is preferred and valid; [`Instant::FAR_FUTURE`]: for ever.
+    /// Until when the address is preferred; [`Instant::FAR_FUTURE`] means for ever.
     pub preferred_until: Instant,
-    /// See above.
+    /// Until when the address is valid; [`Instant::FAR_FUTURE`] means for ever.
     pub valid_until: Instant,
 }
 
 /// What an address may be used for (RFC 4862 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Everything, as long as nobody says that it is his (RFC 4429). Until this moment.
+    /// The address may be used for everything, as long as no other host claims it (RFC 4429). Duplicate
+    /// address detection is under way.
     Tentative {
-        /// When it has been tried out for long enough.
+        /// When duplicate address detection ends.
         until: Instant,
     },
-    /// Everything.
+    /// The address may be used for everything.
     Preferred,
-    /// What began before.
+    /// The address may only be used for existing communication.
     Deprecated,
-    /// Nothing: another host has it.
+    /// The address may not be used: another host has it.
     Duplicate,
 }
 
 impl OwnAddress {
-    /// An address that holds for ever, to be tried out.
+    /// Creates a tentative address that is valid for ever.
     pub(super) fn new(now: Instant, addr: Addr, prefix_len: u8, dynamic: bool) -> OwnAddress {
         OwnAddress {
             addr,
@@ -54,7 +55,7 @@ impl OwnAddress {
         }
     }
 
-    /// When the next change is due.
+    /// Returns when the next change of state is due.
     pub(super) fn due(&self) -> Instant {
         match self.state {
             State::Tentative { until } => until.min(self.valid_until),
@@ -63,7 +64,7 @@ impl OwnAddress {
         }
     }
 
-    /// Does what time does to an address. Returns whether its state has changed.
+    /// Applies the changes of state that are due at `now`. Returns whether the state has changed.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let before = self.state;
         if matches!(self.state, State::Tentative { until } if until <= now) {
@@ -85,7 +86,8 @@ impl OwnAddress {
 }
 
 impl Ip {
-    /// Whether `addr` is one of the stack's own, of either family: on its link, or a loopback address.
+    /// Returns whether `addr` is one of the stack's own, of either family: on its link, or a loopback
+    /// address.
     pub fn is_own(&self, addr: Addr) -> bool {
         match addr.to_v4() {
             Some(v4) => self.addresses.is_ours(Link::Inside, v4),
@@ -93,7 +95,8 @@ impl Ip {
         }
     }
 
-    /// The address that packets to `dst` leave from; `None` if we have none from which it can be reached.
+    /// Returns the source address for packets to `dst`; `None` if we have none from which `dst` can be
+    /// reached.
     pub fn source_for(&self, dst: Addr) -> Option<Addr> {
         if dst.is_loopback() {
             return Some(dst.loopback_of_family());
@@ -113,8 +116,8 @@ impl Ip {
         self.is_own_v6(addr) || (link == Link::Inside && addr == Addr::LOOPBACK)
     }
 
-    /// Whether a packet that arrives over `link` may have come from `src`; see `Addresses::is_source`. The
-    /// unspecified address is none here.
+    /// Returns whether a packet that arrives over `link` may have come from `src`, as `Addresses::is_source`
+    /// does for IPv4. The unspecified address is not accepted here.
     pub(super) fn is_source_v6(&self, link: Link, src: Addr) -> bool {
         match link {
             Link::Outside => cast(src) == Some(Cast::Unicast) && !self.is_own_v6(src),
@@ -122,8 +125,8 @@ impl Ip {
         }
     }
 
-    /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no
-    /// deprecated one, rule 8 the longest common prefix.
+    /// Selects a source address by RFC 6724 §5, as far as one interface needs it: rule 1 the address itself,
+    /// rule 2 its scope, rule 3 no deprecated one, rule 8 the longest common prefix.
     fn source_for_v6(&self, dst: Addr) -> Option<Addr> {
         let is_local = dst.is_link_scoped();
         let candidates = self.v6.own.iter().filter(|own| own.is_usable() && own.addr.is_link_local() == is_local);
@@ -133,13 +136,13 @@ impl Ip {
         candidates.max_by_key(merit).map(|own| own.addr)
     }
 
-    /// Whether `addr` is reached without a router.
+    /// Returns whether `addr` is reached without a router.
     pub(super) fn is_on_link_v6(&self, addr: Addr) -> bool {
         addr.is_link_local()
             || self.v6.on_link.iter().any(|lease| common_bits(lease.what.0, addr) >= lease.what.1.into())
     }
 
-    /// Whether `addr` could be a neighbour.
+    /// Returns whether `addr` could be a neighbour.
     pub(super) fn is_neighbour_v6(&self, addr: Addr) -> bool {
         let is_router = || self.v6.routers.iter().any(|router| router.what == addr);
         let is_near = self.is_on_link_v6(addr) || is_router() || self.v6.redirects.leads_to(addr);
@@ -147,7 +150,7 @@ impl Ip {
     }
 }
 
-/// What an IPv6 address means as a destination; `None` if it means nothing on a link.
+/// Returns what an IPv6 address means as a destination; `None` if it means nothing on a link.
 pub(crate) fn cast(addr: Addr) -> Option<Cast> {
     match addr {
         // RFC 4038 §4.2: mapped addresses do not appear on the wire.
@@ -157,15 +160,15 @@ pub(crate) fn cast(addr: Addr) -> Option<Cast> {
     }
 }
 
-/// How many bits two addresses have in common at their start.
+/// Returns how many leading bits two addresses have in common.
 pub(super) fn common_bits(a: Addr, b: Addr) -> u32 {
     (u128::from_be_bytes(a.octets()) ^ u128::from_be_bytes(b.octets())).leading_zeros()
 }
 
-/// The address that the station has in the network `prefix`, whose length is 64 (RFC 4291, appendix A).
+/// Returns the address of the station in the network `prefix`, whose length is 64 (RFC 4291, appendix A).
 ///
-/// DEVIATION: RFC 8064 wants identifiers that say nothing about the hardware (RFC 7217). Here the hardware
-/// address itself is random unless somebody has chosen it, and all replicas know it.
+/// DEVIATION: RFC 8064 wants identifiers that reveal nothing about the hardware (RFC 7217). Here the hardware
+/// address itself is random unless an operator has chosen it, and all replicas know it.
 pub(super) fn with_identifier(prefix: Addr, mac: Mac) -> Addr {
     let Mac([a, b, c, d, e, f]) = mac;
     let mut octets = prefix.octets();
@@ -173,12 +176,12 @@ pub(super) fn with_identifier(prefix: Addr, mac: Mac) -> Addr {
     Addr::from_octets(octets)
 }
 
-/// The link-local address of the station (RFC 4862 §5.3).
+/// Returns the link-local address of the station (RFC 4862 §5.3).
 pub(super) fn link_local(mac: Mac) -> Addr {
     with_identifier(Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), mac)
 }
 
-/// Every host on the link (RFC 4291 §2.7.1).
+/// The group of all hosts on the link (RFC 4291 §2.7.1).
 pub(super) const ALL_NODES: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-/// Every router on the link.
+/// The group of all routers on the link.
 pub(super) const ALL_ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);

@@ -1,5 +1,5 @@
-//! What is different about fragments of IPv6? Only the sender makes them, and the first one holds all
-//! headers: RFC 8200 §4.5, RFC 7112.
+//! What differs for fragments of IPv6: only the sender makes them, and the first one holds all headers (RFC
+//! 8200 §4.5, RFC 7112).
 
 use atoll_base::Instant;
 use atoll_wire::ethernet::{self, EtherType};
@@ -16,7 +16,7 @@ use crate::output::Outgoing;
 use crate::reassembly::{Fragment, Outcome};
 
 impl Ip {
-    /// Keeps a fragment until its packet is whole. `upper`: what was found in `payload`.
+    /// Keeps a fragment until its packet is complete. `upper` describes the headers found in `payload`.
     #[cold]
     pub(super) fn handle_fragment_v6<'a>(
         &mut self,
@@ -31,7 +31,7 @@ impl Ip {
         self.counters.fragments_in += 1;
         let offset = u32::from(fragment.offset) * 8;
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
-        // The headers that every fragment repeats; the fragment header is not part of the whole.
+        // These headers are repeated by every fragment; the fragment header is not part of the whole packet.
         let before = upper.at.saturating_sub(FRAGMENT_LEN);
         let payload_max = (usize::from(u16::MAX)).saturating_sub(before) as u32;
         let mut problem = |code: u8, pointer: usize| {
@@ -45,16 +45,16 @@ impl Ip {
             problem(code::ERRONEOUS_HEADER, HEADER_LEN + before + 2);
             return Err(Reason::FragmentMalformed);
         }
-        // RFC 8200 §4.3: these stand behind the first header of a packet. Here they would come to stand there
-        // when it is whole.
+        // RFC 8200 §4.3: hop-by-hop options stand behind the first header of a packet. Here they would get
+        // there when the packet is reassembled.
         if offset == 0 && upper.protocol == Protocol(HOP_BY_HOP) {
             problem(code::UNRECOGNIZED_NEXT_HEADER, upper.named_at);
             return Err(Reason::Extension);
         }
         if offset == 0 {
             match ipv6::first_fragment(upper.protocol, text) {
-                // RFC 6980 §5: neighbour discovery comes whole. Later fragments say nothing of their kind,
-                // and never become whole.
+                // RFC 6980 §5: neighbour discovery is not fragmented. Later fragments do not show their type,
+                // and never become a whole packet.
                 Ok(first) if first.protocol == Protocol::ICMPV6 && is_discovery(text.get(first.at..)) => {
                     return Err(Reason::NdIgnored);
                 }
@@ -85,7 +85,7 @@ impl Ip {
         }
     }
 
-    /// See [`Ip::emit_fragment`].
+    /// Writes the headers of one fragment of an IPv6 packet; see [`Ip::emit_fragment`].
     pub(crate) fn emit_fragment_v6(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
         let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
         let mut at = ethernet::emit(&ethernet, out);

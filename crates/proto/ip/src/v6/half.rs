@@ -1,4 +1,4 @@
-//! What does the half of a transport server take from its IP server about IPv6? See [`crate::half`].
+//! What the part of IP in a transport server takes from its IP server about IPv6; see [`crate::half`].
 
 use alloc::vec::Vec;
 
@@ -12,12 +12,12 @@ use crate::half::Told;
 use crate::ip::Ip;
 
 impl Ip {
-    /// Routes may be other ones now.
+    /// Notes that routes may have changed.
     pub(crate) fn change_routes(&mut self) {
         self.v6.generation += 1;
     }
 
-    /// Takes what is told of IPv6, as far as a host can have it.
+    /// Applies what the IP server has told about IPv6, as far as a host can have it.
     pub(crate) fn take_v6(&mut self, told: &Told) {
         if self.v6.config.is_none() {
             return;

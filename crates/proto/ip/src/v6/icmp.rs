@@ -1,4 +1,4 @@
-//! What is answered by ICMPv6, what is told by it, and when is silence required? RFC 4443.
+//! Answers and sends ICMPv6 messages, and stays silent where that is required (RFC 4443).
 
 use atoll_base::{Addr, FourTuple, Instant};
 use atoll_wire::icmpv6::{self, Message};
@@ -13,7 +13,8 @@ use crate::ip::{Frame, Ip, Link};
 use crate::output::{Outgoing, headers_len};
 
 impl Ip {
-    /// Judges an ICMPv6 message. `from`: the station that sent the frame. `alerts_mld`: see [`ipv6::Upper`].
+    /// Judges an ICMPv6 message. `from` is the station that sent the frame; `alerts_mld` is as in
+    /// [`ipv6::Upper`].
     #[inline(never)]
     pub(super) fn handle_icmpv6<'a>(
         &mut self,
@@ -33,7 +34,7 @@ impl Ip {
             && !message.is_error()
         {
             return match kind {
-                // RFC 3810 §6.2: who asks calls routers as well.
+                // RFC 3810 §6.2: a query carries the router alert option.
                 mld::QUERY if !alerts_mld => Err(Reason::NdIgnored),
                 mld::QUERY | mld::REPORT_V1 | mld::DONE => self.handle_listeners(now, header, bytes),
                 kind if nd::KINDS.contains(&kind) => self.handle_nd(now, from, header, bytes),
@@ -46,14 +47,14 @@ impl Ip {
         }
         let body = bytes.get(head..).unwrap_or_default();
         let kind = match message {
-            // DEVIATION: RFC 4443 §4.2 would have requests to groups answered, too. As with IPv4, that keeps
-            // us out of amplifications.
+            // DEVIATION: RFC 4443 §4.2 wants requests to groups answered as well. As with IPv4, not answering
+            // them keeps the stack from amplifying attacks.
             Message::EchoRequest { id, seq } if !header.dst.is_v6_multicast() => {
                 self.answer_echo_v6(now, link, from, header, Message::EchoReply { id, seq }, body)?;
                 return Ok(Received::Consumed);
             }
-            // RFC 8201 §4, RFC 8021: less than every link carries is not believed, and makes no atomic
-            // fragments.
+            // RFC 8201 §4, RFC 8021: a size below what every link carries is not believed, and leads to no
+            // atomic fragments.
             Message::PacketTooBig { mtu } if mtu < u32::from(ipv6::MTU_MIN) => return Err(Reason::IcmpIgnored),
             Message::PacketTooBig { mtu } => ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) },
             Message::Unreachable { code } => ErrorKind::Unreachable { code: code_of(code) },
@@ -62,7 +63,7 @@ impl Ip {
             }
             Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
             Message::ParameterProblem { .. } => ErrorKind::Problem,
-            // RFC 4443 §2.4 (a): an error of a kind that nobody knows is an error all the same.
+            // RFC 4443 §2.4 (a): an error of an unknown type is an error all the same.
             Message::Other { .. } if message.is_error() => ErrorKind::Problem,
             _ => return Err(Reason::IcmpIgnored),
         };
@@ -85,7 +86,7 @@ impl Ip {
         if !self.is_source_v6(link, header.src) || ethernet.src.is_group() {
             return None;
         }
-        // Only an option that asks for it is answered although the packet went to a group.
+        // Only an unknown option that asks for an error gets one although the packet went to a group.
         let to_group = ethernet.dst.is_group() || header.dst.is_v6_multicast();
         let asks = matches!(message, Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_OPTION, .. });
         if to_group && !asks {
@@ -93,7 +94,7 @@ impl Ip {
         }
         if let Ok(upper) = ipv6::upper(&header, payload) {
             let text = payload.get(upper.at..)?;
-            // Of a later fragment the kind cannot be seen; redirects count as errors (RFC 4443 §2.4 (e.2)).
+            // The type in a later fragment cannot be seen; redirects count as errors (RFC 4443 §2.4 (e.2)).
             let is_later_part = upper.fragment.is_some_and(|fragment| fragment.offset != 0);
             let kind = text.first().filter(|_| !is_later_part);
             if upper.protocol == Protocol::ICMPV6 && kind.is_none_or(|kind| *kind < 128 || *kind == 137) {
@@ -105,7 +106,7 @@ impl Ip {
         if !self.error_limit.take(now, cost) {
             return None;
         }
-        // RFC 4443 §2.4 (c): as much of the packet as fits the smallest link.
+        // RFC 4443 §2.4 (c): the error quotes as much of the packet as fits the smallest link.
         let whole = header_len + payload.len();
         let quotation = packet.get(..whole.min(QUOTATION_MAX))?;
         let outgoing = Outgoing {
@@ -121,7 +122,7 @@ impl Ip {
         self.send_icmpv6(now, link, &outgoing, &message, quotation).then_some(())
     }
 
-    /// RFC 4443 §4.2: the reply carries the request's data; source and destination change places.
+    /// Answers an echo request with its own data; source and destination change places (RFC 4443 §4.2).
     fn answer_echo_v6(
         &mut self,
         now: Instant,
@@ -131,7 +132,7 @@ impl Ip {
         reply: Message,
         body: &[u8],
     ) -> Result<(), Reason> {
-        // What comes in fragments is answered in fragments, each of which counts.
+        // A request that came in fragments is answered in fragments, each of which takes a token.
         let len = icmpv6::HEADER_LEN + body.len();
         if !self.echo_limit.take(now, 1 + (len / usize::from(self.mtu_v6())) as u32) {
             return Err(Reason::EchoLimit);
@@ -152,7 +153,7 @@ impl Ip {
         Ok(())
     }
 
-    /// Finds out whose packet an error quotes.
+    /// Returns the error for the packet that an ICMPv6 error quotes; fails if the packet is not ours.
     fn attribute_v6(&self, link: Link, reporter: Addr, kind: ErrorKind, body: &[u8]) -> Result<NetworkError, Reason> {
         let quoted = icmpv6::quoted(body).map_err(|_| Reason::Malformed)?;
         let protocol = quoted.protocol;
@@ -190,7 +191,7 @@ impl Ip {
     }
 }
 
-/// The code of IPv4's ICMP that means the same, for those above who need not know the difference.
+/// Returns the equivalent code of IPv4's ICMP, for callers that need not know the difference.
 const fn code_of(code: u8) -> u8 {
     match code {
         icmpv6::code::NO_ROUTE => icmp::code::NET,
@@ -200,5 +201,5 @@ const fn code_of(code: u8) -> u8 {
     }
 }
 
-/// What an error quotes at most: it is no longer than the smallest link carries.
+/// The most octets of a packet that an error quotes: an error is no longer than the smallest link carries.
 const QUOTATION_MAX: usize = ipv6::MTU_MIN as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;

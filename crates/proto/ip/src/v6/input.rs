@@ -1,4 +1,4 @@
-//! What is in an IPv6 packet, and may it be believed? RFC 8200 §3, §4.
+//! Judges incoming IPv6 packets: what they contain, and whether it may be believed (RFC 8200 §3, §4).
 
 use atoll_base::{Addr, Endpoint, Instant};
 use atoll_wire::ethernet;
@@ -15,7 +15,7 @@ use crate::input::{ChecksumOffload, ChecksumState, Received};
 use crate::ip::{Ip, Link};
 
 impl Ip {
-    /// Judges the packet behind an Ethernet header of IPv6. `frame`: all of it.
+    /// Judges the packet behind an Ethernet header of IPv6. `frame` is the whole frame.
     #[inline]
     pub(crate) fn receive_v6<'a>(
         &mut self,
@@ -48,27 +48,27 @@ impl Ip {
             return Err(Reason::NotForTransport);
         }
         match upper.fragment {
-            // RFC 6946: all of the packet is there, whatever else has the same identification.
+            // RFC 6946: such a fragment is the whole packet, whatever else has the same identification.
             Some(fragment) if fragment.is_atomic() => self.counters.atomic_fragments += 1,
             Some(_) => return self.handle_fragment_v6(now, link, frame, &header, payload, &upper),
             None => {}
         }
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
         if upper.protocol == Protocol::ICMPV6 {
-            // RFC 6980 §5.
+            // RFC 6980 §5: neighbour discovery is not fragmented.
             if upper.fragment.is_some() && is_discovery(Some(text)) {
                 return Err(Reason::NdIgnored);
             }
             return self.handle_icmpv6(now, link, ethernet.src, &header, upper.alerts_mld, text);
         }
-        // Neighbour discovery alone is spoken with the unspecified address.
+        // Only neighbour discovery uses the unspecified address.
         if header.src == Addr::ANY {
             return Err(Reason::Martian);
         }
         match upper.protocol {
             Protocol::TCP if to_one => tcp(&header, text, offload),
             Protocol::UDP => udp_v6(&header, cast, text, offload),
-            // Nothing else is spoken with groups.
+            // No other protocol is spoken with groups.
             _ if !to_one => Err(Reason::Broadcast),
             _ => {
                 let pointer = upper.named_at as u32;
@@ -79,7 +79,8 @@ impl Ip {
         }
     }
 
-    /// Whether a packet may have come from its source, and is for us; and whether it is for others as well.
+    /// Returns what the destination means, after checking that the packet may have come from its source and
+    /// is for us; otherwise the reason to drop it.
     #[inline]
     fn judge_addresses_v6(
         &self,
@@ -89,8 +90,8 @@ impl Ip {
     ) -> Result<Cast, Reason> {
         if !self.is_ours_v6(link, header.dst) {
             return Err(match (link, cast(header.dst)) {
-                // From an address of ours as well: where another host has it, too, neighbour discovery has to
-                // hear of it.
+                // An address of ours is accepted as the source: if another host has it as well, neighbour
+                // discovery has to find out.
                 (Link::Outside, Some(Cast::Multicast)) if self.is_member_v6(link, header.dst) => {
                     let may_be = header.src == Addr::ANY || cast(header.src) == Some(Cast::Unicast);
                     return if may_be { Ok(Cast::Multicast) } else { Err(Reason::Martian) };
@@ -113,7 +114,8 @@ impl Ip {
     }
 }
 
-/// As for IPv4.
+/// Returns whether an IPv6 packet is for the part that stays with a transport server: everything on the
+/// inside link and, from outside, unfragmented segments, datagrams and errors.
 fn is_for_transport(link: Link, upper: &Upper, payload: &[u8]) -> bool {
     link == Link::Inside
         || upper.fragment.is_none_or(|fragment| fragment.is_atomic())
@@ -139,7 +141,7 @@ fn udp_v6<'a>(
 ) -> Result<Received<'a>, Reason> {
     let (ports, head) = udp::parse(bytes).map_err(|_| Reason::Malformed)?;
     let datagram = bytes.get(..head + usize::from(ports.payload_len)).ok_or(Reason::Malformed)?;
-    // RFC 8200 §8.1: over IPv6 a datagram without checksum is none.
+    // RFC 8200 §8.1: over IPv6 a datagram without a checksum is invalid.
     if ports.checksum == 0 && offload != ChecksumOffload::Partial {
         return Err(Reason::BadChecksum);
     }

@@ -1,5 +1,5 @@
-//! How are routers of IPv6 told which groups are wanted? MLD as a host speaks it: RFC 3810, RFC 2710. When
-//! what is said is decided in [`crate::membership`].
+//! MLD as a host speaks it (RFC 3810, RFC 2710): tells IPv6 routers which groups are wanted.
+//! [`crate::membership`] decides what is said when.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -22,7 +22,8 @@ impl Group for Addr {
         self == ALL_NODES
     }
 
-    /// RFC 3810 §6: neither the group of all nodes is reported, nor one that stays on this machine.
+    /// Returns whether the group is reported: neither the group of all nodes is, nor one that stays on this
+    /// machine (RFC 3810 §6).
     fn is_told(self) -> bool {
         !self.is_everybodys() && !self.is_interface_local()
     }
@@ -41,7 +42,7 @@ impl Ip {
         self.v6.groups.has(link, group)
     }
 
-    /// The own addresses have changed: joins and leaves solicited-node groups.
+    /// Joins and leaves solicited-node groups, because the own addresses have changed.
     pub(crate) fn listen_to_own(&mut self, now: Instant) {
         let groups: BTreeSet<Addr> = self.v6.own.iter().map(|own| solicited_node(own.addr)).collect();
         let before = core::mem::replace(&mut self.v6.solicited, groups);
@@ -53,7 +54,7 @@ impl Ip {
         }
     }
 
-    /// Says what is to be said at `now`.
+    /// Sends the messages to routers that are due at `now`.
     pub(super) fn expire_listeners(&mut self, now: Instant) {
         for say in self.v6.groups.expire(now, &mut self.rng) {
             match say {
@@ -64,11 +65,11 @@ impl Ip {
         }
     }
 
-    /// Judges a message of listener discovery, whose checksum was verified. What a router asks is answered by
-    /// the leader.
+    /// Judges a message of listener discovery whose checksum was verified. Only the leader answers the
+    /// queries of routers.
     pub(super) fn handle_listeners(&mut self, now: Instant, header: &ipv6::Header, bytes: &[u8]) -> Result<(), Reason> {
         let message = mld::parse(bytes).map_err(|_| Reason::Malformed)?;
-        // RFC 3810 §5.1.14, RFC 2710 §5: only what comes from the link itself counts.
+        // RFC 3810 §5.1.14, RFC 2710 §5: only messages from the link itself count.
         if !header.src.is_link_local() || header.hop_limit != 1 || !self.v6.leader {
             return Err(Reason::NdIgnored);
         }
@@ -109,7 +110,8 @@ impl Ip {
         }
     }
 
-    /// RFC 3590 §4: before the link-local address is sure, reports come from nobody.
+    /// Returns the source of reports: the unspecified address until the link-local address is sure (RFC 3590
+    /// §4).
     fn listener_source(&self) -> Addr {
         let own = self.v6.own.first().filter(|own| matches!(own.state, State::Preferred | State::Deprecated));
         own.map_or(Addr::ANY, |own| own.addr)

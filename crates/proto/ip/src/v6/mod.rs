@@ -1,11 +1,11 @@
-//! IPv6 of one replica: the state behind the second half of [`Ip`], and its timers.
+//! IPv6 of one replica: the state behind the IPv6 part of [`Ip`], and its timers.
 //!
 //! All replicas of a stack hear every router and neighbour advertisement (the link server passes copies on),
-//! draw the same conclusions, and so have the same addresses; one of them, the leader, speaks for the stack
-//! where nobody has asked: it solicits, probes and reports.
+//! draw the same conclusions, and so have the same addresses. One of them, the leader, speaks for the stack
+//! unasked: it solicits, probes and reports.
 //!
-//! Deliberately absent: filters by source (RFC 3810 §4), sending extension headers other than fragment
-//! headers and the one that MLD wants.
+//! Deliberately absent: filters by source (RFC 3810 §4), and sending extension headers other than fragment
+//! headers and the one that MLD requires.
 
 mod addresses;
 mod fragments;
@@ -35,14 +35,16 @@ use crate::past::Past;
 pub use addresses::{OwnAddress, State};
 use redirects::Redirects;
 
-/// How the stack speaks IPv6 on its link.
+/// The configuration of IPv6 on the link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct V6Config {
-    /// Own address and the length of its on-link prefix; a link-local address comes on top.
+    /// The own address and the length of its on-link prefix in bits; there is a link-local address in
+    /// addition.
     pub address: Option<(Addr, u8)>,
-    /// Next hop of everything that is not on the link, before the routers that advertise themselves.
+    /// The next hop of everything that is not on the link; it is tried before the routers that advertise
+    /// themselves.
     pub gateway: Option<Addr>,
-    /// Whether router advertisements are obeyed (RFC 4862).
+    /// Whether router advertisements are accepted (RFC 4862).
     pub autoconf: bool,
 }
 
@@ -52,11 +54,11 @@ pub(crate) struct V6 {
     pub(crate) config: Option<V6Config>,
     /// Whether this replica speaks for the stack.
     leader: bool,
-    /// Own addresses, the link-local one first. Empty if IPv6 is not spoken on the link.
+    /// The own addresses, the link-local one first. Empty if IPv6 is not spoken on the link.
     own: Vec<OwnAddress>,
-    /// Prefixes reached without a router.
+    /// The prefixes that are reached without a router.
     on_link: Vec<Lease<(Addr, u8)>>,
-    /// Routers in the order in which they are tried; that of the configuration first.
+    /// The routers in the order in which they are tried; the configured one is first.
     routers: Vec<Lease<Addr>>,
     redirects: Redirects,
     pub(crate) neighbours: Neighbours<Addr>,
@@ -64,7 +66,7 @@ pub(crate) struct V6 {
     hop_limit: u8,
     solicitations: Solicitations,
     pub(crate) groups: Groups<Addr>,
-    /// Those of them that neighbour discovery needs.
+    /// The groups that neighbour discovery needs, which are also in `groups`.
     solicited: BTreeSet<Addr>,
     /// Nothing but a neighbour or a group is due earlier.
     next_due: Instant,
