@@ -68,19 +68,19 @@ pub(crate) struct V6 {
     pub(crate) groups: Groups<Addr>,
     /// The groups that neighbour discovery needs, which are also in `groups`.
     solicited: BTreeSet<Addr>,
-    /// Nothing but a neighbour or a group is due earlier.
+    /// The earliest time at which something other than a neighbour or a group is due.
     next_due: Instant,
     generation: u64,
 }
 
-/// Something that holds until a moment; [`Instant::FAR_FUTURE`]: for ever.
+/// A value that is valid until a time; [`Instant::FAR_FUTURE`] means for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease<T> {
     what: T,
     until: Instant,
 }
 
-/// Questions for routers (RFC 4861 §6.3.7).
+/// The router solicitations that are still to be sent (RFC 4861 §6.3.7).
 #[derive(Debug)]
 struct Solicitations {
     left: u8,
@@ -88,7 +88,7 @@ struct Solicitations {
 }
 
 impl V6Config {
-    /// Whether the parts agree with each other.
+    /// Checks that the values are valid and agree with each other; returns the first fault.
     pub(crate) fn check(&self, mtu: u16) -> Result<(), BadConfig> {
         let is_host =
             |addr: Addr| !(addr.is_v4() || addr.is_unspecified() || addr.is_loopback() || addr.is_v6_multicast());
@@ -110,7 +110,7 @@ impl V6Config {
 }
 
 impl V6 {
-    /// The state at the start: every address is tried out first (RFC 4862 §5.4), and may be used meanwhile
+    /// Creates the state at the start: every address is tentative (RFC 4862 §5.4), and may be used meanwhile
     /// (RFC 4429).
     pub(crate) fn new(config: &Config, key: [u64; 2], now: Instant) -> V6 {
         let mut v6 = V6 {
@@ -137,14 +137,14 @@ impl V6 {
             }
             v6.routers.extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
         }
-        // The half of a transport server is told what becomes of its addresses.
+        // The part in a transport server is told what becomes of its addresses.
         if !config.apart {
             v6.rearm();
         }
         v6
     }
 
-    /// Grows whenever a route, or what [`Ip::v6_addresses`] tells, may have changed.
+    /// Returns a number that grows whenever a route, or the result of [`Ip::v6_addresses`], may have changed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation + self.neighbours.generation()
     }
@@ -154,12 +154,12 @@ impl V6 {
         [due, self.neighbours.next_due(), self.groups.next_timeout()].into_iter().flatten().min()
     }
 
-    /// How many things there are that decide about routes: fewer after some of them have gone.
+    /// Returns the number of items that decide about routes; it falls if some of them go.
     fn count(&self) -> usize {
         self.own.len() + self.on_link.len() + self.routers.len() + self.redirects.len()
     }
 
-    /// Finds out what is due next. After every change of what is timed.
+    /// Computes when something is due next. Call after every change of what is timed.
     fn rearm(&mut self) {
         let own = self.own.iter().map(OwnAddress::due);
         let on_link = self.on_link.iter().map(|lease| lease.until);
@@ -170,18 +170,19 @@ impl V6 {
 }
 
 impl Ip {
-    /// Tries the own addresses out, says that it listens, and asks for routers: the leader's part.
+    /// Begins the leader's work: joins the groups of the own addresses, probes the addresses, and solicits
+    /// routers.
     pub(crate) fn start_v6(&mut self, now: Instant) {
         if self.v6.own.is_empty() {
             return;
         }
         self.v6.leader = true;
-        // RFC 4862 §5.4.2: who probes an address listens first.
+        // RFC 4862 §5.4.2: a host joins the group of an address before it probes the address.
         self.listen_to_own(now);
         self.v6.groups.speak(now);
         self.expire_listeners(now);
         for at in 0..self.v6.own.len() {
-            // What a predecessor has tried out is ours.
+            // An address that a predecessor has probed is ours.
             if self.v6.own[at].is_tentative() {
                 self.probe(self.v6.own[at].addr);
             }
@@ -193,7 +194,7 @@ impl Ip {
         self.v6.rearm();
     }
 
-    /// Goes on with what a predecessor has learned: see [`Ip::resume`].
+    /// Continues with what a predecessor has learned; see [`Ip::resume`].
     pub(crate) fn resume_v6(&mut self, now: Instant, past: &Past) {
         let Some(config) = &self.v6.config else { return };
         let obeys = config.autoconf;
@@ -224,12 +225,12 @@ impl Ip {
         self.v6.rearm();
     }
 
-    /// The IPv6 routers, in the order in which they are tried, and until when they are.
+    /// Returns the IPv6 routers in the order in which they are tried, and until when they serve as such.
     pub fn v6_routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
         self.v6.routers.iter().map(|lease| (lease.what, lease.until))
     }
 
-    /// Does what is due at `now`.
+    /// Does what is due for IPv6 at `now`.
     pub(crate) fn handle_timeout_v6(&mut self, now: Instant) {
         let mut due = Vec::new();
         self.v6.neighbours.expire(now, |what| due.push(what));
@@ -248,7 +249,7 @@ impl Ip {
         self.expire_listeners(now);
     }
 
-    /// What time does to addresses, prefixes and routers.
+    /// Applies what is due for addresses, prefixes and routers.
     fn renew_v6(&mut self, now: Instant) {
         let before = self.v6.count();
         self.v6.on_link.retain(|lease| lease.until > now);
@@ -275,22 +276,22 @@ impl Ip {
         self.v6.rearm();
     }
 
-    /// The IPv6 addresses of the stack on its link, the link-local one first.
+    /// Returns the IPv6 addresses of the stack on its link, the link-local one first.
     pub fn v6_addresses(&self) -> &[OwnAddress] {
         &self.v6.own
     }
 
-    /// Prefixes that are reached without a router, with their lengths, and until when.
+    /// Returns the prefixes that are reached without a router, their lengths in bits, and until when.
     pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
         self.v6.on_link.iter().map(|lease| (lease.what.0, lease.what.1, lease.until))
     }
 
-    /// Whether there is a way to IPv6 addresses that are not on the link.
+    /// Returns whether there is a route to IPv6 addresses that are not on the link.
     pub fn has_v6_router(&self) -> bool {
         !self.v6.routers.is_empty()
     }
 
-    /// Judges a message of neighbour discovery, whose checksum was verified. `from`: the station that sent
+    /// Judges a message of neighbour discovery whose checksum was verified. `from` is the station that sent
     /// the frame.
     #[inline(never)]
     fn handle_nd(
@@ -300,7 +301,7 @@ impl Ip {
         header: &atoll_wire::ipv6::Header,
         bytes: &[u8],
     ) -> Result<(), Reason> {
-        // RFC 4861 §11.2: what a router may have passed on is not believed.
+        // RFC 4861 §11.2: a message that a router may have forwarded is not believed.
         if header.hop_limit != nd::HOP_LIMIT || from == self.config.mac {
             return Err(Reason::NdIgnored);
         }
@@ -322,24 +323,25 @@ impl Ip {
             nd::Message::Redirect { target, destination, target_mac } => {
                 self.handle_redirect(now, header, target, destination, target_mac)
             }
-            // We are no router.
+            // The stack is not a router.
             nd::Message::RouterSolicitation { .. } => Err(Reason::NdIgnored),
         }
     }
 }
 
-/// Whether an ICMPv6 message is one of neighbour discovery.
+/// Returns whether an ICMPv6 message is one of neighbour discovery.
 fn is_discovery(message: Option<&[u8]>) -> bool {
     message.and_then(<[u8]>::first).is_some_and(|kind| nd::KINDS.contains(kind))
 }
 
-/// RFC 4861 §10, RETRANS_TIMER, and the time for which an address is tried out (one probe, RFC 4862 §5.1).
+/// The time between two questions (RETRANS_TIMER, RFC 4861 §10), and how long an address is tentative (one
+/// probe, RFC 4862 §5.1).
 const RETRANS_TIMER: Duration = Duration::from_secs(1);
-/// RFC 4861 §10, MAX_RTR_SOLICITATIONS.
+/// The number of router solicitations (MAX_RTR_SOLICITATIONS, RFC 4861 §10).
 const SOLICITATIONS: u8 = 3;
-/// RFC 4861 §10, RTR_SOLICITATION_INTERVAL.
+/// The time between two router solicitations (RTR_SOLICITATION_INTERVAL, RFC 4861 §10).
 const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
-/// Own addresses, on-link prefixes and routers at most: what a router says beyond that is ignored.
+/// The most own addresses, on-link prefixes and routers; further ones that routers advertise are ignored.
 const OWN_MAX: usize = 16;
 const ON_LINK_MAX: usize = 16;
 const ROUTERS_MAX: usize = 8;

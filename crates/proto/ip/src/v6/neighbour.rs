@@ -1,5 +1,5 @@
-//! How are stations asked for, answered, and believed? RFC 4861 §7, RFC 4862 §5.4. As with ARP there is no
-//! proof, and belief is rationed in the same way (see `arp.rs`).
+//! Resolves IPv6 addresses by neighbour discovery (RFC 4861 §7), and detects duplicate addresses (RFC 4862
+//! §5.4). As with ARP there is no proof, and belief is rationed in the same way (see `arp.rs`).
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
@@ -14,7 +14,7 @@ use crate::ip::{Frame, Ip, Link};
 use crate::neighbours::Claim;
 
 impl Ip {
-    /// Somebody asks for `target`.
+    /// Handles a solicitation: another station asks for `target`.
     pub(super) fn handle_solicitation(
         &mut self,
         now: Instant,
@@ -30,8 +30,8 @@ impl Ip {
             if header.dst != solicited_node(target) || source_mac.is_some() {
                 return Err(Reason::NdIgnored);
             }
-            // RFC 4862 §5.4.3: two try the same address out; neither gets it. Later ones are told that it is
-            // taken.
+            // RFC 4862 §5.4.3: if two stations probe the same address, neither gets it. Later ones are told
+            // that it is taken.
             match tentative {
                 true => self.handle_conflict_v6(target),
                 false if usable => self.advertise(ALL_NODES, multicast_mac(ALL_NODES), target, false),
@@ -47,12 +47,12 @@ impl Ip {
         {
             self.learn_v6(now, header.src, mac);
         }
-        // To the station that it came from, as with ARP: that holds for every replica.
+        // The answer goes to the station that sent the question, as with ARP; that works for every replica.
         self.advertise(header.src, from, target, true);
         Ok(())
     }
 
-    /// Somebody says where `target` is: to us or to everybody.
+    /// Handles an advertisement: a station tells us, or all hosts, where `target` is.
     pub(super) fn handle_advertisement(
         &mut self,
         now: Instant,
@@ -62,7 +62,7 @@ impl Ip {
         overriding: bool,
         target_mac: Option<Mac>,
     ) -> Result<(), Reason> {
-        // RFC 4861 §7.1.2: what goes to everybody is no answer.
+        // RFC 4861 §7.1.2: an advertisement to a group is not an answer.
         if solicited && header.dst.is_v6_multicast() {
             return Err(Reason::NdIgnored);
         }
@@ -83,12 +83,12 @@ impl Ip {
             return Err(Reason::NdIgnored);
         }
         let claim = match (solicited, known == Some(mac)) {
-            // RFC 4861 §7.2.5 lets an overriding one replace what is known. DEVIATION: the known station is
-            // asked first.
+            // RFC 4861 §7.2.5 lets an overriding advertisement replace what is known. DEVIATION: the known
+            // station is asked first.
             (true, _) if overriding || known.is_none_or(|known| known == mac) => {
                 self.v6.neighbours.answer(now, target, mac)
             }
-            // Not asked for, or not meant to replace what is known.
+            // The advertisement was not asked for, or is not meant to replace what is known.
             (false, false) if known.is_none() => self.v6.neighbours.answer(now, target, mac),
             (false, false) if overriding => self.v6.neighbours.doubt(now, target, mac),
             _ => Claim::Ignored,
@@ -99,8 +99,8 @@ impl Ip {
         Ok(())
     }
 
-    /// `addr` has said itself that it is at `mac`: taken if nothing else is known, else the station that is
-    /// known is asked.
+    /// Learns that `addr` itself has claimed `mac`: it is believed if nothing else is known; otherwise the
+    /// known station is asked.
     pub(super) fn learn_v6(&mut self, now: Instant, addr: Addr, mac: Mac) {
         let (claim, evicted) = self.v6.neighbours.learn(now, addr, mac);
         self.counters.neighbours_evicted += u64::from(evicted);
@@ -109,7 +109,7 @@ impl Ip {
         }
     }
 
-    /// Another station has, or wants, an address that we try out: it is not ours (RFC 4862 §5.4.5).
+    /// Gives up a tentative address because another station has it or wants it (RFC 4862 §5.4.5).
     fn handle_conflict_v6(&mut self, addr: Addr) {
         self.counters.nd_conflicts += 1;
         if let Some(own) = self.v6.own.iter_mut().find(|own| own.addr == addr) {
@@ -119,10 +119,10 @@ impl Ip {
         self.v6.rearm();
     }
 
-    /// Asks `of` (one station, or everybody by [`Mac::BROADCAST`]) for `addr`.
+    /// Asks for the station of `addr`. `of` is the station to ask, or [`Mac::BROADCAST`] for all.
     pub(crate) fn ask_v6(&mut self, addr: Addr, of: Mac) {
         let Some(src) = self.source_for(addr) else { return };
-        // RFC 4429 §3.2: an address that is tried out must not end up in others' caches.
+        // RFC 4429 §3.2: a tentative address must not get into the caches of others.
         let tentative = self.v6.own.iter().any(|own| own.addr == src && own.is_tentative());
         let source_mac = (!tentative).then_some(self.config.mac);
         let (dst, mac) = match of.is_broadcast() {
@@ -134,7 +134,7 @@ impl Ip {
         }
     }
 
-    /// Asks whether anybody has `addr`, which is to be ours (RFC 4862 §5.4.2).
+    /// Asks whether any station has `addr`, which we are about to use (RFC 4862 §5.4.2).
     pub(super) fn probe(&mut self, addr: Addr) {
         let group = solicited_node(addr);
         let message = Message::NeighbourSolicitation { target: addr, source_mac: None };
@@ -143,9 +143,9 @@ impl Ip {
         }
     }
 
-    /// Says that `target` is ours.
+    /// Advertises that `target` is ours.
     fn advertise(&mut self, dst: Addr, to: Mac, target: Addr, solicited: bool) {
-        // RFC 4429 §3.3: an address that is tried out replaces nobody's.
+        // RFC 4429 §3.3: a tentative address does not replace that of another station.
         let overriding = !self.v6.own.iter().any(|own| own.addr == target && own.is_tentative());
         let target_mac = Some(self.config.mac);
         let message = Message::NeighbourAdvertisement { target, router: false, solicited, overriding, target_mac };
@@ -174,7 +174,7 @@ impl Ip {
         let mut bytes = alloc::vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN];
         let header = ethernet::Header { dst: mac, src: self.config.mac, ethertype: EtherType::IPV6 };
         let at = ethernet::emit(&header, &mut bytes);
-        // Cannot truncate: these messages are short.
+        // The cast cannot truncate: these messages are short.
         let payload_len = payload.len() as u16;
         let header = ipv6::Header { src, dst, next_header, payload_len, traffic_class: 0, flow_label: 0, hop_limit };
         ipv6::emit(&header, &mut bytes[at..]);

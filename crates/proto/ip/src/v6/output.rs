@@ -1,4 +1,4 @@
-//! Where does an IPv6 packet of ours go first, and what stands before it? RFC 4861 §5.2.
+//! Routes of outgoing IPv6 packets, and the headers before them (RFC 4861 §5.2).
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
@@ -32,8 +32,8 @@ impl Ip {
         }
     }
 
-    /// The neighbour that takes packets for the unicast address `dst`. RFC 4861 §6.3.6: of the routers, the
-    /// first that is not known to be gone.
+    /// Returns the neighbour that takes packets for the unicast address `dst`. RFC 4861 §6.3.6: of the
+    /// routers, it is the first that is not known to be unreachable.
     pub(crate) fn next_hop_v6(&self, dst: Addr) -> Option<Addr> {
         if self.v6.own.is_empty() {
             return None;
@@ -49,17 +49,17 @@ impl Ip {
         routers.find(|router| !self.v6.neighbours.has_failed(*router)).or(first)
     }
 
-    /// What `addr` means as a destination. Groups exist on the inside link, too.
+    /// Returns what `addr` means as a destination. Groups also exist on the inside link.
     pub(crate) fn cast_v6(&self, addr: Addr) -> Option<Cast> {
         cast(addr).filter(|cast| *cast == Cast::Multicast || !self.v6.own.is_empty())
     }
 
-    /// The largest packet to IPv6 addresses on the outside link.
+    /// Returns the size in octets of the largest IPv6 packet on the outside link.
     pub(crate) fn mtu_v6(&self) -> u16 {
         self.v6.mtu
     }
 
-    /// The hop limit of packets whose socket asks for no other: what the router says, or else the usual one.
+    /// Returns the hop limit of packets whose socket asks for no other: that of the router, or the default.
     pub fn hop_limit(&self) -> u8 {
         self.v6.hop_limit
     }
@@ -86,7 +86,7 @@ impl Ip {
 }
 
 impl Outgoing {
-    /// The header of the whole packet, which is of IPv6.
+    /// Returns the IPv6 header of the whole packet.
     #[inline]
     pub(crate) fn header_v6(&self) -> ipv6::Header {
         ipv6::Header {

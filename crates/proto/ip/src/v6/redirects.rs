@@ -1,8 +1,8 @@
-//! Which destinations have a better way than the default router's? What that router itself has said of them:
-//! RFC 4861 §8.
+//! Redirects: better next hops for destinations than the default router, as told by that router (RFC 4861
+//! §8).
 //!
-//! Whoever can forge a redirect is on the link, and could as well forge advertisements; what is believed is
-//! as little as §8.1 allows, for ten minutes, and of a target that does not answer nothing.
+//! A host that can forge a redirect is on the link, and could as well forge advertisements. As little is
+//! believed as §8.1 allows, for ten minutes, and nothing about a target that does not answer.
 
 use alloc::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::counters::Reason;
 use crate::ip::Ip;
 use crate::neighbours::Claim;
 
-/// The better ways, by destination. Bounded; what is known longest goes first.
+/// The better next hops, by destination. The table is bounded; the oldest entry goes first.
 #[derive(Debug, Default)]
 pub(super) struct Redirects {
     known: BTreeMap<Addr, Redirect>,
@@ -28,7 +28,7 @@ struct Redirect {
 }
 
 impl Redirects {
-    /// The neighbour that takes packets to `dst`.
+    /// Returns the neighbour that takes packets to `dst`, if there is a redirect.
     pub(super) fn get(&self, dst: Addr) -> Option<Addr> {
         if self.known.is_empty() {
             return None;
@@ -36,7 +36,7 @@ impl Redirects {
         self.known.get(&dst).map(|redirect| redirect.target)
     }
 
-    /// Whether packets are sent to `addr` only because of a redirect.
+    /// Returns whether packets are sent to `addr` only because of a redirect.
     pub(super) fn leads_to(&self, addr: Addr) -> bool {
         self.known.values().any(|redirect| redirect.target == addr)
     }
@@ -49,18 +49,19 @@ impl Redirects {
         self.known.values().map(|redirect| redirect.until).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// Forgets what is no longer believed at `now`.
+    /// Removes the redirects that are no longer believed at `now`.
     pub(super) fn expire(&mut self, now: Instant) {
         self.known.retain(|_, redirect| redirect.until > now);
     }
 
-    /// RFC 4861 §6.3.5, §7.3.3: what led to a neighbour that is gone is decided again.
+    /// Removes the redirects to a neighbour that is gone, so that its destinations are routed anew (RFC 4861
+    /// §6.3.5, §7.3.3).
     pub(super) fn forget(&mut self, target: Addr) {
         self.known.retain(|_, redirect| redirect.target != target);
     }
 
-    /// RFC 4861 §7.2.5: forgets what led by way of `router`, which is none any more; what it takes for itself
-    /// it still takes.
+    /// Removes the redirects to `router`, which is not a router any more (RFC 4861 §7.2.5), except one for
+    /// packets to itself.
     pub(super) fn forget_router(&mut self, router: Addr) {
         self.known.retain(|dst, redirect| redirect.target != router || *dst == router);
     }
@@ -77,7 +78,7 @@ impl Redirects {
 }
 
 impl Ip {
-    /// A router says that `destination` is better reached by `target`.
+    /// Handles a redirect: a router says that `destination` is better reached by `target`.
     pub(super) fn handle_redirect(
         &mut self,
         now: Instant,
@@ -86,7 +87,8 @@ impl Ip {
         destination: Addr,
         target_mac: Option<Mac>,
     ) -> Result<(), Reason> {
-        // RFC 4861 §8.1: from the router that is used for this destination now, and about a neighbour.
+        // RFC 4861 §8.1: a redirect comes from the router that is used for this destination now, and names a
+        // neighbour.
         let is_for_us = self.is_own_v6(header.dst);
         let is_neighbour = target.is_link_local() || target == destination;
         let is_from_router = header.src.is_link_local() && self.next_hop_v6(destination) == Some(header.src);
@@ -101,7 +103,7 @@ impl Ip {
                 None => {
                     self.learn_v6(now, target, mac);
                 }
-                // The router says otherwise: the station that is known is asked.
+                // The router contradicts what is known: the known station is asked.
                 Some(_) => {
                     if let Claim::Ask { of } = self.v6.neighbours.doubt(now, target, mac) {
                         self.ask_v6(target, of);
@@ -115,9 +117,9 @@ impl Ip {
     }
 }
 
-/// As long as a path is believed; a router that is still asked the wrong way says so again.
+/// How long a redirect is believed: as long as a path. A router that still gets the packets repeats it.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Destinations at most.
+/// The most destinations.
 const REDIRECTS_MAX: usize = 256;
 
 #[cfg(test)]
