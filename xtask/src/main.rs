@@ -32,7 +32,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   papers      the papers' experiments, for real where that is possible, and simulated; --quick
   bench       the benchmarks; see `cargo xtask bench --help`";
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_path_buf()
 }
@@ -43,23 +43,24 @@ fn build() -> Result<(), String> {
 }
 
 fn python(script: &str, arguments: &[String]) -> Result<(), String> {
-    // By its full name: a version manager's wrapper in PATH would be a shell script, and cost every start.
+    // The full path is used because a version manager's wrapper in PATH would be a shell script, which slows
+    // every start.
     run(Command::new("/usr/bin/python3").arg(root().join(script)).args(arguments))
 }
 
-/// What can be measured for real first, so that it lies beside the simulation.
+/// Measures on the real machine first, if possible, so that the results lie beside those of the simulation.
 fn papers(arguments: &[String]) -> Result<(), String> {
     let out = root().join("papers");
     if let Err(message) = python("bench/papers.py", &[&["--out".into(), out.display().to_string()], arguments].concat())
     {
-        // Without privilege or tools there is still the simulation.
+        // Without privileges or tools, there is still the simulation.
         eprintln!("nothing is measured for real: {message}");
     }
     let program = root().join("target/release/atoll");
     run(Command::new(program).args(["paper", "all", "--out"]).arg(out).args(arguments))
 }
 
-/// Runs a command to its end, with this process's output.
+/// Runs a command to its end, with this process's output; fails if the command does.
 fn run(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.status() {

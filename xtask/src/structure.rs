@@ -1,10 +1,10 @@
-//! Does the code keep to its architecture?
+//! Checks that the code keeps to its architecture.
 //!
-//! Rules, each one function from facts to violations, so that the tests can show each of them failing: arrows
-//! between crates point down; `unsafe` lies only where it may; nothing below the platform asks a clock,
-//! starts a thread or draws randomness; what standards ask for is kept where `docs/rfc` says so, and shown by
-//! tests; what THREAT_MODEL.md claims has tests; each dependency has a reason, a licence and one version;
-//! servers check their arithmetic; mutants fit the code; lines of prose fit a window.
+//! Each rule is one function from facts to violations, so that the tests can show each of them failing.
+//! Arrows between crates point down. `unsafe` only stands where it may. No crate below the platform asks a
+//! clock, starts a thread or draws randomness. What standards require is done where `docs/rfc` says so, and
+//! tests show it. The claims of THREAT_MODEL.md have tests. Each dependency has a reason, a licence and one
+//! version. Servers check their arithmetic. Mutants fit the code. Lines of prose fit a window.
 
 mod arrows;
 mod columns;
@@ -24,15 +24,15 @@ use std::process::Command;
 
 use arrows::Crate;
 
-/// The tables of what standards ask for, by their numbers, and their index.
+/// The folder of the tables of requirements, one per standard and named by its number, and their index.
 const TABLES: &str = "docs/rfc";
 const INDEX: &str = "README.md";
-/// What takes out defences, one each.
+/// The folder of the mutants; each takes out one defence.
 const MUTANTS: &str = "testing/mutants";
-/// What is built for; packages for others need not be there.
+/// The platform that is built for; packages for other platforms may be absent.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// Checks the repository and prints what it violates.
+/// Checks the repository, and prints the violations; fails if there are any.
 pub fn report(root: &Path) -> Result<(), String> {
     let violations = check(root)?;
     for violation in &violations {
@@ -44,7 +44,7 @@ pub fn report(root: &Path) -> Result<(), String> {
     }
 }
 
-/// All violations in the repository at `root`.
+/// Returns all violations in the repository at `root`.
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let crates = workspace(root)?;
     let mut violations = arrows::check(&crates);
@@ -89,7 +89,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(violations)
 }
 
-/// Compares the tables of requirements with what is there.
+/// Compares the tables of requirements with the code and tests.
 fn tables(root: &Path, known: &requirements::Known) -> Result<Vec<String>, String> {
     let mut texts = BTreeMap::new();
     for entry in std::fs::read_dir(root.join(TABLES)).map_err(|e| format!("{TABLES}: {e}"))?.flatten() {
@@ -105,7 +105,7 @@ fn tables(root: &Path, known: &requirements::Known) -> Result<Vec<String>, Strin
     Ok(violations)
 }
 
-/// Compares what documents claim, and lists, with what is there.
+/// Compares the claims and lists of documents with the code and tests.
 fn proofs(root: &Path, crates: &[Crate], known: &requirements::Known) -> Result<Vec<String>, String> {
     let read = |name: &str| std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"));
     let (claims, reasons) = ("THREAT_MODEL.md", "ARCHITECTURE.md");
@@ -123,13 +123,13 @@ fn proofs(root: &Path, crates: &[Crate], known: &requirements::Known) -> Result<
     Ok(violations)
 }
 
-/// The members of the workspace, by `cargo metadata`.
+/// Returns the members of the workspace, as listed by `cargo metadata`.
 fn workspace(root: &Path) -> Result<Vec<Crate>, String> {
     arrows::parse_metadata(&metadata(root, &["--no-deps"])?, root)
 }
 
-/// What `cargo metadata` prints. Crates that this machine has not had yet are fetched: on a fresh one, those
-/// that only other platforms need.
+/// Returns the output of `cargo metadata`. Crates that this machine does not have yet are fetched; on a fresh
+/// machine, these are those that only other platforms need.
 fn metadata(root: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let ask = |more: &[&str]| {
@@ -153,7 +153,7 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     entries.sort();
     for path in entries {
         if path.is_dir() {
-            // A crate inside a crate's folder is checked as itself.
+            // A crate inside another crate's folder is checked as its own.
             if path.file_name().is_some_and(|name| name == "target") || path.join("Cargo.toml").exists() {
                 continue;
             }
@@ -165,7 +165,8 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Words that a contributor keeps out of the project, one a line in `forbidden-words` of the git folder.
+/// Returns the words that a contributor keeps out of the project, one a line in `forbidden-words` of the git
+/// folder.
 ///
 /// Names of private tools, hosts and paths must not be published. A list of them in the repository would
 /// publish them, so each clone has its own, or none.

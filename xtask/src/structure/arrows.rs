@@ -1,4 +1,4 @@
-//! Do all arrows between crates point down?
+//! Checks that all arrows between crates point down.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,24 +8,25 @@ use serde_json::Value;
 /// A member of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crate {
-    /// Its name.
+    /// The name of the crate.
     pub name: String,
-    /// Where it lies, relative to the root.
+    /// The folder of the crate, relative to the root.
     pub folder: String,
-    /// The members it depends on.
+    /// The members that the crate depends on.
     pub arrows: Vec<Arrow>,
 }
 
-/// One crate uses another.
+/// A dependency of one crate on another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrow {
     /// The folder of the crate that is used.
     pub to: String,
-    /// Whether only tests use it.
+    /// Whether only tests use the crate.
     pub only_tests: bool,
 }
 
-/// Arrows inside one storey, each with its reason. They cannot close a circle: cargo refuses that.
+/// The arrows that are allowed inside one storey, each with its reason. They cannot form a cycle, because
+/// cargo refuses that.
 const SIDEWAYS: &[(&str, &str)] = &[
     ("crates/platform/shm", "crates/platform/sys"), // mappings and doorbells are system calls
     ("crates/platform/tap", "crates/platform/sys"), // so are devices
@@ -34,7 +35,8 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("crates/servers/transport", "crates/servers/ip"), // a TS says on its page what its part of IP knows
 ];
 
-/// The storey that a crate's folder gives it, `None` for what stands outside of the building (tests, tools).
+/// Returns the storey that a crate's folder gives it; `None` for crates outside of the building (tests,
+/// tools).
 pub fn storey(folder: &str) -> Result<Option<u8>, String> {
     let storey = match folder.split('/').collect::<Vec<_>>()[..] {
         ["crates", "base"] => Some(0),
@@ -49,7 +51,7 @@ pub fn storey(folder: &str) -> Result<Option<u8>, String> {
     Ok(storey)
 }
 
-/// The arrows that do not point down.
+/// Returns the arrows that do not point down.
 pub fn check(crates: &[Crate]) -> Vec<String> {
     let mut violations = Vec::new();
     for member in crates {
@@ -75,7 +77,7 @@ pub fn check(crates: &[Crate]) -> Vec<String> {
     violations
 }
 
-/// Reads the output of `cargo metadata --no-deps`.
+/// Reads the output of `cargo metadata --no-deps`; returns the members of the workspace.
 pub fn parse_metadata(json: &[u8], root: &Path) -> Result<Vec<Crate>, String> {
     let metadata: Value = serde_json::from_slice(json).map_err(|error| format!("cargo metadata: {error}"))?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;

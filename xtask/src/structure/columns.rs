@@ -1,10 +1,11 @@
-//! Do lines of prose fit a window? Comments and documents have at most 110 columns; pictures, examples and
-//! tables may have more.
+//! Checks that lines of prose fit a window: comments and documents have at most 110 columns; pictures,
+//! examples and tables may have more.
 
-/// Columns of a line at most.
+/// The most columns of a line.
 const COLUMNS_MAX: usize = 110;
 
-/// The lines of a file that are too long. `path`: relative to the root; its ending says what the text is.
+/// Returns the lines of a file that are too long. `path` is relative to the root; its extension tells the
+/// kind of text.
 pub fn check(path: &str, text: &str) -> Vec<String> {
     let is_document = path.ends_with(".md");
     let (mut violations, mut is_picture) = (Vec::new(), false);
@@ -30,7 +31,7 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
     violations
 }
 
-/// What a line says that is nothing but a comment.
+/// Returns the text of a line that is only a comment.
 fn comment(line: &str) -> Option<&str> {
     Some(line.trim_start().strip_prefix("//")?.trim_start_matches(['/', '!']))
 }

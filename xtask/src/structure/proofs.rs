@@ -1,13 +1,13 @@
-//! Is what the documents claim shown, and are lists complete that no compiler compares? Claims and their
-//! tests, dependencies and their reasons, crates whose arithmetic is checked, mutants and the code that they
-//! change.
+//! Checks that the claims of documents are shown by tests, and that lists which no compiler compares are
+//! complete: claims and their tests, dependencies and their reasons, crates whose arithmetic is checked,
+//! mutants and the code that they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::arrows::Crate;
 
-/// Checks the table of claims, rows of `| claim | mechanism | tests |` under the heading `## Claims`. Each
-/// has a test that exists.
+/// Checks the table of claims: rows of `| claim | mechanism | tests |` under the heading `## Claims`. Each
+/// claim must have a test that exists.
 pub fn check_claims(path: &str, text: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let rows = table(text, "## Claims");
     let mut violations = Vec::new();
@@ -32,8 +32,8 @@ pub fn check_claims(path: &str, text: &str, tests: &BTreeSet<String>) -> Vec<Str
     violations
 }
 
-/// Compares the first column of the table under `## Dependencies`, names between backticks, with the crates
-/// of others that the manifests name.
+/// Compares the first column of the table under `## Dependencies`, names between backticks, with the
+/// third-party crates that the manifests name.
 pub fn check_dependencies(path: &str, text: &str, manifests: &[String]) -> Vec<String> {
     let argued: BTreeSet<&str> = table(text, "## Dependencies")
         .iter()
@@ -59,8 +59,8 @@ pub fn check_dependencies(path: &str, text: &str, manifests: &[String]) -> Vec<S
     without.chain(beyond).collect()
 }
 
-/// Compares the crates whose arithmetic is checked in releases with those that servers consist of and the
-/// library does not.
+/// Compares the crates whose arithmetic is checked in release builds with the crates that servers contain and
+/// the library does not.
 pub fn check_overflow(manifest: &str, crates: &[Crate]) -> Vec<String> {
     let section = manifest.split("[profile.release.package]").nth(1).unwrap_or_default();
     let checked: BTreeSet<&str> = section
@@ -70,7 +70,7 @@ pub fn check_overflow(manifest: &str, crates: &[Crate]) -> Vec<String> {
         .filter_map(|line| Some(line.split_once('=')?.0.trim()))
         .collect();
     let (servers, library) = (closure("bin/atoll", crates), closure("bin/preload", crates));
-    // The papers' simulated machine is a tool, no server.
+    // The simulated machine for the papers is a tool, not a server.
     let expected: BTreeSet<&str> =
         servers.difference(&library).copied().filter(|name| *name != "atoll-papers").collect();
     let without = expected.difference(&checked).map(|name| format!("Cargo.toml: no overflow checks in {name}"));
@@ -78,7 +78,7 @@ pub fn check_overflow(manifest: &str, crates: &[Crate]) -> Vec<String> {
     without.chain(beyond).collect()
 }
 
-/// The names of the crates that the one in `folder` consists of.
+/// Returns the names of the crates that the one in `folder` contains.
 fn closure<'a>(folder: &str, crates: &'a [Crate]) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     let mut open = vec![folder.to_owned()];
@@ -91,8 +91,8 @@ fn closure<'a>(folder: &str, crates: &'a [Crate]) -> BTreeSet<&'a str> {
     names
 }
 
-/// Checks that what a mutant replaces stands in its file once, and that its test exists.
-/// `testing/mutants/run` says what a mutant is.
+/// Checks that the text which a mutant replaces stands in its file once, and that its test exists.
+/// `testing/mutants/run` explains mutants.
 pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, tests: &BTreeSet<String>) -> Vec<String> {
     let mut violations = Vec::new();
     let (mut file, mut old): (Option<&str>, Option<Vec<&str>>) = (None, None);
@@ -111,7 +111,7 @@ pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, te
             (None, line) => {
                 file = line.strip_prefix("file ").or(file);
                 if let Some(test) = line.strip_prefix("test ").and_then(|test| test.split_whitespace().last()) {
-                    // In a module, perhaps.
+                    // The test may be in a module.
                     let name = test.rsplit("::").next().unwrap_or(test);
                     if !tests.iter().any(|known| known.contains(name)) {
                         violations.push(format!("{path}: there is no test {test}"));
@@ -123,7 +123,7 @@ pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, te
     violations
 }
 
-/// The rows of the first table under a heading, with their lines' numbers.
+/// Returns the rows of the first table under a heading, with their line numbers.
 fn table<'a>(text: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> {
     let lines = (1..).zip(text.lines());
     let section =

@@ -1,13 +1,13 @@
-//! Is what a standard asks for kept, and shown to be kept? Compares the tables in `docs/rfc` with code and
-//! tests.
+//! Compares the tables of requirements in `docs/rfc` with code and tests: whether the requirements of a
+//! standard are met, and shown to be.
 //!
 //! A row is `| label | what it asks | here | code | tests |`. *kept* needs a place in the code (a file and a
-//! word that stands in it) and a test; *deviates* and *missing* need a note, whose number follows in
-//! parentheses; *not ours* needs one if it is a MUST.
+//! word that stands in it) and a test. *deviates* and *missing* need a note, whose number follows in
+//! parentheses. *not ours* needs a note if the requirement is a MUST.
 //!
-//! RFC 9293 has labels of its own. Elsewhere a label is made of the section, with a letter if it asks for
-//! several things, or the standard's own number of a rule, and of how much it asks for: `5.3-R1 MUST`. Of
-//! standards that number their rules all have to be there ([`RULES`]). `README.md` counts the verdicts.
+//! RFC 9293 has its own labels. Elsewhere a label consists of the section, with a letter if it asks for
+//! several things, or the standard's own number of a rule, and of the level: `5.3-R1 MUST`. All rules of a
+//! standard that numbers them must be there ([`RULES`]). `README.md` counts the verdicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,29 +16,29 @@ struct Row<'a> {
     line: usize,
     label: &'a str,
     here: &'a str,
-    /// Files and words.
+    /// The places in the code: files and words.
     code: Vec<&'a str>,
     tests: Vec<&'a str>,
 }
 
-/// What the tables may refer to.
+/// The files and tests that the tables may refer to.
 pub struct Known {
-    /// Files of the repository, with their texts.
+    /// The files of the repository, with their texts.
     pub files: BTreeMap<String, String>,
-    /// Names of tests: functions and scripts.
+    /// The names of tests: functions and scripts.
     pub tests: BTreeSet<String>,
 }
 
-/// Which labels a table has.
+/// The labels that a table may have.
 pub enum Labels {
-    /// These and no others.
+    /// The table has exactly these labels.
     All(Vec<String>),
-    /// Sections and levels; these numbers of rules are among them.
+    /// The labels are sections and levels; these rule numbers must be among them.
     Sections(&'static [&'static str]),
 }
 
 impl Labels {
-    /// Those of the table of RFC `number`.
+    /// Returns the labels of the table of RFC `number`.
     pub fn of(number: &str) -> Labels {
         if number == "9293" {
             return Labels::All(labels_of_rfc_9293());
@@ -58,7 +58,7 @@ impl Labels {
         }
     }
 
-    /// Those that have to be there and are not.
+    /// Returns the labels that are required and not in `seen`.
     fn missing(&self, seen: &BTreeSet<&str>) -> Vec<String> {
         match self {
             Labels::All(all) => all.iter().filter(|label| !seen.contains(label.as_str())).cloned().collect(),
@@ -70,7 +70,7 @@ impl Labels {
     }
 }
 
-/// Checks one table.
+/// Checks one table; returns the violations.
 pub fn check(path: &str, text: &str, labels: &Labels, known: &Known) -> Vec<String> {
     let mut violations = Vec::new();
     let mut seen = BTreeSet::new();
@@ -125,8 +125,8 @@ pub fn check(path: &str, text: &str, labels: &Labels, known: &Known) -> Vec<Stri
     violations
 }
 
-/// Checks that the index in `text` has a row for each table, with the numbers of its verdicts:
-/// `| [N.md](N.md) | what | kept | deviates | missing | not ours |`. `tables`: their names and texts.
+/// Checks that the index in `text` has a row for each table, with the counts of its verdicts: `| [N.md](N.md)
+/// | what | kept | deviates | missing | not ours |`. `tables` has their names and texts.
 pub fn check_index(path: &str, text: &str, tables: &BTreeMap<String, String>) -> Vec<String> {
     let mut violations = Vec::new();
     for (name, table) in tables {
@@ -142,18 +142,18 @@ pub fn check_index(path: &str, text: &str, tables: &BTreeMap<String, String>) ->
     violations
 }
 
-/// The labels of RFC 9293, Appendix B.
+/// Returns the labels of RFC 9293, Appendix B.
 fn labels_of_rfc_9293() -> Vec<String> {
     let kinds = [("MUST", 69), ("SHLD", 31), ("MAY", 18), ("REC", 1)];
     kinds.into_iter().flat_map(|(kind, count)| (1..=count).map(move |n| format!("{kind}-{n}"))).collect()
 }
 
-/// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in a
-/// macro that makes tests of them.
+/// Returns the names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or
+/// named in a macro that makes tests of them.
 pub fn tests_in(text: &str) -> Vec<String> {
     let macros = [("on_both_stacks![", ']'), ("with_ip_inside_and_apart![", ']'), ("attacks! {", '}')];
     let lists = macros.iter().flat_map(|(name, end)| text.split(name).skip(1).filter_map(|rest| rest.split_once(*end)));
-    // Behind a name there may be what the test is made with.
+    // A name may be followed by the arguments of the test.
     let mut names: Vec<String> = lists
         .flat_map(|(list, _)| list.split(','))
         .filter_map(|name| Some(name.split_whitespace().next()?.to_owned()))
@@ -173,7 +173,7 @@ pub fn tests_in(text: &str) -> Vec<String> {
 }
 
 impl<'a> Row<'a> {
-    /// The verdict, and the number of the note that it refers to, or nothing.
+    /// Returns the verdict, and the number of the note that it refers to, or an empty string.
     fn verdict(&self) -> (&'a str, &'a str) {
         let (verdict, note) = self.here.split_once(" (").unwrap_or((self.here, ""));
         (verdict, note.trim_end_matches(')'))
@@ -198,16 +198,16 @@ fn rows(text: &str) -> Vec<Row<'_>> {
     rows
 }
 
-/// What stands between backticks.
+/// Returns the parts of a text that stand between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// How much is asked for: MUST and SHALL (NOT), SHOULD and RECOMMENDED (NOT), MAY and OPTIONAL, or a rule
-/// without any of these words.
+/// The levels of requirements: MUST and SHALL (NOT), SHOULD and RECOMMENDED (NOT), MAY and OPTIONAL, or a
+/// rule without any of these words.
 const LEVELS: [&str; 4] = ["MUST", "SHLD", "MAY", "rule"];
 
-/// The rules of standards that number them.
+/// The rules of the standards that number them.
 const RULES: [(&str, &[&str]); 8] = [
     (
         "4443",

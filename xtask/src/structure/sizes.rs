@@ -1,12 +1,12 @@
-//! Is a struct, a function or a module larger, or more entangled, than a reader can hold?
+//! Checks that no struct, function or module is larger, or more entangled, than a reader can hold.
 //!
 //! ```text
 //!   struct     at most 20 fields
 //!   function   at most 70 lines and 6 parameters, not counting self
 //!   modules    those with the same parent use each other in no circle
 //! ```
-//! What is beyond is listed where it stands, with a reason, in a comment of its own line, and no longer than
-//! it is needed:
+//! Every exception is listed where it stands, with a reason, in a comment of its own line, which must go when
+//! it is no longer needed:
 //!
 //! ```text
 //!   // structure: handle_segment: RFC 9293 gives the steps in this order
@@ -19,17 +19,17 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{ImplItemFn, ItemFn, ItemMod, ItemStruct, Signature, TraitItemFn, UseTree};
 
-/// Fields of a struct at most.
+/// The most fields of a struct.
 const FIELDS_MAX: usize = 20;
-/// Lines of a function at most, from its `fn` to its end.
+/// The most lines of a function, from its `fn` to its end.
 const LINES_MAX: usize = 70;
-/// Parameters of a function at most.
+/// The most parameters of a function.
 const PARAMETERS_MAX: usize = 6;
-/// What the comment with a reason begins with.
+/// The prefix of a comment that lists an exception.
 const LISTED: &str = "// structure: ";
 
-/// What of the product is too large. `files`: their paths relative to the root, and texts; those that are
-/// tests are passed over.
+/// Returns what is too large in the product. `files` maps paths relative to the root to texts; tests are
+/// skipped.
 pub fn check(files: &BTreeMap<String, String>) -> Vec<String> {
     let mut violations = Vec::new();
     let mut crates: BTreeMap<&str, Modules> = BTreeMap::new();
@@ -67,7 +67,7 @@ pub fn check(files: &BTreeMap<String, String>) -> Vec<String> {
     violations
 }
 
-/// The crate's folder and the path of the module, if the file is part of the product.
+/// Returns the crate's folder and the path of the module, if the file is part of the product.
 fn product_module(path: &str) -> Option<(&str, Vec<String>)> {
     let (folder, file) = path.split_once("/src/")?;
     let is_product = folder.starts_with("crates/") || folder.starts_with("bin/");
@@ -81,18 +81,18 @@ fn product_module(path: &str) -> Option<(&str, Vec<String>)> {
     Some((folder, names))
 }
 
-/// The name that a comment lists, and the comment's line.
+/// Returns the name that a comment lists, and the line of the comment.
 fn listed_name((line, text): (usize, &str)) -> Option<(&str, usize)> {
     let (name, reason) = text.trim_start().strip_prefix(LISTED)?.split_once(": ")?;
     (!reason.trim().is_empty()).then_some((name, line))
 }
 
-/// What was found in one file.
+/// The findings in one file.
 #[derive(Default)]
 struct Found {
-    /// Name, line and what there is too much of.
+    /// The name and line of each item that is too large, and what it has too much of.
     too_large: Vec<(String, usize, String)>,
-    /// Paths that begin with `crate`, `super` or `self`.
+    /// The paths in use declarations that begin with `crate`, `super` or `self`.
     uses: BTreeSet<Vec<String>>,
 }
 
@@ -128,7 +128,7 @@ impl Found {
     }
 }
 
-/// Whether an item is there for tests only.
+/// Returns whether an item is only compiled for tests.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     let is_test = |list: &syn::MetaList| list.tokens.to_string() == "test";
     attributes.iter().any(|attribute| {
@@ -190,7 +190,7 @@ struct Modules {
     listed: Vec<Listed>,
 }
 
-/// A circle that is listed.
+/// A cycle of modules that is listed as an exception.
 struct Listed {
     parent: Vec<String>,
     names: BTreeSet<String>,
@@ -222,7 +222,8 @@ impl Modules {
         violations
     }
 
-    /// For each parent, which of its children use which others, themselves or by what is in them.
+    /// Returns, for each parent, which of its children use which others, themselves or through their
+    /// descendants.
     fn arrows(&self) -> BTreeMap<Vec<String>, BTreeMap<String, BTreeSet<String>>> {
         let mut arrows: BTreeMap<Vec<String>, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         for (module, uses) in &self.uses {
@@ -237,7 +238,7 @@ impl Modules {
         arrows
     }
 
-    /// The module in which a path that stands in `module` ends.
+    /// Returns the module in which a path that stands in `module` ends.
     fn module_of(&self, module: &[String], path: &[String]) -> Option<Vec<String>> {
         let mut at = module.to_vec();
         for (place, name) in path.iter().enumerate() {
@@ -258,7 +259,7 @@ impl Modules {
     }
 }
 
-/// The sets of names that reach each other.
+/// Returns the sets of names that reach each other.
 fn circles(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reached = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);

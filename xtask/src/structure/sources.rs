@@ -1,9 +1,9 @@
-//! Does a source file hold something that its storey may not?
+//! Checks that a source file contains nothing that its storey may not.
 
 use super::arrows::storey;
 use super::tokens::{Token, tokens};
 
-/// The violations of one file; `path` is relative to the root.
+/// Returns the violations of one file; `path` is relative to the root.
 pub fn check_file(path: &str, text: &str) -> Vec<String> {
     let folder = crate_folder(path);
     let tokens = tokens(text);
@@ -27,7 +27,8 @@ pub fn check_file(path: &str, text: &str) -> Vec<String> {
     violations
 }
 
-/// The folder of the crate that a file belongs to: what stands before its `src`, `tests` ...
+/// Returns the folder of the crate that a file belongs to: the part of the path before `src`, `tests` and so
+/// on.
 fn crate_folder(path: &str) -> &str {
     let ends = ["/src/", "/tests/", "/benches/", "/examples/", "/fuzz_targets/", "/build.rs"];
     let end = ends.iter().filter_map(|end| path.find(end)).min();
@@ -38,12 +39,12 @@ fn may_be_unsafe(folder: &str) -> bool {
     folder.starts_with("crates/platform/") || folder == "bin/preload"
 }
 
-/// Tests may start threads and look at clocks.
+/// Returns whether the file is a test; tests may start threads and read clocks.
 fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/") || path.contains("/benches/") || path.contains("/examples/")
 }
 
-/// Clocks, threads and randomness, with their lines.
+/// Returns the uses of clocks, threads and randomness, with their lines.
 fn impurities(tokens: &[Token<'_>]) -> Vec<(usize, &'static str)> {
     const RULES: &[(&[&str], &str)] = &[
         (&["Instant", ":", ":", "now"], "it asks a clock"),
@@ -69,7 +70,7 @@ fn impurities(tokens: &[Token<'_>]) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// What is named behind `std::`, be it one path or a group of them.
+/// Returns the forbidden names behind `std::`, in one path or a group of them.
 fn members_of_std(tokens: &[Token<'_>]) -> Vec<(usize, &'static str)> {
     let judge = |token: &Token<'_>| match token.text {
         "time" => Some((token.line, "it names std::time (core::time::Duration is allowed)")),

@@ -1,19 +1,18 @@
-//! Whose code do we build, and may we? All crates of others: where they come from, under which licence, and
-//! in how many versions.
+//! Checks third-party crates: where they come from, under which licence, and in how many versions.
 //!
-//! cargo-deny does this and more, but building it takes minutes of a processor on each fresh machine, for
-//! three comparisons with what `cargo metadata` says; what it has beyond that, known faults, needs a database
-//! that no registry has (see HACKING.md, "Known faults of dependencies"). cargo-vet asks for an audit of each
-//! version by people: there are a hundred, and nobody to do so, so its files would only say that nobody has.
+//! cargo-deny does this and more, but building it takes minutes on each fresh machine, for three comparisons
+//! with the output of `cargo metadata`. Its other check, for known faults, needs a database that no registry
+//! has (see HACKING.md, "Known faults of dependencies"). cargo-vet asks for an audit of each version by
+//! people. There are a hundred versions and nobody to audit them, so its files would only record that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// The only place that crates come from.
+/// The only registry that crates may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// What a binary may contain without owing more than a notice.
+/// The licences that demand no more than a notice of a binary.
 const LICENCES: [&str; 11] = [
     "0BSD",
     "Apache-2.0",
@@ -28,11 +27,11 @@ const LICENCES: [&str; 11] = [
     "Zlib",
 ];
 
-/// Crates of which there are several versions, each with its reason.
+/// The crates of which there are several versions, each with its reason.
 const SEVERAL: &[(&str, &str)] =
     &[("syn", "derives that are waited for still have the one before; built, not part of any program")];
 
-/// Compares what `cargo metadata` says with the rules.
+/// Checks the output of `cargo metadata`; returns the violations.
 pub fn check(metadata: &[u8]) -> Result<Vec<String>, String> {
     let metadata: Value = serde_json::from_slice(metadata).map_err(|error| format!("cargo metadata: {error}"))?;
     let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no graph")?;
@@ -43,7 +42,7 @@ pub fn check(metadata: &[u8]) -> Result<Vec<String>, String> {
     for package in packages.iter().filter(|package| package["id"].as_str().is_some_and(|id| used.contains(id))) {
         let text = |key: &str| package[key].as_str().unwrap_or_default();
         let (name, licence) = (text("name"), text("license"));
-        // Ours have no source.
+        // Crates of this workspace have no source.
         if package["source"].is_null() {
             continue;
         }
@@ -67,10 +66,11 @@ pub fn check(metadata: &[u8]) -> Result<Vec<String>, String> {
     Ok(violations)
 }
 
-/// Whether an SPDX expression can be kept to by licences that are allowed. `/` is an old way to write OR.
+/// Returns whether an SPDX expression can be satisfied by licences that are allowed. `/` is an old way to
+/// write OR.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ");
-    // An AND of groups in parentheses, or one group.
+    // The expression is an AND of groups in parentheses, or one group.
     expression.split(" AND ").all(|group| {
         let group = group.trim().trim_start_matches('(').trim_end_matches(')');
         group.split(" OR ").any(|licence| LICENCES.contains(&licence.trim()))

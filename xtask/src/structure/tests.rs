@@ -58,7 +58,7 @@ fn metadata_of_cargo_is_understood() {
     );
 }
 
-/// The violations that a line brings to a file that has none.
+/// Returns the number of violations that `line` adds to a file that has none.
 fn violations(path: &str, line: &str) -> usize {
     sources::check_file(path, &format!("#![forbid(unsafe_code)]\n{line}\n")).len()
 }
@@ -78,7 +78,7 @@ fn a_crate_that_does_not_forbid_unsafe_code_is_reported() {
     assert_eq!(sources::check_file("crates/wire/src/lib.rs", "//! Headers.\n").len(), 1);
     assert_eq!(sources::check_file("crates/wire/src/arp.rs", "//! ARP.\n").len(), 0);
     assert_eq!(sources::check_file("crates/platform/sys/src/lib.rs", "//! Calls.\n").len(), 0);
-    // What a comment says forbids nothing.
+    // An attribute in a comment has no effect.
     assert_eq!(sources::check_file("crates/wire/src/lib.rs", "// #![forbid(unsafe_code)]\n").len(), 1);
 }
 
@@ -296,11 +296,11 @@ fn a_crate_from_elsewhere_or_under_another_licence_or_in_two_versions_is_reporte
     assert_eq!(found(&good.replace(" OR MIT", "")), ["x: its licence is `(GPL-3.0) AND Unicode-3.0`"]);
     let twice = format!("{good}, {}", good.replace(r#""id": "x""#, r#""id": "y""#).replace(r#""1""#, r#""2""#));
     assert_eq!(found(&twice), [r#"x: there are several versions: {"1", "2"}"#]);
-    // Of a crate that is not built nothing is asked.
+    // A crate that is not built is not checked.
     assert_eq!(found(&good.replace(r#""id": "x""#, r#""id": "z""#).replace("MIT", "GPL-2.0")), [""; 0]);
 }
 
-/// What is found in these files of a crate.
+/// Returns what is found in these files of a crate.
 fn found_in(files: &[(&str, String)]) -> Vec<String> {
     let path = |name: &str| format!("crates/proto/tcp/src/{name}");
     sizes::check(&files.iter().map(|(name, text)| (path(name), text.clone())).collect())
@@ -341,17 +341,17 @@ fn modules_that_use_each_other_are_reported_unless_they_are_listed() {
     let b_itself = ("b.rs", "mod inner;".to_owned());
     let c = |text: &str| ("c.rs", text.to_owned());
     let to_a = "use super::{a::A, d};";
-    // Down only: a child may use what its parent has.
+    // All uses go down only: a child may use what its parent has.
     let down = [lib(""), a.clone(), b_itself.clone(), b.clone(), c("use super::D;")];
     assert!(found_in(&down).is_empty());
     let circle = |list: &str| found_in(&[lib(list), a.clone(), b_itself.clone(), b.clone(), c(to_a)]);
     let what = "crates/proto/tcp: modules of the crate use each other: cycle of a, b, c";
     assert_eq!(circle(""), [what]);
     assert!(circle("// structure: cycle of a, b, c: they are one\n").is_empty());
-    // Not the whole of it, and one that is none.
+    // The first list is incomplete, and names a cycle that does not exist.
     let unneeded = "crates/proto/tcp/src/lib.rs:1: this circle need not be listed any more";
     assert_eq!(circle("// structure: cycle of a, b: they are one\n"), [what, unneeded]);
-    // For tests only.
+    // The use is compiled for tests only.
     let for_tests = format!("#[cfg(test)]\n{to_a}\n");
     assert!(found_in(&[lib(""), a.clone(), b_itself.clone(), b.clone(), c(&for_tests)]).is_empty());
 }

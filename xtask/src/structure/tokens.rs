@@ -1,15 +1,15 @@
-//! What of a Rust file is code? Comments, strings and characters are not.
+//! Splits a Rust file into tokens; comments, strings and characters are left out.
 
 /// A word (identifier, keyword, number) or one punctuation character, with its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// As written.
+    /// The text of the token, as written.
     pub text: &'a str,
-    /// From 1.
+    /// The number of its line, from 1.
     pub line: usize,
 }
 
-/// The tokens of a file. Lenient: of a file that does not compile, something is returned.
+/// Returns the tokens of a file. It is lenient: a file that does not compile also yields tokens.
 pub fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
@@ -40,7 +40,8 @@ pub fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Letters of other scripts count as parts of words, so that slices end between characters.
+/// Returns whether the byte is part of a word. Letters of other scripts are, so that slices end between
+/// characters.
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
@@ -76,7 +77,7 @@ fn end_of_string(bytes: &[u8], quote: usize) -> usize {
     bytes.len()
 }
 
-/// Whether `b"`, `r"`, `br#"` and their like start here.
+/// Returns whether `b"`, `r"`, `br#"` or a similar prefix starts here.
 fn starts_string(bytes: &[u8], at: usize) -> bool {
     let mut end = at;
     while matches!(bytes.get(end), Some(b'r' | b'b' | b'c')) && end < at + 2 {
@@ -99,8 +100,8 @@ fn end_of_prefixed_string(bytes: &[u8], at: usize) -> usize {
     find(bytes, quote + 1, &terminator) + terminator.len()
 }
 
-/// A lifetime or a label ends behind its quote, and its name becomes a word; a character ends behind its
-/// second quote.
+/// Returns where a lifetime, label or character ends. A lifetime or label ends behind its quote, and its name
+/// becomes a word; a character ends behind its second quote.
 fn end_of_character(bytes: &[u8], quote: usize) -> usize {
     match bytes.get(quote + 1) {
         Some(b'\\') => find(bytes, quote + 3, b"'") + 1,
