@@ -1,9 +1,9 @@
-//! What does a third machine do that speaks TCP only to do harm? Drawn by seed, connection by connection,
-//! segment by segment.
+//! A third machine that speaks TCP only to do harm; its actions are drawn by seed, connection by connection
+//! and segment by segment.
 //!
-//! It opens connections to the server as everybody does, follows what the server says, and then misbehaves
-//! near what the server expects: lies about what it has received, leaves holes, closes its window, resets and
-//! repeats itself.
+//! The adversary opens connections to the server as any client does, follows what the server says, and then
+//! misbehaves near what the server expects: it lies about what it has received, leaves holes, closes its
+//! window, resets and repeats itself.
 
 use atoll_base::{Duration, Instant, Rng, SeqNum};
 use atoll_wire::ethernet::{self, EtherType};
@@ -12,15 +12,15 @@ use atoll_wire::tcp::{self, Flags, HEADER_MAX, Options, SackBlocks, Segment, Tim
 use atoll_wire::{Mac, arp, checksum};
 
 const FLOWS: u16 = 4;
-/// Segments that it sends at most: after that it falls silent.
+/// The most segments that the adversary sends; after that it falls silent.
 const SEGMENTS_MAX: u32 = 4000;
 
 /// One connection, as the adversary sees it.
 #[derive(Clone, Copy, Default)]
 struct Flow {
-    /// What it sends next.
+    /// The next sequence number that the adversary sends.
     seq: SeqNum,
-    /// What the server sends next, and what it has acknowledged.
+    /// The next sequence number that the server sends; `acked` is what the server has acknowledged.
     next: SeqNum,
     acked: SeqNum,
     timestamp: u32,
@@ -28,13 +28,13 @@ struct Flow {
     is_open: bool,
 }
 
-/// The third machine.
+/// The third machine, which attacks the server.
 pub(crate) struct Adversary {
     addr: u32,
     mac: Mac,
     server: (u32, Mac, u16),
     flows: Vec<Flow>,
-    /// When it acts next.
+    /// When the adversary acts next.
     pub(crate) acts_at: Option<Instant>,
     sent: u32,
 }
@@ -45,12 +45,12 @@ impl Adversary {
         Adversary { addr, mac, server, flows, acts_at: Some(now), sent: 0 }
     }
 
-    /// Whether a frame is for this machine alone.
+    /// Returns whether a frame is for this machine alone.
     pub(crate) fn is_for_us(&self, frame: &[u8]) -> bool {
         ethernet::parse(frame).is_ok_and(|(header, _)| header.dst == self.mac)
     }
 
-    /// Reads a frame of the server; the answer is to be sent at once.
+    /// Reads a frame of the server; returns the answer, which is to be sent at once.
     pub(crate) fn hear(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let (header, at) = ethernet::parse(frame).ok()?;
         if header.ethertype == EtherType::ARP {
@@ -63,7 +63,7 @@ impl Adversary {
         let (segment, _) = tcp::parse(frame.get(at + len..)?).ok()?;
         let flow = self.flows.get_mut(usize::from(segment.dst_port.checked_sub(FIRST_PORT)?))?;
         if segment.has(Flags::RST) {
-            // From the beginning, another time.
+            // The connection begins again.
             *flow = Flow::default();
             return None;
         }
@@ -82,7 +82,7 @@ impl Adversary {
         None
     }
 
-    /// Something bad.
+    /// Returns the next hostile frame.
     pub(crate) fn act(&mut self, now: Instant, rng: &mut Rng) -> Vec<u8> {
         self.sent += 1;
         let wait = Duration::from_micros(u64::from(20 + rng.below(2000)));
@@ -117,7 +117,7 @@ impl Adversary {
                 };
                 *flow = Flow::default();
             }
-            // Text in order, which the server sends back.
+            // This is text in order, which the server sends back.
             0..=2 => {
                 len = 1000;
                 flow.seq = flow.seq.plus(len);

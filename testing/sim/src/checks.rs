@@ -1,4 +1,4 @@
-//! What has to hold at every step of every simulated run?
+//! The checks that have to hold at every step of every simulated run.
 //!
 //! The stream's octets are checked where they are read (`Host::act`), the connection's own invariants after
 //! every call.
@@ -9,27 +9,27 @@ use atoll_wire::tcp::{Flags, Segment};
 
 use crate::host::Host;
 
-/// What one end has announced and been told, to hold it to that.
+/// What one end has announced and been told, by which it is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
-    /// Right edge of the window that it has announced last.
+    /// The right edge of the window that the end announced last.
     announced: Option<SeqNum>,
-    /// The rightmost edge that has reached it: it may send up to there.
+    /// The rightmost edge that has reached the end: it may send up to there.
     allowed: Option<SeqNum>,
-    /// The largest edge its connection has had, as a stream offset.
+    /// The largest edge that the connection has had, as a stream offset.
     edge: u64,
 }
 
 impl Watch {
-    /// A segment leaves the end whose connection is `connection`.
+    /// Checks a segment that leaves the end whose connection is `connection`.
     pub fn sends(&mut self, now: Instant, connection: &Connection, segment: &Segment) -> Result<(), String> {
-        // The text of a SYN follows it.
+        // The text of a SYN follows the SYN in sequence space.
         let end = segment.seq.plus(segment.len + u32::from(segment.flags.contains(Flags::SYN)));
-        // RFC 7413: text goes along with a SYN, and answers one, before anything was allowed.
+        // RFC 7413: text goes along with a SYN, and answers one, before any window was announced.
         let is_early = segment.flags.contains(Flags::SYN) || connection.is_open_early();
         let is_allowed = self.allowed.is_some_and(|allowed| end.distance_from(allowed) <= 0);
         if segment.len > 0 && is_early && !is_allowed {
-            // It may have to be sent again.
+            // The text may have to be sent again.
             self.allowed = Some(end);
         } else if segment.len > 0 && !is_allowed {
             return Err(format!("text up to {end} is sent, {:?} is allowed", self.allowed));
@@ -37,8 +37,8 @@ impl Watch {
         if !segment.flags.contains(Flags::ACK) || segment.flags.contains(Flags::RST) {
             return Ok(());
         }
-        // The window of a SYN is never scaled: one that is repeated, after a server has answered early, has
-        // no room for the truth.
+        // The window of a SYN is never scaled: one that is repeated after a server has answered early has no
+        // room for the true window.
         if segment.flags.contains(Flags::SYN) && self.announced.is_some() {
             return Ok(());
         }
@@ -47,7 +47,7 @@ impl Watch {
         if let Some(before) = self.announced {
             // RFC 7323 §2.4: what rounding to the scale takes from the field does not count.
             let lost = before.distance_from(edge);
-            // Nor does what the field of a SYN, which is never scaled, has no room for.
+            // A window that does not fit the field of a SYN, which is never scaled, does not count either.
             let is_cut = segment.flags.contains(Flags::SYN) && segment.window == u16::MAX;
             if lost >= 1 << scale && !is_cut {
                 return Err(format!("the window's right edge goes back by {lost} octets, its scale is {scale}"));
@@ -60,15 +60,15 @@ impl Watch {
         Ok(())
     }
 
-    /// A segment reaches the end whose peer's windows are shifted by `scale`.
+    /// Notes a segment that reaches the end whose peer's windows are shifted by `scale`.
     pub fn receives(&mut self, segment: &Segment, scale: u8) {
         if !segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::SYN) {
             return;
         }
         let is_syn = segment.flags.contains(Flags::SYN);
         let edge = match (is_syn, segment.flags.contains(Flags::ACK)) {
-            // A SYN's window begins after the SYN of ours, of which it may not know: the acknowledgement that
-            // follows says it.
+            // A SYN's window begins after our own SYN, which its sender may not know; the acknowledgement
+            // that follows announces the edge.
             (true, false) => return,
             (true, true) => right_edge(segment, 0),
             _ => right_edge(segment, scale),
@@ -78,7 +78,7 @@ impl Watch {
         }
     }
 
-    /// Nothing more happens at this moment.
+    /// Checks an end at which nothing more happens at this moment.
     pub fn rests(&mut self, host: &Host) -> Result<(), String> {
         let Some(connection) = &host.connection else { return Ok(()) };
         let state = connection.state();

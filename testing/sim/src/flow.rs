@@ -1,4 +1,4 @@
-//! What are the two ends of a connection, whatever lies between them?
+//! The two ends of a connection, independent of the network between them.
 
 use atoll_base::{Instant, Rng, SeqNum};
 use atoll_tcp::{Algorithm, Connection, Path, Settings, State};
@@ -9,25 +9,26 @@ use crate::checks::Watch;
 use crate::host::{Host, Plan};
 use crate::middlebox::Middlebox;
 
-/// Everything about a connection but the network. Client first, then server.
+/// The settings of a connection without the network. The client is first, then the server.
 #[derive(Clone, Debug)]
 pub struct FlowSettings {
-    /// What the applications do.
+    /// The plans of the applications.
     pub plans: [Plan; 2],
-    /// What the connections are set to.
+    /// The settings of the connections.
     pub settings: [Settings; 2],
-    /// Largest segments.
+    /// The largest segments, in octets.
     pub mss: [u16; 2],
-    /// Both ends send a SYN.
+    /// Whether both ends send a SYN.
     pub simultaneous_open: bool,
-    /// The client has a cookie of the server: its first text goes along with the SYN.
+    /// Whether the client has a cookie of the server, so that its first text goes along with the SYN.
     pub fast_open: bool,
-    /// What alters the headers on the way.
+    /// The middlebox that alters headers on the way.
     pub middlebox: Middlebox,
 }
 
 impl FlowSettings {
-    /// The client sends without end, the server reads at once; no buffer holds them back.
+    /// Returns settings for a client that sends without end and a server that reads at once; no buffer limits
+    /// them.
     pub fn bulk(algorithm: Algorithm) -> FlowSettings {
         let plan = Plan {
             write: 1 << 40,
@@ -52,20 +53,20 @@ impl FlowSettings {
     }
 }
 
-/// What an end sends: perhaps a super-segment, which the network cuts.
+/// A segment that an end sends: perhaps a super-segment, which the network cuts.
 #[derive(Debug)]
 pub struct Outgoing {
     /// The header as it has passed the middlebox.
     pub segment: Segment,
-    /// Its text.
+    /// The text of the segment.
     pub text: Vec<u8>,
-    /// Octets of text in each piece.
+    /// The octets of text in each piece.
     pub mss: usize,
-    /// Who says so, for a trace: a retransmission, or the record of a connection in TIME-WAIT.
+    /// A remark for a trace: a retransmission, or an answer by the record of a connection in TIME-WAIT.
     pub how: &'static str,
 }
 
-/// Two ends.
+/// The two ends of a connection.
 #[derive(Debug)]
 pub struct Flow {
     settings: FlowSettings,
@@ -76,7 +77,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The ends before the first SYN.
+    /// Creates the ends before the first SYN.
     pub fn new(settings: &FlowSettings, now: Instant, rng: &mut Rng) -> Flow {
         let mut hosts = [Host::new(settings.plans[0], 1, 2), Host::new(settings.plans[1], 2, 1)];
         let active = 1 + usize::from(settings.simultaneous_open);
@@ -94,23 +95,23 @@ impl Flow {
         Flow { settings: settings.clone(), hosts, watches: [Watch::default(); 2], retransmits: 0, polled: 0 }
     }
 
-    /// Client and server.
+    /// Returns the client and the server.
     pub fn hosts(&self) -> &[Host; 2] {
         &self.hosts
     }
 
-    /// Segments sent again, by both ends.
+    /// Returns the number of segments that both ends have sent again.
     pub fn retransmits(&self) -> u64 {
         self.retransmits
     }
 
-    /// Whether both streams have been delivered and closed.
+    /// Returns whether both streams have been delivered and closed.
     pub fn is_done(&self) -> bool {
         let written = self.settings.plans.map(|plan| plan.write);
         self.hosts[0].is_done(written[1]) && self.hosts[1].is_done(written[0])
     }
 
-    /// What has to be true in the end, after TIME-WAIT.
+    /// Checks what has to be true in the end, after TIME-WAIT.
     pub fn expect_closed(&self) -> Result<(), String> {
         for host in &self.hosts {
             let state = host.connection.as_ref().map(Connection::state);
@@ -121,7 +122,7 @@ impl Flow {
         self.compare_marks()
     }
 
-    /// Each end has heard of the last urgent octet of the other.
+    /// Checks that each end has heard of the last urgent octet of the other.
     fn compare_marks(&self) -> Result<(), String> {
         for (from, to) in [(0, 1), (1, 0)] {
             let sent = self.hosts[from].urgent_end.map(|end| end - 1);
@@ -133,13 +134,13 @@ impl Flow {
         Ok(())
     }
 
-    /// When something happens here although nothing arrives.
+    /// Returns when something happens here although nothing arrives.
     pub fn next_event(&self) -> Option<Instant> {
         let timers = self.hosts.iter().filter_map(Host::next_timeout);
         timers.chain(self.hosts.iter().filter_map(|host| host.wakes_at)).min()
     }
 
-    /// A segment reaches end `index`.
+    /// Handles a segment that reaches end `index`.
     pub fn handle(
         &mut self,
         index: usize,
@@ -153,7 +154,7 @@ impl Flow {
             let (iss, ts_offset) = (SeqNum(rng.next_u32()), rng.next_u32());
             let settings = &self.settings.settings[index];
             let connection = if segment.len > 0 {
-                // Some servers have room for less than all of it.
+                // Some servers do not have room for all of it.
                 let len = if rng.below(3) == 0 { rng.below(segment.len) } else { segment.len };
                 let connection = Connection::accept_fast(now, segment, iss, ts_offset, path, settings, len, None);
                 self.hosts[index].place(&text[..connection.receive_nxt() as usize]);
@@ -170,8 +171,8 @@ impl Flow {
         Ok(())
     }
 
-    /// A segment reaches end `index` that the other end has not sent: it says nothing about what that has
-    /// allowed.
+    /// Handles a segment that reaches end `index` and that the other end has not sent: it says nothing about
+    /// the window of that end.
     pub fn forge(
         &mut self,
         index: usize,
@@ -183,23 +184,23 @@ impl Flow {
         self.hosts[index].handle(now, rng, segment, text)
     }
 
-    /// Timers and application of end `index` get their turn.
+    /// Lets timers and application of end `index` act.
     pub fn act(&mut self, index: usize, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
         self.hosts[index].handle_timeout(now)?;
         self.hosts[index].act(now, rng, calm)
     }
 
-    /// See [`Host::commit`].
+    /// Records the connection of end `index`; see [`Host::commit`].
     pub fn commit(&mut self, index: usize) {
         self.hosts[index].commit();
     }
 
-    /// See [`Host::crash`].
+    /// Crashes the process of end `index`; see [`Host::crash`].
     pub fn crash(&mut self, index: usize, now: Instant) -> Result<(), String> {
         self.hosts[index].crash(now)
     }
 
-    /// What end `index` sends now; call until `None`.
+    /// Returns what end `index` sends now; call until `None`.
     pub fn poll(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, String> {
         self.polled += 1;
         if self.polled > POLLS_MAX {
@@ -236,7 +237,7 @@ impl Flow {
         Ok(Some(Outgoing { segment, text, mss, how: if transmit.retransmit { "again " } else { "" } }))
     }
 
-    /// What the record of a connection in TIME-WAIT answers.
+    /// Returns what the record of a connection in TIME-WAIT answers.
     fn poll_record(&mut self, index: usize) -> Option<Outgoing> {
         let host = &mut self.hosts[index];
         host.compact();
@@ -246,7 +247,7 @@ impl Flow {
 }
 
 impl Outgoing {
-    /// The segments that a link with segmentation offload makes of it: pieces of `mss` octets.
+    /// Returns the segments that a link with segmentation offload makes of this one: pieces of `mss` octets.
     pub fn cut(self) -> impl Iterator<Item = (Segment, Vec<u8>)> {
         let Outgoing { segment, text, mss, .. } = self;
         let count = text.len().div_ceil(mss).max(1);
@@ -257,7 +258,7 @@ impl Outgoing {
             cut.seq = segment.seq.plus(from as u32);
             cut.len = piece.len() as u32;
             if index > 0 {
-                // RFC 3168 §6.1.2: once is enough, and a link with segmentation offload says it once.
+                // RFC 3168 §6.1.2: CWR is set once, and a link with segmentation offload sets it once.
                 cut.flags = cut.flags.without(Flags::CWR);
             }
             if index != count - 1 {
@@ -268,22 +269,22 @@ impl Outgoing {
     }
 }
 
-/// One of the algorithms there are.
+/// Returns a random congestion control algorithm.
 pub(crate) fn any_algorithm(rng: &mut Rng) -> Algorithm {
     Algorithm::ALL[rng.below(Algorithm::ALL.len() as u32) as usize]
 }
 
-/// What was emitted and parsed is what is delivered: the header format takes part in the simulation.
+/// Returns the segment after emitting and parsing it, so that the header format takes part in the simulation.
 fn through_the_wire(segment: &Segment) -> Segment {
     let mut header = [0; atoll_wire::tcp::HEADER_MAX];
     let len = atoll_wire::tcp::emit(segment, &mut header);
     let (mut parsed, _) = parse(&header[..len]).expect("emitted headers are valid");
     parsed.len = segment.len;
-    // Of the IP header.
+    // The mark belongs to the IP header.
     parsed.ecn = segment.ecn;
     assert_eq!(&parsed, segment);
     parsed
 }
 
-/// More segments at one moment than any window allows.
+/// A bound on polls at one moment: more segments than any window allows.
 const POLLS_MAX: u32 = 5000;

@@ -1,4 +1,4 @@
-//! What does an endpoint consist of besides its connection? The buffers, and an application with a plan.
+//! An endpoint: besides its connection, the buffers and an application with a plan.
 
 use std::collections::VecDeque;
 
@@ -6,64 +6,65 @@ use atoll_base::{Instant, Rng};
 use atoll_tcp::{Connection, Events, Record, State, TimeWait, TimeWaitAnswer, Verdict};
 use atoll_wire::tcp::Segment;
 
-/// What an application wants to do.
+/// What an application does.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Octets to write before closing.
+    /// The octets to write before closing.
     pub write: u64,
-    /// Octets of send buffer.
+    /// The size of the send buffer, in octets.
     pub send_buffer: u64,
-    /// Most octets read at a time.
+    /// The most octets read at a time.
     pub read_max: u64,
-    /// Chance per million, each step, that the application does not read although it could.
+    /// The probability per million, at each step, that the application does not read although it could.
     pub stall: u32,
-    /// Largest super-segment of the link.
+    /// The largest super-segment of the link, in octets.
     pub len_max: u32,
     /// Whether the server sometimes finds no room for text out of order.
     pub no_room: u32,
-    /// Whether to report what was read only when asked for (`receive_read_mark`).
+    /// Whether what was read is reported only when asked for (`receive_read_mark`).
     pub lazy_reports: bool,
     /// Whether a connection in TIME-WAIT is replaced by its record.
     pub compact: bool,
-    /// Chance per million that the end of what is written at a time is urgent.
+    /// The probability per million that the end of what is written at a time is urgent.
     pub urgent: u32,
 }
 
-/// One endpoint.
+/// One endpoint of a connection.
 #[derive(Debug)]
 pub struct Host {
     /// The connection; `None` before the first SYN of a passive one.
     pub connection: Option<Connection>,
-    /// What replaces the connection in TIME-WAIT, if the plan says so.
+    /// The record that replaces the connection in TIME-WAIT, if the plan says so.
     pub time_wait: Option<TimeWait>,
-    /// What the record of TIME-WAIT answers.
+    /// The answers of the record of TIME-WAIT that wait to be sent.
     pub answers: VecDeque<Segment>,
-    /// All that has happened.
+    /// All events that have happened.
     pub events: Events,
     plan: Plan,
-    /// What the two streams consist of: octet n of stream `salt`.
+    /// The salt of the stream that is written, which determines its octets; `salt_in` is that of the stream
+    /// read.
     salt_out: u64,
     salt_in: u64,
     written: u64,
     read: u64,
     reported: u64,
     closed: bool,
-    /// Where the urgent text that was written last ends.
+    /// The end of the urgent text that was written last, as a stream offset.
     pub urgent_end: Option<u64>,
     buffer: Vec<Option<u8>>,
-    /// When the application looks again although nothing has happened.
+    /// When the application acts again although nothing has happened.
     pub wakes_at: Option<Instant>,
-    /// What outlives the process that has the connection.
+    /// The record that outlives the process that has the connection.
     record: Option<Record>,
 }
 
-/// Octet `offset` of stream `salt`.
+/// Returns octet `offset` of stream `salt`.
 pub fn octet(salt: u64, offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt) >> 40) as u8
 }
 
 impl Host {
-    /// An endpoint that writes stream `salt_out` and expects stream `salt_in`.
+    /// Creates an endpoint that writes stream `salt_out` and expects stream `salt_in`.
     pub fn new(plan: Plan, salt_out: u64, salt_in: u64) -> Host {
         Host {
             connection: None,
@@ -84,13 +85,13 @@ impl Host {
         }
     }
 
-    /// Records the connection: before anything of it leaves, or is shown to the application.
+    /// Records the connection. Call before any of its output leaves or is shown to the application.
     pub fn commit(&mut self) {
         self.record = self.connection.as_ref().map(Connection::record);
     }
 
-    /// The process that has the connection dies, and another one goes on with the record. The buffers and the
-    /// application live on.
+    /// Simulates that the process with the connection dies, and another one continues with the record. The
+    /// buffers and the application live on.
     pub fn crash(&mut self, now: Instant) -> Result<(), String> {
         if self.time_wait.is_some() || self.connection.is_none() {
             return Ok(());
@@ -109,27 +110,28 @@ impl Host {
         Ok(())
     }
 
-    /// Largest super-segment of the link.
+    /// Returns the largest super-segment of the link, in octets.
     pub fn len_max(&self) -> u32 {
         self.plan.len_max
     }
 
-    /// Octets of send buffer.
+    /// Returns the size of the send buffer, in octets.
     pub fn send_buffer(&self) -> u64 {
         self.plan.send_buffer
     }
 
-    /// Whether the application has closed its side.
+    /// Returns whether the application has closed its side.
     pub fn has_closed(&self) -> bool {
         self.closed
     }
 
-    /// Octets read so far.
+    /// Returns the number of octets read so far.
     pub fn read(&self) -> u64 {
         self.read
     }
 
-    /// Whether all was written, sent and acknowledged, and the peer's stream was read to its end.
+    /// Returns whether everything was written, sent and acknowledged, and the peer's stream was read to its
+    /// end.
     pub fn is_done(&self, expected: u64) -> bool {
         let acked = self
             .connection
@@ -138,13 +140,13 @@ impl Host {
         self.closed && acked && self.read == expected
     }
 
-    /// The bytes of a segment to send.
+    /// Returns the octets of a segment to send.
     pub fn text(&self, offset: u64, len: u32) -> Vec<u8> {
         assert!(offset + u64::from(len) <= self.written, "text that was never written is sent");
         (offset..offset + u64::from(len)).map(|at| octet(self.salt_out, at)).collect()
     }
 
-    /// A segment arrives.
+    /// Handles a segment that arrives.
     pub fn handle(&mut self, now: Instant, rng: &mut Rng, segment: &Segment, text: &[u8]) -> Result<(), String> {
         if let Some(time_wait) = &mut self.time_wait {
             match time_wait.handle_segment(now, segment) {
@@ -181,12 +183,12 @@ impl Host {
         Ok(())
     }
 
-    /// The text that came with the SYN.
+    /// Places the text that came with the SYN into the buffer.
     pub fn place(&mut self, text: &[u8]) {
         self.buffer = text.iter().copied().map(Some).collect();
     }
 
-    /// Takes note of what happened.
+    /// Notes the events that happened; fails if the connection was aborted.
     pub fn note(&mut self, events: Events) -> Result<(), String> {
         self.events |= events;
         if events.intersects(Events::RESET | Events::REFUSED | Events::TIMED_OUT) {
@@ -195,7 +197,7 @@ impl Host {
         Ok(())
     }
 
-    /// When the connection, or what is left of it, wants to be woken.
+    /// Returns when the connection, or its record in TIME-WAIT, is to be woken.
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.time_wait {
             Some(time_wait) => Some(time_wait.deadline()),
@@ -203,7 +205,7 @@ impl Host {
         }
     }
 
-    /// Fires the timers.
+    /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), String> {
         if self.time_wait.is_some_and(|time_wait| time_wait.deadline() <= now) {
             self.time_wait = None;
@@ -214,7 +216,7 @@ impl Host {
         self.note(events)
     }
 
-    /// After polling: TIME-WAIT needs no connection.
+    /// Replaces a connection in TIME-WAIT by its record, if the plan says so. Call after polling.
     pub fn compact(&mut self) {
         let wanted = self.plan.compact && self.read == self.buffer.len() as u64;
         if let Some(connection) = self.connection.as_mut().filter(|_| wanted && self.time_wait.is_none()) {
@@ -225,7 +227,7 @@ impl Host {
         }
     }
 
-    /// The application gets the processor.
+    /// Lets the application read and write.
     pub fn act(&mut self, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
         self.wakes_at = None;
         let Some(connection) = &mut self.connection else { return Ok(()) };
@@ -246,7 +248,7 @@ impl Host {
                 self.wakes_at = Some(now + core::time::Duration::from_millis(1));
             }
         }
-        // What was read before anybody asked for it.
+        // The octets were read before the connection asked for them.
         if self.read > self.reported && connection.receive_read_mark().is_some_and(|mark| self.read >= mark) {
             self.reported = self.read;
             connection.handle_read_head(now, self.read);

@@ -1,7 +1,7 @@
-//! How does a machine fare whose IP is in processes of its own? Between each IP server and a replica lie
-//! rings that hold few frames and messages and are read late; an IP server may end at any time, and another
-//! one starts in its place that knows nothing. So may a replica, and what is in its ring waits for the next
-//! one.
+//! Simulates machines whose IP runs in processes of its own. Rings lie between each IP server and each
+//! replica; they hold few frames and messages and are read late. An IP server may end at any time; another
+//! one that knows nothing starts in its place. A replica may end as well, and the contents of its ring wait
+//! for the next one.
 
 use std::collections::VecDeque;
 
@@ -15,31 +15,31 @@ use atoll_wire::vnet;
 
 use crate::mortal::{Life, Mortal};
 
-/// Frames, and messages, that a ring holds: fewer than a burst has.
+/// The frames, and messages, that a ring holds: fewer than a burst has.
 const RING_ITEMS: usize = 4;
-/// Frames that are kept for a replica at most, in its ring and beside it: fewer than a crowd sends in the
-/// time that nobody has it.
+/// The most frames that are kept for a replica, in its ring and beside it: fewer than many clients send
+/// while the replica is away.
 const KEPT_FRAMES: usize = 100;
-/// Ends of IP servers of a machine at most, so that a story comes to its own.
+/// The most ends of IP servers of a machine, so that a story comes to its end.
 const ENDS_MAX: u32 = 1000;
 
-/// How many IP servers a machine has, and what becomes of them.
+/// How many IP servers a machine has, and how often they end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPlan {
-    /// At most as many as replicas; more are not made.
+    /// The number of IP servers; at most as many as replicas are created.
     pub count: u8,
-    /// When, from the start on and again and again, one of them ends; `None`: never.
+    /// How long, from the start on and repeatedly, until one of them ends; `None` means never.
     pub ends_every: Option<Duration>,
 }
 
-/// What lies in a ring.
+/// An item in a ring.
 #[derive(Debug)]
 enum Item {
     Frame(Vec<u8>),
     Message(IpMessage),
 }
 
-/// The IP servers of a machine, with the rings between them and its replicas.
+/// The IP servers of a machine, and the rings between them and its replicas.
 pub(crate) struct IpServers {
     plan: IpPlan,
     replicas: u8,
@@ -47,36 +47,36 @@ pub(crate) struct IpServers {
     seed: u64,
     servers: Vec<Node>,
     clients: Vec<Client>,
-    /// By server and replica.
+    /// The rings to the servers, by server and replica.
     from_replicas: Vec<Vec<VecDeque<Item>>>,
     to_replicas: Vec<VecDeque<(usize, Item)>>,
     ends_at: Option<Instant>,
-    /// How often one has ended.
+    /// The number of servers that have ended.
     ended: u32,
 }
 
 struct Node {
     server: IpServer,
     epoch: u32,
-    /// Frames of the link, or of the link server.
+    /// The frames from the link, or from the link server.
     from_link: VecDeque<Vec<u8>>,
-    /// What others tell it.
+    /// The messages from other IP servers.
     from_siblings: VecDeque<(u8, IpMessage)>,
-    /// When its process is there.
+    /// When the process of the server has started.
     starts_at: Instant,
     wakes_at: Option<Instant>,
 }
 
-/// Where things go, as long as one of them runs.
+/// The outputs of an IP server while it runs.
 struct Exit<'a> {
     steering: &'a Steering,
     sent: Vec<Vec<u8>>,
-    /// Frames that the link still takes.
+    /// The number of frames that the link still takes.
     room: usize,
     delivered: Vec<(usize, Item)>,
     to_siblings: Vec<(u8, IpMessage)>,
     messages_left: usize,
-    /// Messages that the ring of each replica still takes.
+    /// The number of messages that the ring of each replica still takes.
     replicas_take: Vec<usize>,
 }
 
@@ -112,7 +112,7 @@ impl Egress for Exit<'_> {
 }
 
 impl IpServers {
-    /// `config`: of the network, as a replica would have it.
+    /// Creates the IP servers. `config` describes the network, as a replica would have it.
     pub(crate) fn new(plan: IpPlan, replicas: u8, config: atoll_ip::Config, seed: u64, now: Instant) -> IpServers {
         let plan = IpPlan { count: plan.count.clamp(1, replicas), ..plan };
         let (count, others) = (usize::from(plan.count), usize::from(replicas));
@@ -132,7 +132,7 @@ impl IpServers {
         servers
     }
 
-    /// What the half of replica `index` is made of.
+    /// Returns the configuration of the part of IP in replica `index`.
     pub(crate) fn config_of(&self, index: u8) -> atoll_ip::Config {
         let sibling = (self.plan.count + index, self.plan.count + self.replicas);
         atoll_ip::Config { apart: true, sibling, ..self.config.clone() }
@@ -150,19 +150,19 @@ impl IpServers {
         Node { server, epoch, from_link, from_siblings, starts_at: now, wakes_at: Some(now) }
     }
 
-    /// How many there are.
+    /// Returns the number of IP servers.
     pub(crate) fn count(&self) -> u8 {
         self.plan.count
     }
 
-    /// How many frames the ring of a replica takes now.
+    /// Returns how many frames the ring of a replica takes now.
     pub(crate) fn room(&self, replica: usize) -> usize {
         let server = replica % self.servers.len();
         let frames = self.from_replicas[server][replica].iter().filter(|item| matches!(item, Item::Frame(_)));
         RING_ITEMS - frames.count()
     }
 
-    /// A replica puts a frame into its ring, and rings the bell.
+    /// Puts a frame of a replica into its ring, and rings the bell of the server.
     pub(crate) fn push(&mut self, now: Instant, rng: &mut Rng, replica: usize, frame: Vec<u8>) {
         assert!(self.room(replica) > 0, "the replica was told that there is no room");
         let server = replica % self.servers.len();
@@ -170,7 +170,7 @@ impl IpServers {
         self.servers[server].wake(now, rng);
     }
 
-    /// Takes what a replica has to say, as far as the ring does, and as long as `life` lasts.
+    /// Takes the messages of a replica as far as the ring has room, and as long as `life` lasts.
     pub(crate) fn collect(
         &mut self,
         now: Instant,
@@ -191,12 +191,12 @@ impl IpServers {
         });
     }
 
-    /// A replica has a new incarnation, which finds the rings as they are.
+    /// Notes that a replica has a new incarnation, which finds the rings as they are.
     pub(crate) fn replica_restarted(&mut self, index: usize, epoch: Epoch) {
         self.clients[index] = Client::new(epoch);
     }
 
-    /// A frame comes from the link.
+    /// Handles a frame that comes from the link.
     pub(crate) fn receive(&mut self, now: Instant, rng: &mut Rng, steering: &Steering, frame: &[u8]) {
         let count = self.servers.len();
         match steering.destination(frame, atoll_base::ReplicaId(0)) {
@@ -205,8 +205,8 @@ impl IpServers {
         }
     }
 
-    /// Everybody whose time has come does something. Returns the frames that leave, by server, and whether
-    /// anything happened. `room`: how many frames of a server the link takes.
+    /// Runs every server whose time has come. Returns the frames that leave, by server, and whether anything
+    /// happened. `room` is the number of frames that the link takes from a server.
     pub(crate) fn run(
         &mut self,
         now: Instant,
@@ -252,7 +252,8 @@ impl IpServers {
             server.handle_timeout(now);
             server.flush(now, &mut exit);
             let is_read = self.from_replicas[number].iter().all(VecDeque::is_empty);
-            // A replica that is away takes nothing for a while: as `CONTROL_EVERY` of the real one.
+            // A replica that is away takes nothing for a while; the real server retries every
+            // `CONTROL_EVERY`.
             let most = if is_read && exit.replicas_take.contains(&0) { 1000 } else { 20 };
             let soon =
                 (!is_read || server.has_work()).then(|| now + Duration::from_micros(1 + u64::from(rng.below(most))));
@@ -274,7 +275,7 @@ impl IpServers {
         (leaving, any)
     }
 
-    /// A replica takes some of what is in its rings. Returns how much.
+    /// Lets a replica take some of the items in its rings. Returns how many.
     pub(crate) fn deliver(
         &mut self,
         now: Instant,
@@ -302,7 +303,8 @@ impl IpServers {
         self.servers.iter().filter_map(|node| node.wakes_at).chain(self.ends_at).min()
     }
 
-    /// One of them ends if it is time to: what it has is lost, what lies in rings is not.
+    /// Ends one server if it is time to: its state is lost, the contents of rings are not. Returns whether it
+    /// did.
     fn end_one(&mut self, now: Instant, rng: &mut Rng) -> bool {
         let Some(every) = self.plan.ends_every.filter(|_| self.ends_at.is_some_and(|at| at <= now)) else {
             return false;
@@ -313,7 +315,7 @@ impl IpServers {
         let old = &mut self.servers[usize::from(number)];
         let (epoch, from_link) = (old.epoch + 1, std::mem::take(&mut old.from_link));
         let from_siblings = std::mem::take(&mut old.from_siblings);
-        // It takes its time to start; what is for it waits meanwhile.
+        // The successor takes time to start; its input waits meanwhile.
         let most = [1, 1000, 20_000][rng.below(3) as usize];
         let starts_at = now + Duration::from_micros(u64::from(rng.below(most)));
         self.servers[usize::from(number)] = Node { from_link, from_siblings, ..self.start(number, epoch, starts_at) };
@@ -333,12 +335,12 @@ impl Node {
     }
 }
 
-/// Messages among what lies in a ring.
+/// Returns the number of messages among the items of a ring.
 fn messages<'a>(items: impl Iterator<Item = &'a Item>) -> usize {
     items.filter(|item| matches!(item, Item::Message(_))).count()
 }
 
-/// The same in a ring to a replica.
+/// Returns the number of messages in a ring to a replica.
 fn waiting(ring: &VecDeque<(usize, Item)>) -> usize {
     messages(ring.iter().map(|(_, item)| item))
 }

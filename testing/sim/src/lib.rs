@@ -2,7 +2,7 @@
 //! over a link that loses, repeats, reorders and delays; many connections over shared lines with rates and
 //! queues ([`Network`]).
 //!
-//! What has to hold at every step, whatever the network does, is in `checks`.
+//! The checks that have to hold at every step, whatever the network does, are in `checks`.
 //!
 //! One seed decides everything: a failing seed prints itself and replays exactly.
 #![forbid(unsafe_code)]
@@ -35,8 +35,8 @@ pub use network::{Network, NetworkSettings, RoutedFlow};
 pub use pair::{Failure, Pair, Report, Scenario};
 pub use world::{Appetite, Hoard, Poison, ScaledBy, ScalingPlan, Shortage, Story, Workforce, World};
 
-/// The seeds to try: `usual` many, unless `ATOLL_SEED=n` names one to replay or `ATOLL_SEEDS=n` another
-/// number.
+/// Returns the seeds to try: `usual` many, unless `ATOLL_SEED=n` names one to replay or `ATOLL_SEEDS=n`
+/// another number.
 pub fn seeds(usual: u64) -> core::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     match number("ATOLL_SEED") {

@@ -1,4 +1,4 @@
-//! What does the network do to segments?
+//! A link that loses, repeats, reorders and delays segments.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use atoll_wire::tcp::Segment;
 
 use crate::flow::Outgoing;
 
-/// How bad one direction of the link is. Chances are per million.
+/// The impairments of one direction of the link. Probabilities are per million.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSettings {
-    /// Segments lost, or corrupted, which comes to the same behind a checksum.
+    /// Segments lost, or corrupted, which is the same behind a checksum.
     pub loss: u32,
     /// Segments delivered twice.
     pub duplicate: u32,
     /// Segments delayed by up to ten times the latency, so that later ones overtake.
     pub reorder: u32,
-    /// One-way delay.
+    /// The one-way delay.
     pub latency: Duration,
-    /// Whether the receiver's link merges what was cut (GRO): then super-segments arrive whole.
+    /// Whether the receiver's link merges what was cut (GRO), so that super-segments arrive whole.
     pub merge: bool,
-    /// A segment with more text than this is lost, always and in silence: a path with a narrow place and no
-    /// ICMP.
+    /// The most octets of text in a segment; larger ones are always lost silently, as on a path with a narrow
+    /// link and no ICMP.
     pub longest: usize,
 }
 
@@ -34,17 +34,17 @@ pub struct Link {
 }
 
 impl Link {
-    /// An empty link.
+    /// Creates an empty link.
     pub fn new(settings: LinkSettings) -> Link {
         Link { settings, in_flight: BTreeMap::new(), sent: 0 }
     }
 
-    /// Stops doing harm: what is sent from now on arrives.
+    /// Stops the impairments: what is sent from now on arrives.
     pub fn heal(&mut self) {
         self.settings = LinkSettings { loss: 0, duplicate: 0, reorder: 0, ..self.settings };
     }
 
-    /// Sends what an end has sent, cut as a link with segmentation offload does.
+    /// Sends the segment of an end, cut as by a link with segmentation offload.
     pub fn send(&mut self, now: Instant, rng: &mut Rng, outgoing: Outgoing) {
         if self.settings.merge {
             if outgoing.text.len().min(outgoing.mss) <= self.settings.longest {
@@ -57,12 +57,12 @@ impl Link {
         }
     }
 
-    /// When the next segment arrives.
+    /// Returns when the next segment arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.in_flight.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next segment that has arrived by `now`.
+    /// Returns the next segment that has arrived by `now`, with its text.
     pub fn receive(&mut self, now: Instant) -> Option<(Segment, Vec<u8>)> {
         let first = self.in_flight.first_entry().filter(|entry| entry.key().0 <= now)?;
         Some(first.remove())

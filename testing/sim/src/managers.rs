@@ -1,7 +1,7 @@
-//! How does a machine fare whose connection managers (CM) choose for several replicas, or are processes of
-//! their own? Between each and a replica lies a ring that holds few messages and is read late: what it does
-//! not take has to be kept, and answers come when much has happened. Either side may be away, and comes back
-//! as another one.
+//! Simulates machines whose connection managers (CM) choose for several replicas, or are processes of their
+//! own. Rings that hold few messages and are read late lie between them and the replicas. What a ring does
+//! not take has to be kept, and answers come when much has happened. Either side may be away, and returns as
+//! a new incarnation.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,21 +13,21 @@ use atoll_transport::{Config, Transport};
 
 use crate::mortal::{Life, Mortal};
 
-/// Messages that a ring holds: fewer than a crowd has.
+/// The messages that a ring holds: fewer than many connections cause.
 const RING_MESSAGES: usize = 4;
 
-/// How many CMs a machine has, and whether they are in processes of their own.
+/// How many CMs a machine has, and whether they run in processes of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerPlan {
-    /// At most as many as replicas; more are not made.
+    /// The number of CMs; at most as many as replicas are created.
     pub count: u8,
-    /// Whether they are not in replicas.
+    /// Whether the CMs run in processes of their own instead of in replicas.
     pub apart: bool,
-    /// Whether those that are not die now and then.
+    /// Whether CMs in processes of their own die now and then.
     pub die: bool,
 }
 
-/// One who sends and receives.
+/// A sender and receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Replica(u8),
@@ -38,9 +38,9 @@ enum Node {
 pub(crate) struct Managers {
     plan: ManagerPlan,
     apart: Vec<Manager>,
-    /// Incarnations of CMs, by number.
+    /// The incarnations of the CMs, by number.
     epochs: Vec<Epoch>,
-    /// Which replicas hear from the supervisor of a new CM, and when.
+    /// The new CMs that the supervisor announces: when, to which replica, and the CM's incarnation.
     news: Vec<(Instant, usize, Epoch)>,
     rules: Option<Balance>,
     rings: BTreeMap<(Node, Node), VecDeque<ManagerMessage>>,
@@ -57,7 +57,7 @@ impl Managers {
         Managers { plan, apart, epochs, news: Vec::new(), rules: None, rings: BTreeMap::new(), wakes_at: None }
     }
 
-    /// What a replica has to know of it.
+    /// Returns `config` with what a replica has to know of the CMs.
     pub(crate) fn configure(&self, config: Config) -> Config {
         Config { managers: self.plan.count, managers_apart: self.plan.apart, ..config }
     }
@@ -67,14 +67,14 @@ impl Managers {
         self.apart.iter_mut().for_each(|manager| manager.set_balance(rules));
     }
 
-    /// The incarnation of the CM that serves a replica, as that is told when it starts. `None`: it has its
-    /// own.
+    /// Returns the incarnation of the CM that serves a replica, as the replica is told when it starts; `None`
+    /// if the replica contains its CM.
     pub(crate) fn epoch_for(&self, index: u8) -> Option<Epoch> {
         let number = index % self.plan.count;
         (self.plan.apart || number != index).then(|| self.epochs[usize::from(number)])
     }
 
-    /// A replica has a new incarnation; what lies in the rings stays there. A CM that is in it is a new one
+    /// Notes that a replica has a new incarnation; the contents of rings stay. A CM inside the replica is new
     /// as well.
     pub(crate) fn replica_restarted(
         &mut self,
@@ -84,15 +84,15 @@ impl Managers {
         epoch: Epoch,
         replicas: usize,
     ) {
-        // What was said to the last one, and not read, is gone with its socket.
+        // Messages that the previous incarnation has not read are lost with its socket.
         self.news.retain(|(_, to, _)| *to != index);
         if !self.plan.apart && index < self.epochs.len() {
             self.spread(now, rng, index, epoch, replicas);
         }
     }
 
-    /// A CM lives in this epoch: the replicas that it serves hear of it, each when it looks at its control
-    /// socket.
+    /// Announces that a CM lives in this epoch to the replicas that it serves; each hears of it when it reads
+    /// its control socket.
     fn spread(&mut self, now: Instant, rng: &mut Rng, number: usize, epoch: Epoch, replicas: usize) {
         self.epochs[number] = epoch;
         for index in (number..replicas).step_by(self.epochs.len()).filter(|index| self.plan.apart || *index != number) {

@@ -1,11 +1,11 @@
-//! What happens to many connections that share paths? Any topology of lines, in virtual time.
+//! Many connections that share paths, over any topology of lines, in virtual time.
 //!
 //! ```text
 //!   flow 0 --access--.                            .--access-- flow 0
 //!   flow 1 --access--+===== shared bottleneck ====+--access-- flow 1      each "--" and "==" is two lines, one a direction
 //!   flow 2 --access--'                            '--access-- flow 2
 //! ```
-//! The ends are those of a `Pair`; what connects them is [`Line`], the same that the emulator runs over real
+//! The ends are those of a `Pair`. They are connected by [`Line`]s, which the emulator also runs over real
 //! frames.
 
 use std::collections::BTreeSet;
@@ -19,36 +19,38 @@ use crate::flow::{Flow, FlowSettings};
 use crate::pair::Failure;
 use crate::trace::Trace;
 
-/// Lines, the connections over them, and when each begins.
+/// The lines, the connections over them, and when each begins.
 #[derive(Clone, Debug)]
 pub struct NetworkSettings {
-    /// Decides everything random.
+    /// The seed, which decides everything random.
     pub seed: u64,
     /// All lines.
     pub lines: Vec<LineSettings>,
     /// All connections.
     pub flows: Vec<RoutedFlow>,
-    /// Lines that change: when, which, and what they become. By time.
+    /// The changes of lines, by time: when, which line, and its new settings.
     pub changes: Vec<(Duration, usize, LineSettings)>,
-    /// Whether the applications always do what they can at once.
+    /// Whether the applications always do at once what they can.
     pub calm: bool,
 }
 
-/// A connection and its way.
+/// A connection and its route.
 #[derive(Clone, Debug)]
 pub struct RoutedFlow {
     /// The two ends.
     pub flow: FlowSettings,
-    /// Numbers of the lines from client to server, and back.
+    /// The numbers of the lines from client to server, and back.
     pub routes: [Vec<usize>; 2],
-    /// When it begins.
+    /// When the connection begins, after the start of the simulation.
     pub starts: Duration,
 }
 
 impl NetworkSettings {
-    /// Connections that share a bottleneck, each with its own access lines on the client's side.
+    /// Creates a network of connections that share a bottleneck, each with its own access lines on the
+    /// client's side.
     ///
-    /// `bottleneck`: from client to server, and back. `flows`: the ends, and the access delay one way.
+    /// `bottleneck` is the line from client to server, and the line back. `flows` has the ends, and the
+    /// one-way access delay.
     pub fn dumbbell(seed: u64, bottleneck: [LineSettings; 2], flows: Vec<(FlowSettings, Duration)>) -> NetworkSettings {
         let mut lines = bottleneck.to_vec();
         let mut routed = Vec::new();
@@ -61,13 +63,13 @@ impl NetworkSettings {
     }
 }
 
-/// A piece of a segment on its way.
+/// A piece of a segment on its route.
 #[derive(Clone, Debug)]
 struct Packet {
     flow: usize,
-    /// Who sent it: 0 the client, 1 the server.
+    /// The sender: 0 is the client, 1 the server.
     from: usize,
-    /// How many lines of its route are behind it.
+    /// The number of lines of the route that are behind the packet.
     hop: usize,
     segment: Segment,
     text: Vec<u8>,
@@ -81,7 +83,7 @@ pub struct Network {
     start: Instant,
     now: Instant,
     lines: Vec<Line<Packet>>,
-    /// `None` before its beginning.
+    /// The connections; `None` before one begins.
     flows: Vec<Option<Flow>>,
     changes_made: usize,
     healed: bool,
@@ -91,7 +93,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Everything is there, nothing has begun.
+    /// Creates the network; no connection has begun.
     pub fn new(settings: &NetworkSettings) -> Network {
         let mut rng = Rng::new(settings.seed ^ 0x4e45_5457);
         let now = Instant::from_millis(1_000_000 + u64::from(rng.next_u32()));
@@ -111,29 +113,29 @@ impl Network {
         }
     }
 
-    /// The connections that have begun.
+    /// Returns the connections that have begun.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         self.flows.iter().flatten()
     }
 
-    /// What has happened on a line since the last call.
+    /// Returns what has happened on a line since the last call.
     pub fn take_counts(&mut self, line: usize) -> LineCounts {
         self.lines[line].take_counts()
     }
 
-    /// Most packets that were under way at once.
+    /// Returns the most packets that were under way at once.
     pub fn under_way_peak(&self) -> usize {
         self.under_way_peak
     }
 
-    /// Lets `time` pass.
+    /// Runs the network for `time`.
     pub fn run_for(&mut self, time: Duration) -> Result<(), Failure> {
         let end = self.now + time;
         self.run_until(end).map_err(|what| self.failure(what))
     }
 
-    /// Runs until all streams are delivered and closed; after `faults_for` the lines do no more harm. Then
-    /// makes sure of the silence.
+    /// Runs until all streams are delivered and closed, and then checks that the network is silent. After
+    /// `faults_for` the lines do no more harm.
     pub fn run_to_the_end(&mut self, faults_for: Duration) -> Result<(), Failure> {
         self.try_to_the_end(faults_for).map_err(|what| self.failure(what))
     }
@@ -173,7 +175,7 @@ impl Network {
         Failure { what: format!("{what}, after {:?}", self.now.since(self.start)), trace: self.trace.last() }
     }
 
-    /// From now on nothing is lost, held back or sent twice, and the ways stay as they are.
+    /// Ends all faults: from now on nothing is lost, held back or sent twice, and the lines do not change.
     fn heal(&mut self) {
         self.healed = true;
         self.changes_made = self.settings.changes.len();
@@ -192,7 +194,7 @@ impl Network {
         lines.chain(flows).chain(starts).chain(changes).min()
     }
 
-    /// Does all that is due at `now`.
+    /// Does everything that is due at `now`.
     fn step_at(&mut self, now: Instant) -> Result<(), String> {
         self.now = self.now.max(now);
         self.steps += 1;
@@ -242,7 +244,7 @@ impl Network {
         touched
     }
 
-    /// A packet has passed a line. Returns the end that it has reached, if it has.
+    /// Handles a packet that has passed a line. Returns the end that it has reached, if any.
     fn arrive(&mut self, mut packet: Packet) -> Result<Option<(usize, usize)>, String> {
         packet.hop += 1;
         let Packet { flow: number, from, hop, .. } = packet;
@@ -253,14 +255,14 @@ impl Network {
         self.trace.note(self.now, from, "", &packet.segment);
         let flow = self.flows[number].as_mut().expect("only what has begun sends");
         flow.handle(1 - from, self.now, &mut self.rng, &packet.segment, &packet.text)?;
-        // Batches are of any length.
+        // Batches have random lengths.
         if self.rng.below(4) == 0 {
             self.poll(number, 1 - from)?;
         }
         Ok(Some((number, 1 - from)))
     }
 
-    /// What an end sends goes on its way.
+    /// Sends what an end has to send.
     fn poll(&mut self, number: usize, end: usize) -> Result<(), String> {
         loop {
             let flow = self.flows[number].as_mut().expect("only what has begun is polled");
@@ -272,17 +274,18 @@ impl Network {
         }
     }
 
-    /// A packet enters the next line of its route.
+    /// Puts a packet on the next line of its route.
     fn enter(&mut self, packet: Packet) {
         let line = self.settings.flows[packet.flow].routes[packet.from][packet.hop];
         let octets = octets_of(&packet.segment);
         self.lines[line].handle(self.now, octets, ecn_of(&packet.segment), packet);
     }
 
-    /// Queues hold what they may, and all that is under way fits into the windows of the ends.
+    /// Checks that queues hold no more than they may, and that all that is under way fits into the windows of
+    /// the ends.
     fn check_bounds(&mut self) -> Result<(), String> {
         for (number, line) in self.lines.iter().enumerate() {
-            // A queue that becomes shorter loses nothing of what waits already.
+            // A queue that becomes shorter does not lose what already waits.
             let changed = self.settings.changes.iter().filter(|(_, which, _)| *which == number);
             let queues = changed.map(|(.., settings)| settings.queue).chain([self.settings.lines[number].queue]);
             if line.octets_waiting() > queues.max().unwrap_or(0).max(OCTETS_MAX) {
@@ -295,19 +298,19 @@ impl Network {
     }
 }
 
-/// Length on the link: Ethernet, IPv4, TCP with its options, text.
+/// Returns the length on the link in octets: Ethernet, IPv4, TCP with its options, text.
 fn octets_of(segment: &Segment) -> u32 {
     let mut header = [0; HEADER_MAX];
     let header_len = atoll_wire::tcp::emit(segment, &mut header);
     14 + 20 + header_len as u32 + segment.len
 }
 
-/// Whether the segment's sender understands marks.
+/// Returns whether the segment's sender supports marks.
 fn ecn_of(segment: &Segment) -> Ecn {
     if segment.ecn == ipv4::Ecn::NotEct { Ecn::Incapable } else { Ecn::Capable }
 }
 
-/// One packet always fits into a queue.
+/// A queue may always hold one packet of this many octets.
 const OCTETS_MAX: u64 = 20_000;
 /// More steps than any simulation needs.
 const STEPS_MAX: u64 = 20_000_000;

@@ -1,4 +1,4 @@
-//! Do two endpoints deliver both streams, and fall silent afterwards?
+//! Runs two endpoints, and checks that both streams are delivered and that they fall silent afterwards.
 
 use atoll_base::{Duration, Instant, Rng, SeqNum};
 use atoll_tcp::Settings;
@@ -11,25 +11,25 @@ use crate::middlebox::Middlebox;
 use crate::stranger::forged;
 use crate::trace::Trace;
 
-/// Everything that a seed decides.
+/// The parameters of a run, all of which a seed decides.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The seed; everything random comes from it.
     pub seed: u64,
-    /// The two ends.
+    /// The settings of the two ends.
     pub flow: FlowSettings,
-    /// The link, client to server and back.
+    /// The settings of the link, from client to server and back.
     pub links: [LinkSettings; 2],
-    /// After this long the link does no more harm and the applications do not dawdle: what is left has to
+    /// After this long the link does no more harm and the applications do not pause: what is left has to
     /// work.
     pub faults_for: Duration,
-    /// How often, per million steps, a stranger who guesses sends something to either end.
+    /// How often, per million steps, a stranger that guesses sends something to either end.
     pub stranger: u32,
-    /// How often, per million moments at which it may, the process of an end dies and is replaced.
+    /// How often, per million opportunities, the process of an end dies and is replaced.
     pub crashes: u32,
 }
 
-/// Why a run failed; prints what is needed to replay it.
+/// Why a run failed; its output contains what is needed to replay it.
 #[derive(Debug)]
 pub struct Failure {
     /// What went wrong.
@@ -38,14 +38,14 @@ pub struct Failure {
     pub trace: Vec<String>,
 }
 
-/// What a run that went well looked like.
+/// The results of a run that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Moments at which something happened.
+    /// The number of moments at which something happened.
     pub steps: u64,
-    /// When both streams had been delivered and closed.
+    /// How long it took until both streams had been delivered and closed.
     pub delivered_after: Duration,
-    /// Segments sent again, by both ends.
+    /// The number of segments that both ends sent again.
     pub retransmits: u64,
 }
 
@@ -62,21 +62,21 @@ pub struct Pair {
     healed: bool,
     stranger: u32,
     crashes: u32,
-    /// Crashes so far.
+    /// The number of crashes so far.
     crashed: u32,
     /// The sequence number of each end's SYN.
     begins: [SeqNum; 2],
-    /// Segments that a stranger has sent.
+    /// The number of segments that a stranger has sent.
     forged: u32,
 }
 
-/// Segments that a stranger sends at most.
+/// The most segments that a stranger sends.
 const FORGED_MAX: u32 = 2000;
-/// Crashes of a run at most: each makes something leave again.
+/// The most crashes of a run; each causes retransmissions.
 const CRASHES_MAX: u32 = 500;
 
 impl Scenario {
-    /// A scenario drawn from `seed`.
+    /// Draws a scenario from `seed`.
     pub fn random(seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
         let mut chance = |most: u32| if rng.below(3) == 0 { 0 } else { rng.below(most) };
@@ -133,7 +133,7 @@ impl Scenario {
 }
 
 impl Pair {
-    /// The two endpoints before the first SYN.
+    /// Creates the two endpoints before the first SYN.
     pub fn new(scenario: &Scenario) -> Pair {
         let mut rng = Rng::new(scenario.seed ^ 0x5151_5151);
         let now = Instant::from_millis(1_000_000 + u64::from(rng.next_u32()));
@@ -154,7 +154,7 @@ impl Pair {
         }
     }
 
-    /// Runs until both streams are delivered and closed, and then makes sure of the silence.
+    /// Runs until both streams are delivered and closed, and then checks that the ends are silent.
     pub fn run(mut self) -> Result<Report, Failure> {
         self.run_to_the_end().map_err(|what| Failure { what, trace: self.trace.last() })
     }
@@ -182,7 +182,7 @@ impl Pair {
         Ok(Report { steps: self.steps, delivered_after, retransmits: self.flow.retransmits() })
     }
 
-    /// Nothing but the end of TIME-WAIT may happen any more.
+    /// Checks that nothing but the end of TIME-WAIT happens any more.
     fn expect_silence(&mut self) -> Result<(), String> {
         self.links.iter_mut().for_each(Link::heal);
         self.crashes = 0;
@@ -196,7 +196,7 @@ impl Pair {
         self.flow.expect_closed()
     }
 
-    /// Moves to the next moment at which something happens.
+    /// Moves to the next moment at which something happens; `None` if there is none.
     fn advance(&mut self) -> Option<()> {
         let arrivals = self.links.iter().filter_map(Link::next_arrival);
         let next = arrivals.chain(self.flow.next_event()).min()?;
@@ -211,7 +211,7 @@ impl Pair {
                 self.trace.note(self.now, 1 - index, "", &segment);
                 self.flow.handle(index, self.now, &mut self.rng, &segment, &text)?;
                 self.perhaps_crash(index)?;
-                // Batches are of any length.
+                // Batches have random lengths.
                 if self.rng.below(4) == 0 {
                     self.poll(index)?;
                 }
@@ -226,10 +226,10 @@ impl Pair {
         Ok(())
     }
 
-    /// A stranger tries his luck.
+    /// Sends a segment of a stranger to an end, now and then.
     fn forge(&mut self, index: usize) -> Result<(), String> {
-        // He tires: each answer is another step, in which he could try again. Where there is none, nothing is
-        // drawn for him.
+        // The stranger stops at last: each answer is another step, at which it could try again. Where there
+        // is no stranger, no random number is drawn for it.
         if self.stranger == 0 || self.forged > FORGED_MAX || !self.rng.chance_per_million(self.stranger) {
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl Pair {
         self.flow.forge(index, self.now, &mut self.rng, &segment, &text)
     }
 
-    /// The process of an end dies, now and then, as long as there are faults.
+    /// Kills the process of an end now and then, as long as there are faults.
     fn perhaps_crash(&mut self, index: usize) -> Result<(), String> {
         if self.crashes == 0 || self.healed || self.crashed > CRASHES_MAX || !self.rng.chance_per_million(self.crashes)
         {

@@ -1,4 +1,4 @@
-//! Which networks does a seed stand for?
+//! Draws networks from a seed.
 
 use atoll_base::{Duration, Rng};
 use atoll_tcp::{EcnMode, Settings};
@@ -10,12 +10,12 @@ use crate::middlebox::Middlebox;
 use crate::network::{NetworkSettings, RoutedFlow};
 
 impl NetworkSettings {
-    /// A network drawn from `seed`: up to four bottlenecks, up to six connections over one to three of them,
-    /// each line with its own troubles, some of which begin or end on the way.
+    /// Draws a network from `seed`: up to four bottlenecks, up to six connections over one to three of them,
+    /// each line with its own faults, some of which begin or end during the run.
     pub fn random(seed: u64) -> NetworkSettings {
         let mut rng = Rng::new(seed ^ 0x6e65_7477);
         let hops = 1 + rng.below(3) as usize;
-        // Two lines a hop: there, and back.
+        // Each hop has two lines, one for each direction.
         let lines: Vec<LineSettings> = (0..2 * hops).map(|_| line(&mut rng)).collect();
         let flows = (0..1 + rng.below(6)).map(|_| routed(&mut rng, hops)).collect();
         let mut changes: Vec<(Duration, usize, LineSettings)> = (0..rng.below(4))
@@ -32,7 +32,7 @@ impl NetworkSettings {
 fn line(rng: &mut Rng) -> LineSettings {
     let rate = [500_000, 2_000_000, 10_000_000, 100_000_000, 0][rng.below(5) as usize];
     let delay = Duration::from_micros(u64::from([10, 500, 10_000, 100_000][rng.below(4) as usize] + rng.below(1000)));
-    // From two packets to several times what is in flight.
+    // The queue holds from two packets to several times what is in flight.
     let queue = [3_100, 15_000, 60_000, 250_000, 2_000_000][rng.below(5) as usize];
     let loss = match rng.below(6) {
         0 => Loss::Random(rng.below(10_000)),

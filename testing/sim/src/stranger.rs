@@ -1,16 +1,17 @@
-//! What does somebody send who knows both addresses and ports, sees nothing, and guesses? RFC 5961, RFC 6528.
+//! The segments of an attacker that knows both addresses and ports, sees nothing, and guesses (RFC 5961, RFC
+//! 6528).
 //!
-//! His guesses are better than a real stranger's: every number is near the right one, but never all of them
-//! are right at once; that is left to luck, and luck is once in billions. So nothing that he sends may change
-//! anything.
+//! The guesses are better than those of a real attacker: every number is near the right one, but never are
+//! all of them right at once. In reality that happens by luck, once in billions of tries. So no such segment
+//! may change anything.
 
 use atoll_base::{Instant, Rng, SeqNum};
 use atoll_tcp::{Connection, State};
 use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment, Timestamps};
 
-/// A segment for `victim`, whose own first sequence number and whose peer's are `begins`. `None` where any
-/// would be believed, because there is nothing to guess yet: an open that nobody has answered takes the first
-/// SYN (RFC 9293 §3.5).
+/// Returns a segment for `victim`; `begins` has the first sequence numbers of the victim and of its peer.
+/// `None` means that any segment would be believed, because there is nothing to guess yet: an open that was
+/// not answered takes the first SYN (RFC 9293 §3.5).
 pub(crate) fn forged(
     now: Instant,
     rng: &mut Rng,
@@ -30,9 +31,9 @@ pub(crate) fn forged(
     };
     let flags = [0x04, 0x14, 0x02, 0x12, 0x10, 0x18, 0x11, 0x00, 0x29][rng.below(9) as usize];
     let flags = Flags(flags);
-    // A reset where the victim expects one is none of a stranger.
+    // A reset with the number that the victim expects cannot come from a stranger.
     let seq = if flags.contains(Flags::RST) && seq == expected { expected.plus(1 << 29) } else { seq };
-    // Beyond all that was sent, or before the beginning.
+    // The number is beyond all that was sent, or before the beginning.
     let next = begins[0].plus(1 + victim.send_nxt() as u32);
     let ack = match rng.below(2) {
         0 => next.plus(1 << 20 | rng.below(1 << 28)),

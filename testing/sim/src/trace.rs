@@ -1,4 +1,4 @@
-//! What was said last? For whoever looks for the reason of a failure.
+//! The last segments of an exchange, to find the reason of a failure.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,8 @@ use atoll_wire::tcp::{Flags, Segment};
 pub struct Trace(VecDeque<(Instant, usize, &'static str, Segment)>);
 
 impl Trace {
-    /// A segment leaves or reaches an end. `from`: 0 for the client's, 1 for the server's; `how`: a remark.
+    /// Notes a segment that leaves or reaches an end. `from` is 0 for the client's, 1 for the server's; `how`
+    /// is a remark.
     pub fn note(&mut self, now: Instant, from: usize, how: &'static str, segment: &Segment) {
         if self.0.len() == LINES_MAX {
             self.0.pop_front();
@@ -18,7 +19,7 @@ impl Trace {
         self.0.push_back((now, from, how, *segment));
     }
 
-    /// The last lines.
+    /// Returns the last lines.
     pub fn last(&self) -> Vec<String> {
         self.0.iter().map(line).collect()
     }
