@@ -97,13 +97,13 @@ impl Managers {
         self.epochs[number] = epoch;
         for index in (number..replicas).step_by(self.epochs.len()).filter(|index| self.plan.apart || *index != number) {
             let at = now + Duration::from_micros(u64::from(rng.below(1000)));
-            // A socket keeps the order.
+            // A socket keeps the order of messages.
             let last = self.news.iter().filter(|(_, to, _)| *to == index).map(|(at, ..)| *at).max();
             self.news.push((last.map_or(at, |last| last.max(at)), index, epoch));
         }
     }
 
-    /// One of them dies. Its successor knows nothing; what lies in the rings stays there.
+    /// Kills one of the CMs. Its successor knows nothing; the contents of rings stay.
     fn restart_one(&mut self, now: Instant, rng: &mut Rng, replicas: usize) {
         let number = rng.below(u32::from(self.plan.count)) as u8;
         let epoch = Epoch(self.epochs[usize::from(number)].0 + 1);
@@ -116,8 +116,8 @@ impl Managers {
         self.spread(now, rng, number.into(), epoch, replicas);
     }
 
-    /// Takes what a replica has to say, as far as the rings do, and as long as `life` lasts. `there`: see
-    /// [`Managers::run`].
+    /// Takes the messages of a replica as far as the rings have room, and as long as `life` lasts. `there` is
+    /// as for [`Managers::run`].
     pub(crate) fn collect(
         &mut self,
         now: Instant,
@@ -136,8 +136,8 @@ impl Managers {
         self.look_again(now, rng, there);
     }
 
-    /// Brings some of the messages that are under way to their receivers. Returns whether there were any.
-    /// `there`: which replicas serve; others read nothing. `loss`: of what CMs tell each other, per million.
+    /// Delivers some of the messages that are under way. Returns whether there were any. `there` says which
+    /// replicas serve; others read nothing. `loss` is the loss of messages between CMs, per million.
     pub(crate) fn run(
         &mut self,
         now: Instant,
@@ -199,15 +199,15 @@ impl Managers {
     fn look_again(&mut self, now: Instant, rng: &mut Rng, there: &[bool]) {
         let is_read = self.rings.iter().all(|((_, to), ring)| ring.is_empty() || !is_there(*to, there));
         if (!is_read || self.apart.iter().any(Manager::has_output)) && self.wakes_at.is_none() {
-            // Now and then later than an answer may take. What is for a replica that is away is offered to
-            // its ring as often as the real one does.
+            // Sometimes that is later than an answer may take. Messages for a replica that is away are
+            // offered to its ring as often as by the real CM.
             let most = if rng.below(50) == 0 { 400_000 } else { [50, 1000][usize::from(is_read)] };
             self.wakes_at = Some(now + Duration::from_micros(1 + u64::from(rng.below(most))));
         }
     }
 }
 
-/// Whether somebody reads his ring.
+/// Returns whether the node reads its ring.
 fn is_there(node: Node, there: &[bool]) -> bool {
     match node {
         Node::Replica(index) => there[usize::from(index)],

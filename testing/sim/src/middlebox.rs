@@ -1,8 +1,8 @@
-//! What do boxes on the way do to headers?
+//! Middleboxes, which change headers on the way.
 
 use atoll_wire::tcp::{Flags, SackBlocks, Segment};
 
-/// Options that are removed, and values that are rewritten. The default leaves everything alone.
+/// The options that are removed, and values that are rewritten. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Middlebox {
     /// Removes "SACK permitted" from SYNs.
@@ -11,7 +11,7 @@ pub struct Middlebox {
     pub strip_timestamps: bool,
     /// Removes window scaling from SYNs.
     pub strip_window_scale: bool,
-    /// Removes SACK blocks, although they were negotiated. (Removed timestamps would be the connection's end:
+    /// Removes SACK blocks, although they were negotiated. (Removing timestamps would end the connection:
     /// RFC 7323 §3.2.)
     pub strip_blocks: bool,
     /// The largest segment size that a SYN may announce.

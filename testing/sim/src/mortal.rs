@@ -1,4 +1,4 @@
-//! Memory as a process sees it that may die between any two stores: what it would have stored afterwards is
+//! Memory as seen by a process that may die between any two stores: what it would have stored afterwards is
 //! not there.
 
 use std::cell::Cell;
@@ -6,29 +6,29 @@ use std::rc::Rc;
 
 use atoll_ipc::{HeapMemory, Memory};
 
-/// How many more stores a process makes before it dies. Clones are the same life.
+/// The number of stores that a process still makes before it dies. Clones are the same life.
 #[derive(Clone, Debug)]
 pub struct Life(Rc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     left: Cell<u64>,
-    /// Whether it dies by its own fault when it touches [`POISON`], and whether it has.
+    /// Whether the process dies by its own fault when it touches [`POISON`]; `is_poisoned` says whether it
+    /// has.
     minds_poison: bool,
     is_poisoned: Cell<bool>,
 }
 
-/// A program has a fault, and this is what brings it to light: a process that copies these octets dies of
-/// them.
+/// The octets that trigger the fault of a faulty program: a process that copies them dies.
 pub const POISON: [u8; 8] = *b"\x07poison\x07";
 
 impl Life {
-    /// One without an end.
+    /// Creates a life without an end.
     pub fn new() -> Life {
         Life::with(false)
     }
 
-    /// The same of a program that has the fault that [`POISON`] brings to light.
+    /// Creates a life without an end for a program with the fault that [`POISON`] triggers.
     pub fn faulty() -> Life {
         Life::with(true)
     }
@@ -37,18 +37,18 @@ impl Life {
         Life(Rc::new(Inner { left: Cell::new(u64::MAX), minds_poison, is_poisoned: Cell::new(false) }))
     }
 
-    /// The life of whoever comes next, in the same program.
+    /// Returns the life of the next process of the same program.
     #[must_use]
     pub fn next(&self) -> Life {
         Life::with(self.0.minds_poison)
     }
 
-    /// Whether it has ended by its own fault.
+    /// Returns whether the process has died by its own fault.
     pub fn is_poisoned(&self) -> bool {
         self.0.is_poisoned.get()
     }
 
-    /// Octets are copied.
+    /// Notes that octets are copied, and ends the life if they trigger the fault.
     fn taste(&self, octets: &[u8]) {
         if self.0.minds_poison && !self.is_over() && octets.windows(POISON.len()).any(|part| part == POISON) {
             self.0.is_poisoned.set(true);
@@ -56,17 +56,17 @@ impl Life {
         }
     }
 
-    /// It ends after `stores`.
+    /// Ends the life after at most `stores` more stores.
     pub fn shorten(&self, stores: u64) {
         self.0.left.set(self.0.left.get().min(stores));
     }
 
-    /// Whether it is over.
+    /// Returns whether the life is over.
     pub fn is_over(&self) -> bool {
         self.0.left.get() == 0
     }
 
-    /// Whether something may be done now; it counts.
+    /// Counts one store; returns whether it may be made.
     pub fn spend(&self) -> bool {
         let left = self.0.left.get();
         self.0.left.set(if left == u64::MAX { left } else { left.saturating_sub(1) });
@@ -80,7 +80,7 @@ impl Default for Life {
     }
 }
 
-/// Memory in the hands of somebody who may die.
+/// The memory of a process that may die.
 #[derive(Clone, Debug)]
 pub struct Mortal {
     memory: HeapMemory,
@@ -88,7 +88,7 @@ pub struct Mortal {
 }
 
 impl Mortal {
-    /// `memory` in the hands of the process whose life it is.
+    /// Wraps `memory` for the process whose life it is.
     pub fn new(memory: HeapMemory, life: &Life) -> Mortal {
         Mortal { memory, life: life.clone() }
     }
@@ -158,5 +158,5 @@ impl Memory for Mortal {
     fn fence(&self) {}
 }
 
-/// Octets that are copied at a time.
+/// The most octets that are copied as one store.
 const PART: usize = 64;

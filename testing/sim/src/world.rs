@@ -1,5 +1,5 @@
-//! Do whole stacks and their applications get along? Two machines with several replicas each, the wire
-//! between them, and processes that sleep until their bell rings: a wake-up that is lost shows as silence.
+//! Whole stacks and their applications: two machines with several replicas each, the wire between them, and
+//! processes that sleep until their bell rings, so that a lost wake-up shows as silence.
 
 mod departing;
 mod forger;
@@ -45,46 +45,46 @@ pub use scaling::{ScaledBy, ScalingPlan};
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
 const ATTACKER: u8 = 3;
-/// Octets of heap that a connection may hold beside itself, whatever its peer does.
+/// The most octets of heap that a connection may hold beside itself, whatever its peer does.
 const RECORDS_MAX: usize = 100 << 10;
 const PORT: u16 = 80;
-/// Enough for every story.
+/// The size of a ledger, which is enough for every story.
 const LEDGER: LedgerConfig = LedgerConfig { connections: 512, requests: 256, text_units: 512 };
-/// Deaths of a run at most, so that it comes to its end.
+/// The most deaths of a run, so that it comes to its end.
 const CRASHES_MAX: u32 = 300;
-/// Deaths by the same fault, of which successors are to learn.
+/// The most deaths by the same fault, from which successors must learn.
 const POISONED_MAX: u32 = 20;
-/// Stores after which a replica that is going to die does so, at most.
+/// The most stores after which a replica that is going to die does so.
 const LIFE_MAX: u32 = 600;
 /// What the commands of one process may cost in a round.
 const SHARE: u32 = 64;
 
-/// Everything that a seed decides.
+/// The parameters of a run, all of which a seed decides.
 #[derive(Clone, Debug)]
 pub struct Story {
-    /// Decides all that is random.
+    /// The seed, which decides everything random.
     pub seed: u64,
-    /// Replicas of the server's and of the client's machine.
+    /// The number of replicas of the server's and of the client's machine.
     pub replicas: [u8; 2],
-    /// Processes that accept.
+    /// The number of processes that accept.
     pub workers: usize,
-    /// Connections, one after another or at once.
+    /// The number of connections, one after another or at once.
     pub connections: usize,
-    /// Octets that each connection sends, and gets back.
+    /// The octets that each connection sends, and gets back.
     pub length: usize,
-    /// Frames lost, and repeated, per million.
+    /// Frames lost, per million.
     pub loss: u32,
-    /// See `loss`.
+    /// Frames duplicated, per million.
     pub duplicate: u32,
     /// Frames that arrive in fragments, per million.
     pub tear: u32,
-    /// How often a process that is woken is late, per million, and by how much at most: longer than a claim
-    /// may take.
+    /// How often a process that is woken is late, per million, and by how many microseconds at most: longer
+    /// than a claim may take.
     pub late: u32,
     /// How often a program that has sent something rests before it sends more, per million, for one to three
-    /// seconds: so long that it gives its send buffers back.
+    /// seconds: long enough to give its send buffers back.
     pub rests: u32,
-    /// Octets of send and receive memory of a process and replica, as powers of two.
+    /// The send and receive memory of a process and replica: octets, as powers of two.
     pub memory_log2: u8,
     /// Whether a third machine attacks the server.
     pub attacked: bool,
@@ -92,60 +92,59 @@ pub struct Story {
     pub v6: bool,
     /// Whether the link servers of both machines are processes of their own.
     pub links_apart: bool,
-    /// The IP servers of both machines; `None`: IP is in each replica.
+    /// The IP servers of both machines; if `None`, IP is in each replica.
     pub ip: Option<IpPlan>,
-    /// The connection managers of both machines; `None`: one in each replica.
+    /// The connection managers of both machines; if `None`, there is one in each replica.
     pub managers: Option<ManagerPlan>,
-    /// Connections open at a time; `None`: a random number.
+    /// The number of connections open at a time; if `None`, it is random.
     pub at_once: Option<usize>,
     /// Whether the server's processes ask for each connection (P4's naive accept).
     pub asks: bool,
     /// How the server's processes differ.
     pub workforce: Workforce,
-    /// How often a replica dies, per million turns that one has, and another one takes its place.
+    /// How often a replica dies, per million of its turns, and is replaced by another one.
     pub crashes: u32,
-    /// How replicas go from process to process; `None`: each has its own, and stays there.
+    /// How replicas move from process to process; if `None`, each has its own, and stays there.
     pub scaling: Option<ScalingPlan>,
-    /// What a program on each machine wants too much of.
+    /// What a greedy program on each machine asks for.
     pub greed: Option<Appetite>,
-    /// A program that does not read, and how little memory there is; `None`: there is plenty.
+    /// The program that does not read, and how little memory there is; if `None`, there is plenty.
     pub hoard: Option<Hoard>,
-    /// Whether a program on the server's machine forges commands about ports, and others send each other
-    /// datagrams beside it.
+    /// Whether a program on the server's machine forges commands about ports while others send each other
+    /// datagrams.
     pub forged: bool,
-    /// What brings a fault of the server's replicas to light again and again; `None`: they have none.
+    /// How a fault of the server's replicas is triggered again and again; if `None`, they have none.
     pub poison: Option<Poison>,
 }
 
-/// Who brings it to light.
+/// How the fault of the server's replicas is triggered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poison {
-    /// A program of the server's machine, by a command.
+    /// A program of the server's machine triggers it by a command.
     Command,
-    /// The first client, by the first octets that it sends.
+    /// The first client triggers it by the first octets that it sends.
     Segment,
 }
 
-/// Processes that accept, and how connections are given to them.
+/// The processes that accept, and how connections are given to them.
 #[derive(Clone, Debug, Default)]
 pub struct Workforce {
     /// The rules of balancing.
     pub rules: Balance,
-    /// Microseconds that each keeps a connection when all has been said; 0 for those that are not in the
-    /// list.
+    /// The microseconds that each keeps a connection when all has been sent; 0 for those not in the list.
     pub services: Vec<u64>,
     /// Messages between replicas that are lost, per million.
     pub loss: u32,
-    /// The process that stops as soon as it has no connection, and when that may be.
+    /// The process that stops as soon as it has no connection, and when it may do so.
     pub stops: Option<(usize, Duration)>,
-    /// How long it stands still, and whether it dies then, or goes on.
+    /// How long that process stands still, and whether it dies then or continues.
     pub stands: (Duration, bool),
-    /// For how long others of its family, who have its sockets as well, outlive it.
+    /// How long other processes of its family, which share its sockets, outlive it.
     pub outlived: Duration,
 }
 
 impl Workforce {
-    /// One drawn from `seed`, of `workers` processes.
+    /// Draws a workforce of `workers` processes from `seed`.
     pub fn random(seed: u64, workers: usize) -> Workforce {
         let mut rng = Rng::new(seed ^ 0x776f_726b);
         let rules = Balance {
@@ -169,7 +168,7 @@ impl Workforce {
 }
 
 impl Story {
-    /// A story drawn from `seed`.
+    /// Draws a story from `seed`.
     pub fn random(seed: u64) -> Story {
         let mut rng = Rng::new(seed);
         let replicas = [1 + rng.below(3) as u8, 1 + rng.below(3) as u8];
@@ -205,9 +204,9 @@ impl Story {
 
 struct Out {
     frames: VecDeque<(bool, Vec<u8>)>,
-    /// Of who sends.
+    /// The life of the replica that sends.
     life: Life,
-    /// How many more the outside link takes.
+    /// The number of frames that the outside link still takes.
     room: usize,
     /// Whether frames leave with their checksums complete.
     seals: bool,
@@ -222,7 +221,7 @@ impl Out {
         frame.resize(headers.len() + text.len(), 0);
         text.copy_to(&mut frame[headers.len()..]);
         if self.seals && !inside && offload.needs_checksum {
-            // The field holds the pseudo header's sum, so summing over it takes that in.
+            // The field holds the pseudo header's sum, so summing over it includes that.
             let start = usize::from(offload.csum_start);
             let field = start + usize::from(offload.csum_offset);
             let sum = !checksum::sum(&frame[start..]).fold();
@@ -249,11 +248,11 @@ impl FrameSink<Mortal> for Out {
     }
 }
 
-/// A machine: the replicas of its stack.
+/// A machine with the replicas of its stack.
 struct Machine {
     host: u8,
     replicas: Vec<Transport<Mortal>>,
-    /// What each replica's successors find: its page and its ledger.
+    /// What the successors of each replica find: its page and its ledger.
     legacies: Vec<(HeapMemory, HeapMemory)>,
     lives: Vec<Life>,
     out: Out,
@@ -263,11 +262,12 @@ struct Machine {
     link_server: Option<LinkServer>,
     ip_servers: Option<IpServers>,
     managers: Option<Managers>,
-    /// The processes that the replicas are in, if they go from one to another.
+    /// The processes that the replicas are in, if they move from one to another.
     hosts: Option<Hosts>,
-    /// Sessions that successors have not opened yet: by which replica, and what it needs for that.
+    /// The sessions that successors have not opened yet: which replica, and what it needs to open the
+    /// session.
     unopened: VecDeque<(usize, SessionId, ArenaLayout, Mortal, AppPage<Mortal>)>,
-    /// What all receive buffers of a replica may take.
+    /// The most octets that all receive buffers of a replica may take.
     memory: Option<u64>,
 }
 
@@ -295,7 +295,7 @@ impl Machine {
                 frames: VecDeque::new(),
                 life: Life::new(),
                 room: usize::MAX,
-                // What is put together of fragments may be of two packets.
+                // A reassembled packet may consist of parts of two packets, which only a checksum detects.
                 seals: story.ip.is_some() || story.tear > 0,
             },
             stack: page,
@@ -316,11 +316,11 @@ impl Machine {
         machine
     }
 
-    /// A replica's process as it starts.
+    /// Creates a replica as its process starts it.
     fn replica(&self, now: Instant, index: u8, epoch: Epoch, seed: u64) -> Transport<Mortal> {
         let (host, count) = (self.host, self.legacies.len() as u8);
         let config = Config::new(ReplicaId(index), count, epoch, KEY);
-        // One connection after another goes on, soon or much later, as long as nobody needs it.
+        // Adopted connections continue one after another, soon or much later, as long as they are not needed.
         let adopt_every = [0, 50, 5_000, 200_000][(seed.wrapping_add(epoch.0.into()) % 4) as usize];
         let config = Config { adopt_batch: 1, adopt_every: Duration::from_micros(adopt_every), ..config };
         let config = Config { quota: Quota { requests: LEDGER.requests / 4, ..config.quota }, ..config };
@@ -344,7 +344,8 @@ impl Machine {
             transport.set_memory(now, MemoryLevel::Plenty, memory);
         }
         transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
-        // Every other one is of a build that knows no newer version, if it finds no newer one.
+        // Every other incarnation is of a build that knows no newer version, if its ledger is not of a newer
+        // one.
         let is_old = epoch.0 % 2 == 1 && written_version(ledger) == Some(1);
         let newest = if is_old { 1 } else { LEDGER_VERSION };
         let ledger = Ledger::open_as(Mortal::new(ledger.clone(), life), LEDGER, epoch, newest).expect("a ledger");
@@ -352,7 +353,7 @@ impl Machine {
         transport
     }
 
-    /// A frame arrives; what becomes whole by it goes on to its owner.
+    /// Handles a frame that arrives; what becomes whole by it goes on to its owner.
     fn receive(&mut self, now: Instant, rng: &mut Rng, frame: &[u8], inside: bool) {
         if let Some(servers) = self.ip_servers.as_mut().filter(|_| !inside) {
             servers.receive(now, rng, &self.steering, frame);
@@ -369,7 +370,7 @@ impl Machine {
         }
     }
 
-    /// A replica takes a frame.
+    /// Gives a frame to a replica.
     fn handle(&mut self, now: Instant, index: usize, frame: &[u8], inside: bool) {
         let replica = &mut self.replicas[index];
         let is_sealed = self.out.seals && !inside;
@@ -385,7 +386,7 @@ impl Machine {
         }
     }
 
-    /// How many frames of a replica the outside link takes now.
+    /// Sets how many frames of a replica the outside link takes now.
     fn look_for_room(&mut self, index: usize) {
         self.out.room = match (&self.ip_servers, &self.link_server) {
             (Some(servers), _) => servers.room(index),
@@ -394,7 +395,7 @@ impl Machine {
         };
     }
 
-    /// A replica opens one more session of its predecessor. Returns whether there was one.
+    /// Lets a replica open one more session of its predecessor. Returns whether there was one.
     fn open_one(&mut self, now: Instant, index: usize) -> bool {
         let at = self.unopened.iter().position(|(replica, ..)| *replica == index);
         let Some((_, session, layout, arena, page)) = at.and_then(|at| self.unopened.remove(at)) else { return false };
@@ -403,19 +404,19 @@ impl Machine {
         true
     }
 
-    /// Whether a replica is in a process and serves.
+    /// Returns whether a replica is in a process and serves.
     fn serves(&self, index: usize) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
     }
 
-    /// The same of all, by number.
+    /// Returns whether each replica serves, by number.
     fn serving(&self) -> Vec<bool> {
         (0..self.replicas.len()).map(|index| self.serves(index)).collect()
     }
 }
 
-/// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't
-/// fragment" or not; or what a host may make of an IPv6 frame (without extension headers).
+/// Fragments a frame that is longer than `mtu`: as a router fragments an IPv4 frame (without options),
+/// whether it has "don't fragment" or not, or as a host fragments an IPv6 frame (without extension headers).
 fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
     if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {
@@ -431,14 +432,14 @@ fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
             bytes.extend_from_slice(&packet[len + part.offset..][..part.len]);
             bytes
         };
-        // The first fragment holds the whole header of TCP (RFC 7112).
+        // The first fragment holds the whole TCP header (RFC 7112).
         let mtu = mtu.max((ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN + 24) as u16);
         return parts(header.dst, packet.len() - len, 0, mtu).map(fragment).collect();
     }
     let Some((header, len)) = ipv4::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) else {
         return vec![frame.to_vec()];
     };
-    // Identifications come round while others wait for their fragments (RFC 4963 §3): the checksum tells.
+    // Identifications repeat while others wait for their fragments (RFC 4963 §3); the checksum detects that.
     let fragment = |part: Part| {
         let mut bytes = frame[..ethernet::HEADER_LEN + len].to_vec();
         let header = ipv4::Header {
@@ -456,7 +457,8 @@ fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     parts(Addr::V4_ANY, packet.len() - len, 0, mtu).map(fragment).collect()
 }
 
-/// Whether stations ask for each other's hardware address: ARP, or neighbour discovery (RFC 4861 §4).
+/// Returns whether a frame asks for a hardware address, or answers: ARP, or neighbour discovery (RFC 4861
+/// §4).
 fn is_discovery(frame: &[u8]) -> bool {
     let Ok((header, at)) = ethernet::parse(frame) else { return false };
     match ipv6::parse(&frame[at..]) {
@@ -483,7 +485,7 @@ fn octet(connection: u64, offset: usize) -> u8 {
     ((offset as u64 ^ connection << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Octet of the text of a client, whose first connection may be poisoned.
+/// Returns an octet of the text of a client, whose first connection may be poisoned.
 fn text_octet(poisoned: bool, connection: u64, offset: usize) -> u8 {
     match POISON.get(offset).filter(|_| poisoned && connection == 0) {
         Some(poison) => *poison,
@@ -496,45 +498,47 @@ struct Process {
     machine: usize,
     session: SessionId,
     page: AppPage<HeapMemory>,
-    /// What an honest program has: the client that ships.
+    /// The client library of an honest program.
     program: Option<Program>,
-    /// What others have who write to their rings as they like.
+    /// The ports of other programs, which write to their rings as they like.
     ports: Vec<Port<HeapMemory>>,
     arenas: Vec<HeapMemory>,
-    /// Connections of an honest program, by object.
+    /// The connections of an honest program, by object.
     sockets: BTreeMap<u32, Socket>,
-    /// Connections to open: their numbers.
+    /// The numbers of the connections to open.
     to_open: VecDeque<u64>,
     at_once: usize,
-    /// When it runs again.
+    /// When the process runs again.
     wakes_at: Option<Instant>,
     finished: u64,
     length: usize,
     is_server: bool,
     v6: bool,
     service: Duration,
-    /// When it stops as soon as it has no connection.
+    /// When the process stops as soon as it has no connection.
     stops_at: Option<Instant>,
-    /// Until when it stands still.
+    /// Until when the process stands still.
     stands_until: Option<Instant>,
-    /// It has died.
+    /// The state of its departure, once it has died.
     departure: Option<Departure>,
-    /// See [`Story::rests`].
+    /// How often it rests; see [`Story::rests`].
     rests: u32,
-    /// It does not read.
+    /// Whether the process does not read.
     hoards: bool,
-    /// Its peers may have to go.
+    /// Whether its peers may have to end connections.
     is_forgiving: bool,
-    /// Connections that it could not open, or has lost, for want of memory, and when it opens others.
+    /// The number of connections that it could not open, or has lost, for want of memory; `waits_until` says
+    /// when it opens others.
     refused: u64,
     waits_until: Option<Instant>,
-    /// It does nothing but to want.
+    /// The state of a greedy program.
     greedy: Option<Greedy>,
-    /// It is neither server nor client.
+    /// The role of a program that is neither server nor client.
     role: Option<Role>,
-    /// It does nothing but harm.
+    /// Whether it is the program that triggers the fault by commands.
     is_rogue: bool,
-    /// What it opens first, or what of it is lost, is poisoned; and whether it has heard the end of that.
+    /// Whether the story poisons a connection, so that a lost connection may be explained; `has_failed` says
+    /// whether the process has seen the poisoned one end.
     is_poisoned: bool,
     has_failed: bool,
 }
@@ -549,20 +553,20 @@ pub struct World {
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames: u64,
     adversary: Option<Adversary>,
-    /// Deaths of replicas so far.
+    /// The number of deaths of replicas so far.
     crashed: u32,
-    /// All replicas of the server listen: its clients have begun.
+    /// Whether all replicas of the server listen, so that its clients have begun.
     has_begun: bool,
-    /// Not before this.
+    /// The earliest time at which clients begin.
     begins_at: Instant,
     /// How often a successor was told that a program had died.
     told: u32,
-    /// Whether work goes on beside greedy programs.
+    /// The watch over the progress of others beside greedy programs.
     watch: Option<Watch>,
-    /// What was seen while memory was short.
+    /// What was observed while memory was short.
     shortage: Shortage,
-    /// Deaths of replicas by their own fault, whether the last one was so, and what successors have made of
-    /// them.
+    /// The number of deaths of replicas by their own fault; `is_blamed` says whether the last one was so, and
+    /// the other fields count what successors have made of them.
     poisoned: u32,
     is_blamed: bool,
     quarantined: u32,
@@ -571,7 +575,7 @@ pub struct World {
 }
 
 impl World {
-    /// Stacks and processes that have not done anything yet.
+    /// Creates stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
         let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story);
         let mut world = World {
@@ -625,7 +629,7 @@ impl World {
         world.begins_at += delay;
         world.attach(1);
         let client = world.processes.last_mut().expect("just attached");
-        // It takes its time until all replicas listen: one says what the others want to see.
+        // The client waits until all replicas listen: one process announces what the others want to see.
         client.wakes_at = None;
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
@@ -734,7 +738,7 @@ impl World {
         }
     }
 
-    /// Goes on after [`World::run`] until replicas have forgotten every connection, and what programs have
+    /// Continues after [`World::run`] until replicas have forgotten every connection, and what programs have
     /// had is free again.
     pub fn settle(&mut self) -> Result<(), String> {
         let limit = self.now + Duration::from_secs(300);
@@ -759,7 +763,7 @@ impl World {
         }
         for process in &mut self.processes {
             if let Some(departure) = &process.departure {
-                // Its arena is of no use to anybody any more.
+                // The arena is not used by any replica any more.
                 departure.check(process.session)?;
                 continue;
             }
@@ -778,8 +782,8 @@ impl World {
         Ok(())
     }
 
-    /// Everybody does what there is to do at this moment. Returns whether there was anything, and then it is
-    /// a little later.
+    /// Lets every component do what there is to do at this moment. Returns whether there was anything; the
+    /// clock has advanced a little then.
     fn turn(&mut self) -> Result<bool, String> {
         let mut busy = self.deliver();
         self.attack()?;
@@ -798,8 +802,8 @@ impl World {
         Ok(busy)
     }
 
-    /// Goes to the moment at which there is something to do again. Returns whether there is one before
-    /// `limit`.
+    /// Advances the clock to the next moment at which there is something to do. Returns whether there is one
+    /// before `limit`.
     fn go_on(&mut self, limit: Instant) -> bool {
         let timers = self.machines.iter().flat_map(|machine| {
             let there = machine.replicas.iter().enumerate().filter(|(index, _)| machine.serves(*index));
@@ -833,13 +837,13 @@ impl World {
         true
     }
 
-    /// Whether the client of the poisoned connection has heard that it has ended.
+    /// Returns whether the client of the poisoned connection has heard that it has ended.
     fn has_failed(&self) -> bool {
         self.processes.iter().any(|process| process.has_failed)
     }
 
-    /// Deaths of replicas by their own fault, the connections that were quarantined for it, those that were
-    /// lost, and the sessions that were cut off.
+    /// Returns the number of deaths of replicas by their own fault, of connections quarantined for that and
+    /// of connections lost, and the sessions that were cut off.
     pub fn verdicts(&self) -> (u32, u32, u32, Vec<SessionId>) {
         (self.poisoned, self.quarantined, self.lost, self.cut_off.iter().copied().collect())
     }
@@ -848,7 +852,7 @@ impl World {
         let finished = |is_server| -> u64 {
             self.processes.iter().filter(|process| process.is_server == is_server).map(|process| process.finished).sum()
         };
-        // The poisoned one fails, and its client knows.
+        // The poisoned connection fails, and its client knows.
         let fails = self.story.poison == Some(Poison::Segment);
         let is_at_large = self.story.poison == Some(Poison::Command) && self.cut_off.is_empty();
         if fails && !self.has_failed() || is_at_large {
@@ -856,11 +860,11 @@ impl World {
         }
         let all = self.story.connections as u64 - u64::from(fails);
         if self.story.hoard.is_some() {
-            // Some connections of the one that does not read are left, until it goes.
+            // Some connections of the program that does not read remain until it ends.
             let mut others = self.processes.iter().filter(|process| !process.is_server && !process.hoards);
             return finished(false) == all && others.all(|process| process.sockets.is_empty());
         }
-        // The attack goes on before, while and after others are served.
+        // The attack runs before, while and after others are served.
         !self.processes.iter().any(Process::plays)
             && self.adversary.as_ref().is_none_or(|adversary| adversary.acts_at.is_none())
             && finished(false) == all
@@ -868,12 +872,12 @@ impl World {
             && self.processes.iter().all(|process| process.sockets.values().all(|socket| socket.is_hostile))
     }
 
-    /// How many connections each of the server's processes has served.
+    /// Returns how many connections each of the server's processes has served.
     pub fn served(&self) -> Vec<u64> {
         self.processes.iter().filter(|process| process.is_server).map(|process| process.finished).collect()
     }
 
-    /// How things stand.
+    /// Returns a description of the current state.
     pub fn report(&self) -> String {
         let mut text = format!("silence at {:?}, {} frames:", self.now, self.frames);
         for process in &self.processes {
@@ -902,7 +906,7 @@ impl World {
         text
     }
 
-    /// Frames that have arrived by now.
+    /// Delivers the frames that have arrived by now. Returns whether there were any.
     fn deliver(&mut self) -> bool {
         let mut any = false;
         while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
@@ -975,7 +979,7 @@ impl World {
         any
     }
 
-    /// One turn of a replica. Returns whether there was anything to do.
+    /// Runs one turn of a replica. Returns whether there was anything to do.
     fn run_replica(&mut self, at: usize, index: usize) -> bool {
         self.doom(at, index);
         let mut any = self.read_queue(at, index);
@@ -1027,7 +1031,7 @@ impl World {
         any
     }
 
-    /// What a replica has to say to servers of its machine that are apart.
+    /// Collects the messages of a replica for servers of its machine that are apart.
     fn collect(&mut self, at: usize, index: usize) {
         let there = self.machines[at].serving();
         let Machine { replicas, lives, ip_servers, managers, .. } = &mut self.machines[at];
@@ -1040,7 +1044,7 @@ impl World {
         }
     }
 
-    /// A replica commits what it has done, and lets it out.
+    /// Commits what a replica has done, and sends its output.
     fn flush(&mut self, at: usize, index: usize) {
         self.machines[at].look_for_room(index);
         let machine = &mut self.machines[at];
@@ -1048,7 +1052,7 @@ impl World {
         machine.replicas[index].flush(self.now, &mut machine.out);
     }
 
-    /// The bells that a replica rings.
+    /// Returns the bells that a replica rings.
     fn take_bells(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let mut rung = Vec::new();
         let Machine { replicas, lives, .. } = &mut self.machines[at];
@@ -1060,7 +1064,7 @@ impl World {
         rung
     }
 
-    /// What a replica has let out goes its way. Returns whether there was anything.
+    /// Puts the output of a replica on its way. Returns whether there was anything.
     fn send_out(&mut self, at: usize, index: usize) -> bool {
         let mut any = false;
         for (inside, frame) in std::mem::take(&mut self.machines[at].out.frames) {
@@ -1078,20 +1082,20 @@ impl World {
         any
     }
 
-    /// A replica may be going to die.
+    /// Decides whether a replica is going to die.
     fn doom(&mut self, at: usize, index: usize) {
         if self.story.crashes > 0 && self.crashed < CRASHES_MAX && self.rng.chance_per_million(self.story.crashes) {
             self.crashed += 1;
             self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
             if self.rng.below(3) == 0 {
-                // In the middle of an upgrade, or of the way back.
+                // The replica dies in the middle of an upgrade, or of the way back.
                 self.machines[at].replicas[index].convert_ledger(1 + self.rng.below(2));
             }
         }
     }
 
-    /// A replica has died, or has left: the next one, whose life has begun, takes its place. Returns the
-    /// bells that it rings.
+    /// Replaces a replica that has died or left by the next one, whose life has begun. Returns the bells that
+    /// it rings.
     fn succeed(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let (now, story) = (self.now, &self.story);
         let machine = &mut self.machines[at];
@@ -1138,7 +1142,7 @@ impl World {
             }
         }
         machine.replicas[index] = next;
-        // As a supervisor does.
+        // This is what a supervisor does.
         for session in cut_off {
             machine.replicas.iter_mut().for_each(|replica| replica.cut_off(now, session));
             self.cut_off.insert(session);
@@ -1150,12 +1154,12 @@ impl World {
         self.take_bells(at, index)
     }
 
-    /// How often replicas have died.
+    /// Returns how often replicas have died.
     pub fn crashed(&self) -> u32 {
         self.crashed
     }
 
-    /// The third machine does harm; what the server keeps for it stays bounded.
+    /// Lets the third machine act; checks that what the server keeps for it stays bounded.
     fn attack(&mut self) -> Result<(), String> {
         let Some(adversary) = &mut self.adversary else { return Ok(()) };
         if adversary.acts_at.is_none_or(|at| at > self.now) {
@@ -1187,8 +1191,8 @@ impl World {
     }
 
     fn put_on_wire(&mut self, to: usize, frame: Vec<u8>) {
-        // Three lost requests in a row, and a connection fails with EHOSTUNREACH: right, but no end for a
-        // story. In parts they would be as good as lost (RFC 6980).
+        // After three lost requests in a row, a connection fails with EHOSTUNREACH: that is right, but would
+        // spoil a story. In fragments they would be as good as lost (RFC 6980).
         let is_discovery = is_discovery(&frame);
         if self.rng.chance_per_million(self.story.loss) && !is_discovery {
             return;
@@ -1236,13 +1240,14 @@ impl World {
         any
     }
 
-    /// SIGSTOP, then SIGCONT or SIGKILL.
+    /// Stops processes (SIGSTOP), and continues (SIGCONT) or kills (SIGKILL) them. Returns whether there was
+    /// anything to do.
     fn stop_and_go(&mut self) -> bool {
         let (stands, dies) = self.story.workforce.stands;
         let now = self.now;
         for at in 0..self.processes.len() {
             let process = &mut self.processes[at];
-            // What it has claimed would die with it, and its peers would not like it.
+            // A claimed connection would die with the process, and its peer would see an error.
             let is_claiming = process.program.as_ref().is_some_and(Program::is_claiming);
             if process.stops_at.is_some_and(|at| at <= now) && process.sockets.is_empty() && !is_claiming {
                 process.stops_at = None;
@@ -1268,7 +1273,7 @@ impl Process {
         assert!(self.ports[replica].push(command), "the command ring is full");
     }
 
-    /// A command that none is, to every replica, and then silence.
+    /// Sends every replica a command that triggers the fault, and then falls silent.
     fn poison(&mut self) {
         self.wakes_at = None;
         let word = |at: usize| u32::from_le_bytes(*POISON[at..].first_chunk().expect("eight octets"));

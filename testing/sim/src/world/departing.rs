@@ -1,6 +1,6 @@
-//! Who hears that a program has died, and when? The supervisor tells every replica, each of which reads it a
-//! moment later. One that is on its way is told when it is there again, as is one whose process has died: it
-//! gets the arena of the dead, and then hears that he is dead.
+//! How replicas learn that a program has died. The supervisor tells every replica, each of which reads it a
+//! moment later. A replica that is moving between processes is told when it is back, and so is the successor
+//! of one that has died: it gets the arena of the dead program, and then hears of the death.
 //!
 //! ```text
 //!   dies               the family ends
@@ -11,15 +11,15 @@ use atoll_base::{Duration, Instant, Rng, SessionId};
 
 use super::{Process, World};
 
-/// A program that is not there any more, and who knows.
+/// A program that has died, and what each replica knows of that.
 pub(super) struct Departure {
-    /// Those who have its session, too, end then.
+    /// When the other members of its session end.
     ends_at: Instant,
-    /// What each replica knows.
+    /// What each replica has been told.
     told: Vec<Told>,
-    /// When each looks at its control socket; what it is told before, it hears then.
+    /// When each replica reads its control socket; it hears then what it was told before.
     hears_at: Vec<Instant>,
-    /// How long each takes.
+    /// How long each replica takes to read its control socket.
     delays: Vec<Duration>,
 }
 
@@ -28,14 +28,15 @@ enum Told {
     Nothing,
     /// The owner of the session has died.
     Member,
-    /// Nobody has it any more.
+    /// The last member of the session has gone.
     Session,
-    /// The replica has said that it needs the arena no more.
+    /// The replica has said that it no longer needs the arena.
     Over,
 }
 
 impl Departure {
-    /// `outlived`: for how long others of its family are there.
+    /// Creates the state of a program that dies now. `outlived` is how long the other members of its family
+    /// live on.
     pub(super) fn new(now: Instant, outlived: Duration, replicas: usize, rng: &mut Rng) -> Departure {
         let delays: Vec<Duration> = (0..replicas).map(|_| delay(rng)).collect();
         Departure {
@@ -46,12 +47,12 @@ impl Departure {
         }
     }
 
-    /// What the supervisor has to say at `at`.
+    /// Returns what the supervisor has to say at `at`.
     fn wanted(&self, at: Instant) -> Told {
         if at < self.ends_at { Told::Member } else { Told::Session }
     }
 
-    /// When a replica that serves hears the next thing.
+    /// Returns when a replica that serves hears the next message.
     fn next(&self, index: usize) -> Option<Instant> {
         match self.told[index] {
             Told::Nothing => Some(self.hears_at[index]),
@@ -60,7 +61,7 @@ impl Departure {
         }
     }
 
-    /// Whether every replica has let its arena go.
+    /// Checks that every replica has released its arena.
     pub(super) fn check(&self, session: SessionId) -> Result<(), String> {
         match self.told.iter().position(|told| *told != Told::Over) {
             Some(index) => Err(format!("replica {index} keeps the arena of session {}: {:?}", session.0, self.told)),
@@ -70,14 +71,14 @@ impl Departure {
 }
 
 impl Process {
-    /// Whether a replica needs its arena no more.
+    /// Returns whether a replica no longer needs the arena of this process.
     pub(super) fn is_over(&self, index: usize) -> bool {
         self.departure.as_ref().is_some_and(|departure| departure.told[index] == Told::Over)
     }
 }
 
 impl World {
-    /// Replicas that serve hear who has died. Returns whether there was anything.
+    /// Tells replicas that serve which programs have died. Returns whether there was anything to tell.
     pub(super) fn tell_departed(&mut self) -> bool {
         let (now, mut any) = (self.now, false);
         for process in 0..self.processes.len() {
@@ -94,7 +95,7 @@ impl World {
         any
     }
 
-    /// When the next of those that serve hears something.
+    /// Returns when the next serving replica hears something.
     pub(super) fn next_telling(&self) -> Option<Instant> {
         let told = self.processes.iter().filter_map(|process| {
             let (machine, departure) = (&self.machines[process.machine], process.departure.as_ref()?);
@@ -103,8 +104,9 @@ impl World {
         told.min()
     }
 
-    /// As `Server::brief` in `bin/atoll`: a new replica has adopted, and is told who has died; a predecessor
-    /// may have heard of it, or not. It reads that at once, or after its first round.
+    /// Tells a new replica, which has adopted its ledger, which programs have died, like `Server::brief` in
+    /// `bin/atoll`; its predecessor may have heard of it or not. The replica reads that at once, or after its
+    /// first round.
     pub(super) fn brief(&mut self, at: usize, index: usize) {
         for process in 0..self.processes.len() {
             let Process { machine, departure: Some(departure), .. } = &mut self.processes[process] else { continue };
@@ -130,7 +132,7 @@ impl World {
         }
     }
 
-    /// A replica says which sessions are over.
+    /// Notes which sessions a replica reports as over.
     pub(super) fn note_ended(&mut self, at: usize, index: usize) {
         for session in self.machines[at].replicas[index].take_ended() {
             let is_it = |process: &&mut Process| process.machine == at && process.session == session;
@@ -143,16 +145,16 @@ impl World {
         }
     }
 
-    /// How often a successor was told that a program had died.
+    /// Returns how often a successor was told that a program had died.
     pub fn told(&self) -> u32 {
         self.told
     }
 }
 
-/// A replica looks at its control socket every millisecond.
+/// Returns the time until a replica reads its control socket, which it does every millisecond.
 fn delay(rng: &mut Rng) -> Duration {
     Duration::from_micros(u64::from(rng.below(1000)))
 }
 
-/// The member of a session who has opened it.
+/// The number of the session's member that has opened it.
 const OWNER: u8 = 0;

@@ -1,9 +1,9 @@
-//! Does anybody get another's port, or what comes to it, by commands that are forged? On the server's machine
-//! a program takes ports and releases them where they are granted but not elsewhere, shows what it was
-//! granted once, and changes it; asks for ports, listeners, datagram sockets and connections by grants of its
-//! own, of nobody, and for other ports. Beside it an honest program has a datagram socket, which it opens and
-//! closes again and again with the library's own code; what is sent to it while it is open reaches it, every
-//! datagram, and nobody else.
+//! Checks that forged commands do not get a program the port of another one, or what is sent to it. On the
+//! server's machine a forger takes ports, and releases them at the replica that granted them but not
+//! elsewhere. It shows grants, changed or not, and asks for ports, listeners, datagram sockets and
+//! connections with grants of its own, with none, and for other ports. Beside it an honest program has a
+//! datagram socket, which it opens and closes again and again with the library's own code. Every datagram
+//! that is sent to the socket while it is open must reach it, and no other program.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +15,20 @@ use atoll_sockets::datagram::Datagrams;
 
 use super::{Departure, PORT, Process, SERVER, World, address};
 
-/// Where the honest program's datagrams go.
+/// The port of the honest program's datagram socket.
 const MAILBOX: u16 = 5353;
-/// From where they come: several ports, so that every replica has some.
+/// The ports that datagrams come from: several, so that every replica has some.
 const SENDERS: std::ops::Range<u16> = 6000..6008;
-/// How long all of this takes, and how long the mailbox is open at a time.
+/// How long the whole scenario takes; `OPEN` is how long the mailbox is open at a time.
 const LASTS: Duration = Duration::from_millis(150);
 const OPEN: Duration = Duration::from_millis(12);
-/// What is sent so soon after the opening, or so late before the end, may miss it.
+/// A datagram that is sent within this time after the opening or before the end may miss it.
 const MARGIN: Duration = Duration::from_millis(1);
-/// Sockets, and grants, that a forger keeps.
+/// The most sockets that a forger keeps; `GRANTS_MAX` is the most grants.
 const SOCKETS_MAX: usize = 24;
 const GRANTS_MAX: usize = 16;
 
-/// What a program does that is neither server nor client.
+/// The role of a program that is neither server nor client.
 #[derive(Debug)]
 pub(super) enum Role {
     Mailbox(Mailbox),
@@ -36,7 +36,7 @@ pub(super) enum Role {
     Forger(Box<Forger>),
 }
 
-/// A datagram socket, as the library makes it: bound where the port is granted, then opened everywhere.
+/// A datagram socket, made as by the library: bound where the port is granted, then opened everywhere.
 #[derive(Debug)]
 struct DatagramSocket {
     port: u16,
@@ -53,18 +53,18 @@ enum Stage {
     Open,
 }
 
-/// Receives, and counts.
+/// An honest program that receives and counts datagrams.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     ends_at: Instant,
     socket: DatagramSocket,
     opened_at: Instant,
-    /// When it was open.
+    /// The periods during which the mailbox was open.
     periods: Vec<(Instant, Instant)>,
     got: BTreeSet<u64>,
 }
 
-/// Sends numbers.
+/// A program that sends numbered datagrams.
 #[derive(Debug)]
 pub(super) struct Mailer {
     ends_at: Instant,
@@ -72,25 +72,25 @@ pub(super) struct Mailer {
     sent: Vec<(Instant, u64)>,
 }
 
-/// Asks for what is not its own.
+/// A program that asks for what is not its own.
 #[derive(Debug)]
 pub(super) struct Forger {
     ends_at: Instant,
     next_lease: u64,
-    /// What it was granted, and whether it has released that.
+    /// What the forger was granted, and whether it has released that.
     grants: Vec<Granted>,
-    /// How many of the mailbox's port are new.
+    /// The number of new grants of the mailbox's port.
     news: usize,
     asked: Vec<(u64, Protocol, Endpoint)>,
-    /// The datagram sockets that it has asked for, by replica.
+    /// The datagram sockets that the forger has asked for, by replica.
     sockets: Vec<(usize, SlotId, u32)>,
-    /// Datagrams that reached it.
+    /// The numbers of the datagrams that reached the forger.
     took: BTreeSet<u64>,
-    /// Grants of the mailbox's port that it had.
+    /// The number of grants of the mailbox's port that the forger had.
     had: u32,
 }
 
-/// A lease, with what it is of, what the authority has said, and whether it was released there.
+/// A lease, its protocol and endpoint, the authority's voucher, and whether the lease was released there.
 type Granted = (u64, Protocol, Endpoint, Voucher, bool);
 
 impl DatagramSocket {
@@ -98,7 +98,7 @@ impl DatagramSocket {
         DatagramSocket { port, lease: 0, stage: Stage::Unbound, slots: Vec::new() }
     }
 
-    /// Goes on towards being open. It is an error if what was granted is not to be had.
+    /// Takes the next step towards being open. Fails if what was granted cannot be had.
     fn step(&mut self, process: &mut Process, replies: &[Event], rng: &mut Rng) -> Result<(), String> {
         let (protocol, local) = (Protocol::Udp, Endpoint::new(0, self.port));
         let (reuse_addr, reuse_port, v6_only) = (false, false, false);
@@ -121,7 +121,7 @@ impl DatagramSocket {
                 match reply {
                     None => {}
                     Some((Cause::None, voucher)) => self.open(process, authority, voucher),
-                    // The forger has it now.
+                    // The forger has the port now.
                     Some((Cause::AddressInUse, _)) => self.stage = Stage::Unbound,
                     Some((cause, _)) => return Err(format!("port {} is not granted: {cause:?}", self.port)),
                 }
@@ -186,7 +186,7 @@ impl Mailbox {
             process.take_numbers(replica, *slot, *generation, &mut self.got);
         }
         if now.since(self.opened_at) > OPEN {
-            // What is on its way yet is not waited for: see `MARGIN`.
+            // Datagrams that are still on their way are not waited for; see `MARGIN`.
             self.periods.push((self.opened_at, now));
             self.socket.close(process);
         }
@@ -224,8 +224,8 @@ impl Forger {
         for (replica, slot, generation) in &self.sockets {
             process.take_numbers(*replica, *slot, *generation, &mut self.took);
         }
-        // What it was granted it uses everywhere, at once and again and again: also when it is released and
-        // another's.
+        // The forger uses its grants everywhere, at once and repeatedly: also when they are released and the
+        // port belongs to another program.
         let of_mailbox = |grant: &&Granted| grant.1 == Protocol::Udp && grant.2.port == MAILBOX;
         let granted: Vec<Granted> = self.grants.iter().filter(of_mailbox).copied().collect();
         for (at, grant) in granted.iter().enumerate() {
@@ -241,7 +241,7 @@ impl Forger {
                 let _ = process.ports[replica].push(&command);
             }
         }
-        // The mailbox's port it gives back soon where it has it from, and nowhere else.
+        // The forger soon releases the mailbox's port at its authority, and nowhere else.
         for (lease, _, local, _, is_released) in &mut self.grants {
             if local.port == MAILBOX && !*is_released && rng.below(20) == 0 {
                 *is_released = true;
@@ -266,7 +266,7 @@ impl Forger {
             let open = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
             let _ = process.ports[replica].push(&open);
         }
-        // Those that it has not got go first.
+        // Sockets that were refused go first.
         while self.sockets.len() > SOCKETS_MAX {
             let is_refused = |(at, slot, generation): &(usize, SlotId, u32)| {
                 Datagrams::new(&process.ports[*at], *slot, *generation).refusal().is_some()
@@ -301,7 +301,7 @@ impl Forger {
         }
     }
 
-    /// One forged command, or an honest one that a forged one needs.
+    /// Returns one forged command, or an honest one that a forged one needs.
     fn want(&mut self, process: &mut Process, replica: usize, rng: &mut Rng) -> Option<Command> {
         let count = process.ports.len() as u32;
         let port = [PORT, MAILBOX, MAILBOX, MAILBOX, 5000 + rng.below(8) as u16][rng.below(5) as usize];
@@ -330,7 +330,7 @@ impl Forger {
                     2 => given.uid = 0,
                     3 => given.flags ^= 1 << rng.below(4),
                     4 => given.seal = rng.next_u64(),
-                    // As it was granted: in force, or not any more.
+                    // The grant is unchanged; it may be in force or not.
                     _ => {}
                 }
                 Command::Show { lease, protocol, local: shown, voucher: given }
@@ -379,7 +379,7 @@ impl Process {
         let _ = self.ports[replica].push(&Command::Close { slot, generation, mode: CloseMode::Abort });
     }
 
-    /// Reads all that waits in a datagram socket.
+    /// Reads everything that waits in a datagram socket.
     fn take_numbers(&mut self, replica: usize, slot: SlotId, generation: u32, numbers: &mut BTreeSet<u64>) {
         let port = &self.ports[replica];
         let is_current = port.slot(slot).is_some_and(|view| view.replica_generation() == generation);
@@ -396,7 +396,7 @@ impl Process {
         }
     }
 
-    /// What a program with a role does between two sleeps. Returns `false` if it has none.
+    /// Runs a program with a role between two sleeps. Returns `false` if it has no role.
     pub(super) fn run_role(&mut self, now: Instant, rng: &mut Rng) -> bool {
         let Some(mut role) = self.role.take() else { return false };
         let mut replies = Vec::new();
@@ -430,14 +430,14 @@ impl Process {
         true
     }
 
-    /// It has a role, and more to do in it.
+    /// Returns whether the process has a role, and more to do in it.
     pub(super) fn plays(&self) -> bool {
         self.role.is_some() && self.departure.is_none() && self.wakes_at.is_some()
     }
 }
 
 impl World {
-    /// A forger and a mailbox come to the server's machine, and somebody who writes to it to the other one.
+    /// Adds a forger and a mailbox to the server's machine, and a sender to the other one.
     pub(super) fn invite_forger(&mut self) {
         let begins_at = self.now + Duration::from_millis(20);
         let ends_at = begins_at + LASTS;
@@ -457,12 +457,12 @@ impl World {
         let roles = [(0, Role::Forger(Box::new(forger))), (0, Role::Mailbox(mailbox)), (1, Role::Mailer(mailer))];
         for (machine, role) in roles {
             self.attach_in(machine, None, Some(role));
-            // When the honest listeners are there.
+            // They begin when the honest listeners are there.
             self.processes.last_mut().expect("just attached").wakes_at = Some(begins_at);
         }
     }
 
-    /// Those with a role die.
+    /// Ends the programs with a role.
     pub(super) fn dismiss_roles(&mut self) {
         for process in self.processes.iter_mut().filter(|process| process.role.is_some()) {
             let replicas = self.machines[process.machine].replicas.len();
@@ -470,8 +470,8 @@ impl World {
         }
     }
 
-    /// Whether each datagram reached the one whose port it was sent to. Returns how many did, and how often
-    /// the forger had had that port.
+    /// Checks that each datagram reached the program whose port it was sent to. Returns how many did, and how
+    /// often the forger had had that port.
     pub fn mail(&self) -> Result<(usize, u32), String> {
         let (mut sent, mut got, mut periods) = (None, None, None);
         let (mut took, mut had) = (None, 0);

@@ -1,6 +1,6 @@
-//! Does one program's greed keep others from their work? A program on each machine fills its command rings
-//! again and again - groups, ports, listeners, sockets, connections, nonsense -, and what it asks for costs
-//! time. Work of others has to go on in each window of time.
+//! Checks that a greedy program does not keep others from their work. A program on each machine fills its
+//! command rings again and again (groups, ports, listeners, sockets, connections, nonsense), and each command
+//! costs time. Others must make progress in each window of time.
 
 use atoll_base::{Addr, Duration, Endpoint, Instant, Rng, SlotId};
 use atoll_ipc::command::{CloseMode, Protocol};
@@ -9,25 +9,25 @@ use atoll_ipc::{Command, Event, SocketOption};
 
 use super::{Departure, LEDGER, Process, SHARE, World, address};
 
-/// What a program wants too much of.
+/// What a greedy program asks for too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appetite {
-    /// It joins and leaves multicast groups.
+    /// The program joins and leaves multicast groups.
     Groups,
-    /// It takes ports.
+    /// The program takes ports.
     Ports,
-    /// It opens listeners, and is willing to accept again and again.
+    /// The program opens listeners, and offers to accept again and again.
     Listeners,
-    /// It opens datagram sockets, and closes them.
+    /// The program opens and closes datagram sockets.
     Datagrams,
-    /// It opens connections to where nobody listens.
+    /// The program opens connections to ports without a listener.
     Connections,
-    /// It says that slots have changed, and what makes no sense.
+    /// The program claims that slots have changed, and sends commands that make no sense.
     Nonsense,
 }
 
 impl Appetite {
-    /// All there are.
+    /// All appetites.
     pub const ALL: [Appetite; 6] = [
         Appetite::Groups,
         Appetite::Ports,
@@ -38,15 +38,15 @@ impl Appetite {
     ];
 }
 
-/// A greedy program, beside what every program has.
+/// The state of a greedy program, beside that of every program.
 #[derive(Debug)]
 pub(super) struct Greedy {
     appetite: Appetite,
-    /// The sockets that it has, by replica.
+    /// The sockets of the program, by replica.
     sockets: Vec<(usize, SlotId, u32)>,
-    /// What is wanted after that.
+    /// The command that follows the last one.
     next: Option<Command>,
-    /// What it has said so far.
+    /// The number of commands that the program has sent so far.
     said: u32,
 }
 
@@ -58,13 +58,14 @@ pub(super) struct Watch {
     commands: u64,
 }
 
-/// Others may be without progress for so long, where nothing gets lost and nobody dies; and where that is so.
-/// (Who waits for the second question to a neighbour, or for the first time-out of a segment, waits longer.)
+/// The longest time that others may be without progress if nothing is lost and no process dies;
+/// `WINDOW_OF_LOSSES` applies otherwise. (Waiting for the second question to a neighbour, or for the first
+/// time-out of a segment, takes longer.)
 const WINDOW: Duration = Duration::from_millis(500);
 const WINDOW_OF_LOSSES: Duration = Duration::from_secs(20);
-/// What a command costs.
+/// The cost of a command, in nanoseconds.
 const COMMAND_NANOS: u64 = 200;
-/// After so many commands it gets slower, so that a story comes to its end.
+/// The number of commands after which a greedy program slows down, so that a story comes to its end.
 const GREED: u32 = 30_000;
 
 impl Greedy {
@@ -72,13 +73,13 @@ impl Greedy {
         Greedy { appetite, sockets: Vec::new(), next: None, said: 0 }
     }
 
-    /// One more command for a replica.
+    /// Returns one more command for a replica.
     fn want(&mut self, process: &mut Process, replica: usize, rng: &mut Rng) -> Option<Command> {
         if let Some(next) = self.next.take() {
             return Some(next);
         }
         let any = Endpoint::new(0, 0);
-        // A port whose authority is that replica, and a lease of it.
+        // The authority of the port is that replica, as for the lease.
         let count = process.ports.len() as u32;
         let own_port = 2000 + (rng.below(300) * count + replica as u32) as u16;
         let own_port = own_port - own_port % count as u16 + replica as u16;
@@ -156,7 +157,7 @@ impl Greedy {
 }
 
 impl Process {
-    /// What a greedy program does between two sleeps. Returns `false` if it is none.
+    /// Runs a greedy program between two sleeps. Returns `false` if the process is none.
     pub(super) fn run_greedy(&mut self, now: Instant, rng: &mut Rng) -> bool {
         let Some(mut greedy) = self.greedy.take() else { return false };
         for replica in 0..self.ports.len() {
@@ -182,7 +183,7 @@ impl Process {
 }
 
 impl World {
-    /// Greedy programs come to both machines.
+    /// Adds a greedy program to each machine.
     pub(super) fn invite(&mut self, appetite: Appetite) {
         for machine in 0..2 {
             self.attach_as(machine, Some(Greedy::new(appetite)));
@@ -190,7 +191,7 @@ impl World {
         self.watch = Some(Watch { done: 0, since: self.now, commands: 0 });
     }
 
-    /// They die.
+    /// Ends the greedy programs.
     pub(super) fn dismiss_greedy(&mut self) {
         for process in self.processes.iter_mut().filter(|process| process.greedy.is_some() || process.hoards) {
             let replicas = self.machines[process.machine].replicas.len();
@@ -199,15 +200,15 @@ impl World {
         }
     }
 
-    /// Commands take their time. Whether others have got on since the last window, and nothing has grown that
-    /// should not.
+    /// Charges time for commands. Checks that others have made progress since the last window, and that
+    /// nothing has grown that should not.
     pub(super) fn watch(&mut self) -> Result<(), String> {
         let Some(mut watch) = self.watch.take() else { return Ok(()) };
         let replicas = || self.machines.iter().flat_map(|machine| &machine.replicas);
         let commands: u64 = replicas().map(|replica| replica.stat(Stat::Commands)).sum();
         let carried_out = commands.saturating_sub(watch.commands);
         watch.commands = commands;
-        // One round is over since then.
+        // One round has passed since then.
         let sessions = |machine: usize| self.processes.iter().filter(|process| process.machine == machine).count();
         let most: usize = (0..2).map(|at| sessions(at) * self.machines[at].replicas.len()).sum();
         let is_ending = self.processes.iter().any(|process| process.departure.is_some());

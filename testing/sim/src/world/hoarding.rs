@@ -1,22 +1,22 @@
-//! What if memory runs out? A program on the client's machine opens connections, gets everything back that it
-//! sends, and reads nothing. Who reads goes on, the memory of buffers stays bounded, and whoever has to go
-//! hears why.
+//! Checks what happens if memory runs out. A program on the client's machine opens connections, has
+//! everything sent back, and reads nothing. Programs that read must make progress, the memory of buffers
+//! stays bounded, and the owner of a connection that is ended hears why.
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;
 
 use super::World;
 
-/// Readers that do not read, and how much memory there is.
+/// The connections of a program that does not read, and how much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hoard {
-    /// Connections that it would like to have.
+    /// The number of connections that the program wants.
     pub connections: u64,
-    /// What all receive buffers of a replica may take.
+    /// The most octets that all receive buffers of a replica may take.
     pub memory: u64,
 }
 
-/// What was seen of it.
+/// What was observed of the shortage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
     /// Connections that replicas have ended for want of memory.
@@ -25,22 +25,22 @@ pub struct Shortage {
     pub refused: u64,
     /// Connections that the program that does not read has lost.
     pub lost: u64,
-    /// The most that the receive buffers of a replica have taken.
+    /// The most octets that the receive buffers of a replica have taken.
     pub most: u64,
 }
 
-/// What each of its connections sends.
+/// The octets that each of its connections sends.
 const LENGTH: usize = 256 << 10;
-/// Others begin when there is a shortage.
+/// How long others wait before they begin, so that there is a shortage.
 const OTHERS_BEGIN: Duration = Duration::from_secs(5);
-/// When a connection is tried again that could not be opened.
+/// How long until a connection that could not be opened is tried again.
 pub(super) const TRIED_AGAIN: Duration = Duration::from_millis(100);
-/// How many times as much there may be for a moment: pieces that were given back are taken again, and counted
-/// at the next look.
+/// The factor by which memory may be exceeded for a moment: pieces that were given back are taken again, and
+/// counted at the next look.
 const TIMES: u64 = 3;
 
 impl World {
-    /// The program that does not read comes.
+    /// Adds the program that does not read.
     pub(super) fn invite_hoarder(&mut self, hoard: Hoard) {
         let client = self.processes.last_mut().expect("the one that reads");
         client.waits_until = Some(self.now + OTHERS_BEGIN);
@@ -53,7 +53,7 @@ impl World {
         hoarder.at_once = hoard.connections as usize;
     }
 
-    /// Whether buffers stay within what they may take.
+    /// Checks that buffers stay within what they may take.
     pub(super) fn look_at_memory(&mut self) -> Result<(), String> {
         let Some(hoard) = self.story.hoard else { return Ok(()) };
         let replicas = self.machines.iter().flat_map(|machine| &machine.replicas);
@@ -65,7 +65,7 @@ impl World {
         Ok(())
     }
 
-    /// What was seen of the shortage.
+    /// Returns what was observed of the shortage.
     pub fn shortage(&self) -> Shortage {
         let replicas = self.machines.iter().flat_map(|machine| &machine.replicas);
         let shed = replicas.map(|replica| replica.stat(Stat::ConnectionsShed)).sum();
@@ -74,7 +74,7 @@ impl World {
     }
 }
 
-/// The earlier of two moments, of which either may never come.
+/// Returns the earlier of two times, of which either may never come.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }

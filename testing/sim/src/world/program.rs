@@ -1,6 +1,6 @@
-//! What do honest programs do? Servers accept, read, and send back what they got; clients connect, send, and
-//! check what comes back. They use the client that ships ([`atoll_sockets::client`]) as programs do:
-//! non-blocking sockets in an epoll instance, or (P4's naive accept) a call of accept that waits.
+//! The honest programs. Servers accept, read, and send back what they got; clients connect, send, and check
+//! what comes back. They use the client that ships ([`atoll_sockets::client`]) as programs do: with
+//! non-blocking sockets in an epoll instance, or (P4's naive accept) with a call of accept that waits.
 
 use std::collections::VecDeque;
 
@@ -18,55 +18,55 @@ use atoll_sockets::{Errno, Failure};
 use super::hoarding::{TRIED_AGAIN, earlier};
 use super::{ATTACKER, POISON, PORT, Process, SERVER, address, address_v6, octet, text_octet};
 
-/// The identity of the server's port.
+/// The lease of the server's port.
 const LEASE: u64 = 77;
-/// epoll(7): `EPOLLIN`, `EPOLLOUT`.
+/// The events `EPOLLIN` and `EPOLLOUT` (epoll(7)).
 const IN: u32 = 1;
 const OUT: u32 = 4;
-/// Octets that a program reads or writes with one call at most.
+/// The most octets that a program reads or writes with one call.
 const AT_ONCE: u32 = 100_000;
-/// Events that a program takes with one call of epoll_wait.
+/// The most events that a program takes with one call of epoll_wait.
 const EVENTS: usize = 64;
 
 /// A connection of a program.
 pub(super) struct Socket {
-    /// What a client sends is known by this number; a server sends back what it gets.
+    /// The number of the connection, which determines what a client sends; a server sends back what it gets.
     number: u64,
     pub(super) sent: usize,
     pub(super) got: usize,
-    /// What a server has read and not yet sent back.
+    /// The octets that a server has read and not yet sent back.
     pub(super) held: VecDeque<u8>,
     pub(super) ended: bool,
     pub(super) shut: bool,
-    /// It has been open.
+    /// Whether the connection has been open.
     was_open: bool,
-    /// When its program has done with it.
+    /// When the program is done with the connection.
     done_at: Option<Instant>,
-    /// Until when nothing is sent on it.
+    /// Until when nothing is sent on the connection.
     rests_until: Option<Instant>,
-    /// Its peer is the third machine: whatever happens to it is right.
+    /// Whether the peer is the third machine, so that whatever happens to the connection is right.
     pub(super) is_hostile: bool,
-    /// The events that the epoll instance is asked for; `None`: it is not in there.
+    /// The events that the epoll instance watches; `None` if the socket is not in it.
     interest: Option<u32>,
 }
 
-/// What a program has besides its sockets.
+/// The state of a program besides its sockets.
 pub(super) struct Program {
     pub(super) client: Client<Simulated>,
     clock: Moment,
-    /// Its epoll instance.
+    /// The program's epoll instance.
     epoll: u32,
-    /// Its listening socket, if it is a server.
+    /// The program's listening socket, if it is a server.
     listener: Option<u32>,
-    /// How far it is on its way to listening; `None`: it listens.
+    /// The progress of opening the listener; `None` once it listens.
     opening: Option<Opening>,
-    /// Replicas that this call of accept has asked.
+    /// The replicas that this call of accept has asked, as bits.
     tried: u32,
     is_asleep: bool,
 }
 
 impl Program {
-    /// A program with a session of its own. `seed` decides where its connections begin.
+    /// Creates a program with a session of its own. `seed` decides where its connections begin.
     pub(super) fn new(reply: &atoll_ipc::control::Reply, shared: Shared<Simulated>, seed: u64) -> Program {
         let (mut client, clock) = (Client::new(), Moment::default());
         client.adopt(Session::new(reply, shared).expect("a whole session"), clock.clone(), seed);
@@ -75,28 +75,29 @@ impl Program {
         Program { client, clock, epoll, listener: None, opening: None, tried: 0, is_asleep: false }
     }
 
-    /// Its doorbells, as bits.
+    /// Returns the doorbells of the program, as bits.
     fn bells(&self) -> u16 {
         self.client.set(self.epoll).map_or(0, |set| set.bells)
     }
 
-    /// Whether it sleeps on a doorbell.
+    /// Returns whether the program sleeps on a doorbell.
     pub(super) fn sleeps_on(&self, bell: u32) -> bool {
         self.is_asleep && self.bells() >> bell & 1 == 1
     }
 
-    /// Whether it has claimed a connection and was not answered yet.
+    /// Returns whether the program has claimed a connection and was not answered yet.
     pub(super) fn is_claiming(&self) -> bool {
         let listener = self.listener.and_then(|object| self.client.listener(object));
         listener.is_some_and(|listener| listener.claimed.is_some())
     }
 
-    /// Whether all replicas have said that they listen.
+    /// Returns whether all replicas have said that they listen.
     pub(super) fn is_listening(&self) -> bool {
         self.listener.is_some() && self.opening.is_none()
     }
 
-    /// It has a listener's offers, a claim that is not answered, and accepts at replicas (as bits).
+    /// Returns a description of the listener: its offers, a claim that is not answered, and accepts at
+    /// replicas (as bits).
     pub(super) fn state(&self) -> String {
         match self.listener.and_then(|object| self.client.listener(object)) {
             Some(listener) => format!(
@@ -109,22 +110,22 @@ impl Program {
         }
     }
 
-    /// Opens a listening socket. bind(2), and listen(2) when the port is granted.
+    /// Opens a listening socket: bind(2), and listen(2) when the port is granted.
     pub(super) fn listen(&mut self) {
         let object = self.client.insert(Object::socket(Protocol::Tcp, true, true));
         let socket = self.client.socket_mut(object).expect("a socket");
         socket.options.set(Name::ReuseAddr, 1);
-        // All workers have the same listener, as forked processes have: they know it by its lease.
+        // All workers have the same listener, as forked processes do; they know it by its lease.
         let pass = Pass { lease: LEASE, uid: 0, protocol: Protocol::Tcp, port: PORT };
         socket.pass = Some((pass, 0));
         let local = Endpoint { port: PORT, ..any(true) };
-        // The supervisor, which vouches for users, is not simulated here: every session is a privileged
-        // user's.
+        // The supervisor, which vouches for users, is not simulated here: every session is that of a
+        // privileged user.
         self.opening = Some(Opening::listen_at(&mut self.client, object, local, 64).expect("it is fresh"));
         self.listener = Some(object);
     }
 
-    /// Goes on towards listening. Returns whether there was anything to do.
+    /// Takes the next step towards listening. Returns whether there was anything to do.
     fn set_up(&mut self) -> bool {
         let (Some(object), Some(opening)) = (self.listener, &mut self.opening) else { return false };
         match opening.poll(&mut self.client) {
@@ -142,7 +143,7 @@ impl Program {
         self.client.control(self.epoll, object, object as i32, change).expect("as epoll_ctl(2) wants it");
     }
 
-    /// Asks the epoll instance for events of a socket.
+    /// Sets the events of a socket that the epoll instance watches.
     fn set_interest(&mut self, object: u32, socket: &mut Socket, wanted: Option<u32>) {
         if socket.interest == wanted {
             return;
@@ -158,7 +159,7 @@ impl Program {
         socket.interest = wanted;
     }
 
-    /// The objects of which something is ready. epoll_wait(2), which does not wait.
+    /// Returns the objects that are ready: epoll_wait(2) without waiting.
     fn events(&mut self) -> Vec<u32> {
         let mut events = Vec::new();
         self.client.accept_watched(self.epoll);
@@ -166,7 +167,7 @@ impl Program {
         events
     }
 
-    /// The program sleeps now, unless something comes up. Call [`Program::fall_asleep`] if nothing has.
+    /// Prepares to sleep, unless something comes up. Call [`Program::fall_asleep`] if nothing has.
     fn before_sleep(&mut self) {
         let bells = self.bells();
         if let Some(listener) = self.listener.filter(|_| self.client.asks() && self.is_listening()) {
@@ -183,7 +184,7 @@ impl Program {
         }
     }
 
-    /// Takes [`Program::before_sleep`] back.
+    /// Undoes [`Program::before_sleep`].
     fn wake_up(&mut self) {
         let bells = self.bells();
         self.client.after_sleep(bells);
@@ -195,7 +196,7 @@ impl Program {
 }
 
 impl Process {
-    /// What a program does between two sleeps.
+    /// Runs the program between two sleeps.
     pub(super) fn run(&mut self, now: Instant, rng: &mut Rng) {
         if self.run_greedy(now, rng) || self.run_role(now, rng) {
             return;
@@ -210,7 +211,7 @@ impl Process {
         }
         while self.work(&mut program, now, rng) {}
         program.before_sleep();
-        // Once more: whatever is published after this rings.
+        // The program checks once more, because everything published after this rings its bell.
         if self.work(&mut program, now, rng) {
             program.wake_up();
             self.wakes_at = Some(now);
@@ -226,7 +227,7 @@ impl Process {
         self.program = Some(program);
     }
 
-    /// Whether there was anything to do.
+    /// Handles everything that is ready. Returns whether there was anything to do.
     fn work(&mut self, program: &mut Program, now: Instant, rng: &mut Rng) -> bool {
         program.client.drain();
         program.client.poll_due();
@@ -245,7 +246,7 @@ impl Process {
         any
     }
 
-    /// accept(2) until there is nothing more.
+    /// Calls accept(2) until there is no connection left. Returns whether there was one.
     fn accept(&mut self, program: &mut Program, listener: u32) -> bool {
         let mut any = false;
         loop {
@@ -259,7 +260,7 @@ impl Process {
         }
     }
 
-    /// The naive accept (P4), in a thread that waits for it.
+    /// Runs the naive accept (P4), in a thread that waits for a connection.
     fn accept_by_asking(&mut self, program: &mut Program) -> bool {
         let asks = program.client.asks() && program.is_listening();
         let Some(listener) = program.listener.filter(|_| asks) else { return false };
@@ -322,7 +323,7 @@ impl Process {
         any
     }
 
-    /// A connection has no memory. One that is wanted is tried again.
+    /// Releases a connection that was refused memory. One that is wanted is tried again later.
     fn give_up(&mut self, program: &mut Program, now: Instant, object: u32) -> bool {
         let Some(socket) = self.sockets.remove(&object) else { return false };
         program.client.release(object);
@@ -332,7 +333,7 @@ impl Process {
         true
     }
 
-    /// Reads and writes what one connection allows.
+    /// Reads and writes what one connection allows. Returns whether there was anything to do.
     fn serve(&mut self, program: &mut Program, now: Instant, object: u32, rng: &mut Rng) -> bool {
         let Some(mut socket) = self.sockets.remove(&object) else { return false };
         if self.hoards && socket.ended {
@@ -344,7 +345,7 @@ impl Process {
             match program.client.poll_connected(object) {
                 Ok(()) => (any, socket.was_open) = (true, true),
                 Err(Failure::WouldBlock) => {}
-                // It could not be opened.
+                // The connection could not be opened.
                 Err(Failure::Error(Errno::ENOBUFS)) if self.is_forgiving => {
                     self.sockets.insert(object, socket);
                     return self.give_up(program, now, object);
@@ -370,8 +371,8 @@ impl Process {
         let close = if self.is_server {
             is_done && now >= *socket.done_at.get_or_insert(now + self.service)
         } else {
-            // The poisoned one is over when its client hears so. The program that does not read does not
-            // close either.
+            // The poisoned connection is over when its client hears so. The program that does not read does
+            // not close its connections either.
             socket.ended && (socket.shut || socket.is_hostile) && !self.hoards
         };
         if close {
@@ -385,7 +386,7 @@ impl Process {
         let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
         let reads = socket.was_open && !socket.ended && !self.hoards;
         let writes = !socket.was_open || left > 0 && socket.rests_until.is_none();
-        // A connection that has ended is always ready: EPOLLHUP cannot be switched off.
+        // A connection that has ended is always ready, because EPOLLHUP cannot be switched off.
         let wanted = (!socket.ended).then_some((u32::from(reads) * IN) | (u32::from(writes) * OUT));
         let wanted = wanted.or((!socket.held.is_empty()).then_some(OUT));
         program.set_interest(object, &mut socket, wanted);
@@ -445,8 +446,8 @@ impl Process {
         }
     }
 
-    /// A connection has ended with an error. It is a fault of the stack unless something in the story
-    /// explains it.
+    /// Handles a connection that has ended with an error. That is a fault of the stack unless something in
+    /// the story explains it.
     fn fail(&mut self, socket: &mut Socket, errno: Errno, now: Instant) -> bool {
         let is_explained =
             self.hoards || socket.is_hostile || self.is_server && (self.is_forgiving || self.is_poisoned);
@@ -462,7 +463,7 @@ impl Process {
         any
     }
 
-    /// How long its connections are kept when all has been said.
+    /// Sets how long connections are kept when everything has been sent.
     pub(super) fn set_service(&mut self, service: Duration) {
         self.service = service;
     }

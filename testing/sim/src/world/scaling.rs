@@ -1,17 +1,17 @@
-//! How does a machine fare whose replicas go from process to process? A replica is asked to leave, hands
-//! over, and goes on elsewhere a while later; what is for it waits meanwhile. Processes die at any moment of
-//! that, with all replicas that are in them.
+//! Simulates machines whose replicas move from process to process. A replica is asked to leave, hands over,
+//! and continues elsewhere a while later; its input waits meanwhile. Processes die at any moment of that,
+//! with all replicas that are in them.
 //!
 //! ```text
 //!   asked   hears      left          taken
 //!     |-------|--flush--|.............|--adopt--|      a process dies: on the way, while it hands over, when it has left and that
 //!       serves            nobody        serves         was not heard, while it adopts
 //! ```
-//! What replicas do and write is the real transport's; in which process each is to be says the supervisor's
-//! own rule, and how many processes there should be its `Scaler`. What IP servers and connection managers
-//! apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`); how it hears
-//! of a program that has died meanwhile, `departing.rs` says. The supervisor itself, which asks, hears and
-//! starts, has its random stories in `bin/atoll` (`supervise/supervisor/tests`).
+//! The behaviour of replicas is that of the real transport. The supervisor's own rule decides which process
+//! each is to be in, and its `Scaler` how many processes there should be. What IP servers and connection
+//! managers apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`).
+//! `departing.rs` handles how it hears of a program that died meanwhile. The supervisor itself, which asks,
+//! hears and starts, has its random stories in `bin/atoll` (`supervise/supervisor/tests`).
 
 use std::collections::VecDeque;
 
@@ -21,25 +21,25 @@ use atoll_supervisor::{Scaler, host_of};
 use super::{CRASHES_MAX, LIFE_MAX, Process, Program, World, is_discovery};
 use crate::mortal::Life;
 
-/// How replicas go from process to process while connections are at work.
+/// How replicas move from process to process while connections are active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScalingPlan {
-    /// In how many processes they are at first; more than replicas are not made.
+    /// The number of processes at first; no more than replicas are created.
     pub start: u8,
-    /// Who says how many there are to be.
+    /// How the number of processes is decided.
     pub by: ScaledBy,
-    /// Whether all that are to be elsewhere leave at once. One after another is what the supervisor does.
+    /// Whether all replicas that are to move leave at once. The supervisor moves one after another.
     pub at_once: bool,
     /// How often a process dies in the middle of a move, per million.
     pub deaths: u32,
 }
 
-/// Who says how many processes there are to be.
+/// How the number of processes is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaledBy {
-    /// A person, who wants another number about so often.
+    /// An operator wants another number about this often.
     Person(Duration),
-    /// The supervisor's `Scaler`, to whom a frame or a batch of commands is so much work.
+    /// The supervisor's `Scaler` decides; a frame or a batch of commands counts as this much work.
     Load(Duration),
 }
 
@@ -47,23 +47,23 @@ pub enum ScaledBy {
 pub(super) struct Hosts {
     plan: ScalingPlan,
     rng: Rng,
-    /// By replica: the process that it is in, or was in last.
+    /// The process that each replica is in, or was in last.
     inside: Vec<u8>,
-    /// The process that it is to be in.
+    /// The process that each replica is to be in.
     places: Vec<u8>,
-    /// When it hears that it is to leave.
+    /// When each replica hears that it is to leave.
     hears_at: Vec<Option<Instant>>,
-    /// It has left, or has died: when the next one is there.
+    /// When each replica that has left or died is back.
     back_at: Vec<Option<Instant>>,
-    /// What the link has for it.
+    /// The frames of the link that wait for each replica.
     queues: Vec<VecDeque<(Vec<u8>, bool)>>,
-    /// When the number is thought about again, and how often that still happens.
+    /// When the number of processes is next decided, and how often that still happens.
     looks_at: Instant,
     looks: u32,
-    /// How often each has had something to do since.
+    /// How often each replica has had something to do since the last decision.
     work: Vec<u32>,
     scaler: Scaler,
-    /// How many there have been, in their order.
+    /// The numbers of processes that were wanted, in their order.
     numbers: Vec<u8>,
     moves: u32,
 }
@@ -97,21 +97,21 @@ impl Hosts {
         self.back_at[index].is_none()
     }
 
-    /// Whether a frame reaches a replica now. Otherwise it waits, or is lost as in any queue that is full.
+    /// Returns whether a frame reaches a replica now. Otherwise it waits, or is lost if the queue is full.
     pub(super) fn lets_pass(&mut self, index: usize, frame: &[u8], inside: bool) -> bool {
         if self.serves(index) && self.queues[index].is_empty() {
             self.work[index] += 1;
             return true;
         }
         let queue = &mut self.queues[index];
-        // See `World::put_on_wire`.
+        // Neighbour discovery is not dropped; see `World::put_on_wire`.
         if queue.len() < QUEUE_FRAMES || is_discovery(frame) {
             queue.push_back((frame.to_vec(), inside));
         }
         false
     }
 
-    /// A replica had something to do.
+    /// Notes that a replica had something to do, `times` times.
     pub(super) fn note_work(&mut self, index: usize, times: usize) {
         self.work[index] += times as u32;
     }
@@ -121,12 +121,12 @@ impl Hosts {
         self.hears_at.iter().chain(&self.back_at).copied().flatten().chain(looks_at).min()
     }
 
-    /// Whether every replica is where it is to be.
+    /// Returns whether every replica is where it is to be.
     fn is_settled(&self) -> bool {
         self.inside == self.places && self.hears_at.iter().chain(&self.back_at).all(Option::is_none)
     }
 
-    /// Thinks about how many processes there should be.
+    /// Decides how many processes there should be, if it is time to.
     fn look(&mut self, now: Instant) {
         if self.looks == 0 || now < self.looks_at {
             return;
@@ -145,7 +145,7 @@ impl Hosts {
                 let work = std::mem::replace(&mut self.work, vec![0; count]);
                 let share = |work: u32| f64::from(work) * each.as_nanos() as f64 / LOOK_EVERY.as_nanos() as f64;
                 let asked: Vec<f64> = work.into_iter().map(share).collect();
-                // Replicas in a process that is asked for more than it has time for get their parts of it.
+                // Replicas in a process that is asked for more than it has time for share that time.
                 let all = |place: u8| -> f64 {
                     asked.iter().zip(&self.inside).filter(|(_, inside)| **inside == place).map(|(share, _)| share).sum()
                 };
@@ -162,7 +162,7 @@ impl Hosts {
         }
     }
 
-    /// Asks replicas to leave that are to be elsewhere.
+    /// Asks replicas that are to be elsewhere to leave.
     fn ask(&mut self, now: Instant) {
         let is_moving = self.hears_at.iter().chain(&self.back_at).any(Option::is_some);
         if is_moving && !self.plan.at_once {
@@ -170,7 +170,7 @@ impl Hosts {
         }
         for index in 0..self.inside.len() {
             if self.inside[index] != self.places[index] && self.serves(index) && self.hears_at[index].is_none() {
-                // A replica looks at its control socket every millisecond.
+                // A replica reads its control socket every millisecond.
                 self.hears_at[index] = Some(now + Duration::from_micros(u64::from(self.rng.below(1000))));
                 if !self.plan.at_once {
                     return;
@@ -179,8 +179,8 @@ impl Hosts {
         }
     }
 
-    /// Nobody has a replica for a while: until that is heard, a process was started, and it has read its
-    /// ledger.
+    /// Notes that a replica is away for a while: until the supervisor has heard, a process was started, and
+    /// it has read its ledger.
     fn goes(&mut self, now: Instant, index: usize) {
         let most = [200, 2000, 20_000, 300_000][self.rng.below(4) as usize];
         self.back_at[index] = Some(now + Duration::from_micros(u64::from(20 + self.rng.below(most))));
@@ -193,7 +193,7 @@ impl Hosts {
 }
 
 impl World {
-    /// Processes for replicas get other replicas. Returns whether there was anything to do.
+    /// Moves replicas between processes. Returns whether there was anything to do.
     pub(super) fn run_hosts(&mut self) -> bool {
         let (mut any, now) = (false, self.now);
         if !self.has_begun {
@@ -226,7 +226,7 @@ impl World {
         any
     }
 
-    /// A replica reads what has waited for it.
+    /// Lets a replica read the frames that have waited for it.
     pub(super) fn read_queue(&mut self, at: usize, index: usize) -> bool {
         let mut any = false;
         for _ in 0..BATCH {
@@ -243,8 +243,8 @@ impl World {
         any
     }
 
-    /// As `Replica::hand_over` has it in `bin/atoll`: what its process alone has goes out, and the ledger is
-    /// written for whoever comes next.
+    /// Makes a replica leave, like `Replica::hand_over` in `bin/atoll`: the state that only its process has
+    /// is sent out, and the ledger is written for the next process.
     fn leave(&mut self, at: usize, index: usize) {
         let machine = &mut self.machines[at];
         let Some(hosts) = &mut machine.hosts else { return };
@@ -253,8 +253,8 @@ impl World {
             self.crashed += 1;
             machine.lives[index].shorten(hosts.rng.below(LIFE_MAX).into());
         }
-        // Mostly as it is; otherwise the next process is of a build that knows only an older version, or of
-        // one that may write a newer one.
+        // Mostly the ledger stays as it is; otherwise the next process is of a build that knows only an older
+        // version, or of one that may write a newer one.
         let version = (hosts.rng.below(3) == 0).then(|| 1 + hosts.rng.below(2));
         for _ in 0..HAND_OVER_ROUNDS {
             self.flush(at, index);
@@ -273,7 +273,7 @@ impl World {
             self.process_ends(at, index);
             return;
         }
-        // Who has left writes nothing any more.
+        // A replica that has left writes nothing any more.
         machine.lives[index].shorten(0);
         let Some(hosts) = &mut machine.hosts else { return };
         let from = hosts.inside[index];
@@ -286,20 +286,20 @@ impl World {
             && self.crashed < CRASHES_MAX
             && hosts.dies()
         {
-            // It dies before anybody has heard that one has left: that one has not died.
+            // The process dies before its leaving replica was reported; that replica has not died.
             self.crashed += 1;
             self.process_ends(at, *other);
         }
     }
 
-    /// The next process has got a replica, and goes on where the last one was.
+    /// Gives a replica to the next process, which continues where the last one was.
     fn take(&mut self, at: usize, index: usize) {
         let machine = &mut self.machines[at];
         machine.lives[index] = Life::new();
         machine.look_for_room(index);
         let Some(hosts) = &mut machine.hosts else { return };
         hosts.back_at[index] = None;
-        // It may be wanted elsewhere by now.
+        // The replica may be wanted elsewhere by now.
         hosts.inside[index] = hosts.places[index];
         if self.crashed < CRASHES_MAX && hosts.dies() {
             self.crashed += 1;
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// The process that a replica is in dies, with all of them.
+    /// Kills the process that a replica is in, with all its replicas.
     pub(super) fn process_ends(&mut self, at: usize, index: usize) {
         let machine = &mut self.machines[at];
         let Some(hosts) = &mut machine.hosts else { return };
@@ -325,31 +325,31 @@ impl World {
         }
     }
 
-    /// How often replicas have gone from one process to another without having died.
+    /// Returns how often replicas have moved from one process to another without having died.
     pub fn moves(&self) -> u32 {
         self.machines.iter().filter_map(|machine| machine.hosts.as_ref()).map(|hosts| hosts.moves).sum()
     }
 
-    /// In how many processes the server's replicas were to be, in their order.
+    /// Returns the numbers of processes that the server's replicas were to be in, in their order.
     pub fn processes(&self) -> &[u8] {
         self.machines[0].hosts.as_ref().map_or(&[], |hosts| &hosts.numbers)
     }
 }
 
-/// The process of each replica, if there are so many.
+/// Returns the process of each replica if there are `processes` processes.
 fn places(replicas: usize, processes: u8) -> Vec<u8> {
     (0..replicas).map(|replica| host_of(replica, processes.into()) as u8).collect()
 }
 
-/// Changes of the number of processes by a person at most, so that a story comes to its end.
+/// The most changes of the number of processes by a person, so that a story comes to its end.
 const CHANGES_MAX: u32 = 60;
-/// As above, by load.
+/// The most decisions by load, so that a story comes to its end.
 const LOOKS_MAX: u32 = 20_000;
-/// Time between two looks at the load: a story is as short as an hour of a stack is long.
+/// The time between two looks at the load: a story is as short as an hour of a stack is long.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
-/// Frames that wait for a replica at most: fewer than a crowd sends in the time that nobody has it.
+/// The most frames that wait for a replica: fewer than many clients send while it is away.
 const QUEUE_FRAMES: usize = 100;
-/// Frames that a replica reads at a time.
+/// The most frames that a replica reads at a time.
 const BATCH: usize = 64;
-/// See `bin/atoll`; here nobody has to wait for others.
+/// The rounds of handing over, as in `bin/atoll`; here no process waits for others.
 const HAND_OVER_ROUNDS: usize = 16;
