@@ -1,4 +1,4 @@
-//! Which calls may a script make, and what do they mean?
+//! The calls that a script may make, and their meaning.
 
 mod constants;
 mod options;
@@ -17,71 +17,72 @@ use polls::{Polled, Waited};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Added to a value that is not the one that the script has: no call returns that much.
+/// An offset added to a value that differs from the expected one: no call returns that much.
 pub const WRONG_VALUE: i64 = 1 << 40;
 
 /// A call whose arguments are understood.
 #[derive(Clone, Debug)]
 pub enum Prepared {
-    /// Something that changes nothing here.
+    /// A call that changes nothing here.
     Nothing,
     /// socket(2).
     Socket {
-        /// Streams or datagrams.
+        /// The protocol: TCP for streams, UDP for datagrams.
         protocol: Protocol,
         /// SOCK_NONBLOCK.
         nonblocking: bool,
     },
-    /// bind(2); `None`: to an address of the runner's choice.
+    /// bind(2); with `None`, to an address of the runner's choice.
     Bind(i32, Option<Endpoint>),
     /// listen(2).
     Listen(i32, u32),
     /// accept4(2).
     Accept {
-        /// Of the listener.
+        /// The descriptor of the listener.
         fd: i32,
         /// SOCK_NONBLOCK for the connection.
         nonblocking: bool,
-        /// The listener does not block.
+        /// Whether the listener is non-blocking.
         now: bool,
     },
-    /// connect(2); the bool: it does not block.
+    /// connect(2): descriptor, whether it is non-blocking, and the address.
     Connect(i32, bool, Endpoint),
-    /// read(2) and its kin.
+    /// read(2) and related calls.
     Read {
-        /// From where.
+        /// The descriptor to read.
         fd: i32,
-        /// Octets at most.
+        /// The most octets to read.
         most: usize,
         /// MSG_PEEK.
         peek: bool,
         /// MSG_OOB.
         urgent: bool,
-        /// Does not block.
+        /// Whether the call is non-blocking.
         now: bool,
     },
-    /// write(2) and its kin.
+    /// write(2) and related calls.
     Write {
-        /// To where.
+        /// The descriptor to write.
         fd: i32,
-        /// Octets.
+        /// The number of octets.
         len: usize,
-        /// Does not block.
+        /// Whether the call is non-blocking.
         now: bool,
         /// MSG_OOB.
         urgent: bool,
         /// MSG_MORE.
         more: bool,
     },
-    /// sendto(2) of a datagram, to an address if the script names one.
+    /// sendto(2) of a datagram: descriptor, octets, the address if the script names one, whether it is
+    /// non-blocking.
     SendTo(i32, usize, Option<Endpoint>, bool),
-    /// sendto(2) with MSG_FASTOPEN: descriptor, octets, whether it does not block, and the address.
+    /// sendto(2) with MSG_FASTOPEN: descriptor, octets, whether it is non-blocking, and the address.
     SendFast(i32, usize, bool, Endpoint),
     /// TCP_FASTOPEN_CONNECT.
     FastOpenConnect(i32, bool),
     /// SO_OOBINLINE.
     UrgentInline(i32, bool),
-    /// SIOCATMARK that is to be this.
+    /// SIOCATMARK, with the expected value.
     AtMark(i32, i64),
     /// shutdown(2): descriptor, receiving, sending.
     Shutdown(i32, bool, bool),
@@ -89,9 +90,9 @@ pub enum Prepared {
     Close(i32),
     /// setsockopt(2).
     SetOption(i32, SocketOption, u32),
-    /// getsockopt(2) that is to give this.
+    /// getsockopt(2), with the expected value.
     Option(i32, Known, i64),
-    /// TCP_CONGESTION that is to be this.
+    /// TCP_CONGESTION, with the expected name.
     Congestion(i32, String),
     /// SO_LINGER.
     Linger(i32, bool),
@@ -99,7 +100,7 @@ pub enum Prepared {
     SetFlags(i32, bool),
     /// fcntl(F_GETFL).
     GetFlags(i32),
-    /// SIOCINQ, or SIOCOUTQ if the bool says so, that is to be this.
+    /// SIOCINQ, or SIOCOUTQ if the bool says so, with the expected value.
     Queued(i32, bool, i64),
     /// poll(2), with its time-out in milliseconds.
     Poll(Vec<Polled>, i64),
@@ -111,17 +112,17 @@ pub enum Prepared {
     Wait {
         /// The epoll instance.
         set: i32,
-        /// What is to hold.
+        /// The expected events.
         waited: Vec<Waited>,
-        /// Events at most.
+        /// The most events.
         max: usize,
-        /// In milliseconds.
+        /// The time-out in milliseconds.
         timeout: i64,
     },
 }
 
 impl Prepared {
-    /// Whether the call returns at once whatever happens.
+    /// Returns whether the call returns at once whatever happens.
     pub fn is_nonblocking(&self) -> bool {
         match self {
             Prepared::Accept { now, .. } | Prepared::Read { now, .. } | Prepared::Write { now, .. } => *now,
@@ -131,10 +132,10 @@ impl Prepared {
         }
     }
 
-    /// After how many milliseconds the call gives up, if it does.
+    /// Returns after how many milliseconds the call gives up, if it does.
     pub fn timeout(&self) -> Option<u64> {
         match self {
-            // More than a day is for ever.
+            // A time-out of a day or more means for ever.
             Prepared::Poll(_, timeout) | Prepared::Wait { timeout, .. } => {
                 u64::try_from(*timeout).ok().filter(|millis| *millis < 86_400_000)
             }
@@ -143,7 +144,7 @@ impl Prepared {
     }
 }
 
-/// Carries a call out, or tries again. With `gives_up` its time is over.
+/// Carries a call out, or tries it again. `gives_up` says that its time-out has expired.
 pub fn attempt(host: &mut Host, call: &Prepared, gives_up: bool) -> Outcome {
     match call {
         Prepared::Poll(polled, _) => return polls::try_poll(host, polled, gives_up),
@@ -173,7 +174,7 @@ pub fn attempt(host: &mut Host, call: &Prepared, gives_up: bool) -> Outcome {
         Prepared::Option(fd, option, expected) => same(host.option(fd, option)?, expected),
         Prepared::Linger(fd, aborts) => host.set_aborts(fd, aborts),
         Prepared::SetFlags(fd, nonblocking) => host.set_nonblocking(fd, nonblocking),
-        // O_RDWR, and O_NONBLOCK.
+        // The value is O_RDWR, and O_NONBLOCK if set.
         Prepared::GetFlags(fd) => Ok(2 | if host.is_nonblocking(fd) { 0o4000 } else { 0 }),
         Prepared::Queued(fd, outgoing, expected) => same(host.queued(fd, outgoing)?, expected),
         Prepared::CreateSet => host.create_set(),
@@ -182,12 +183,12 @@ pub fn attempt(host: &mut Host, call: &Prepared, gives_up: bool) -> Outcome {
     }
 }
 
-/// 0 if a value is the one that the script has; otherwise one that no script expects.
+/// Returns 0 if a value is the expected one; otherwise a value that no script expects.
 fn same(value: i64, expected: i64) -> Outcome {
     Ok(if value == expected { 0 } else { WRONG_VALUE + value })
 }
 
-/// A result of a call, as it is shown.
+/// Returns the text of a call's result.
 pub fn shown(outcome: std::result::Result<i64, Failure>) -> String {
     match outcome {
         Ok(value @ WRONG_VALUE..) => format!("(what was asked for is {})", value - WRONG_VALUE),
@@ -197,10 +198,10 @@ pub fn shown(outcome: std::result::Result<i64, Failure>) -> String {
     }
 }
 
-/// Understands a call.
+/// Interprets a call.
 ///
 /// # Errors
-/// With what is not understood.
+/// Returns what is not understood.
 pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
     let argument = |n: usize| call.arguments.get(n).unwrap_or(&Value::Whatever);
     let wanted =
@@ -210,7 +211,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
         Value::Symbol(name) => name.as_str(),
         _ => "",
     };
-    // Flags that are absent are 0.
+    // Absent flags are 0.
     let flags = |n: usize, known: i64| {
         let flags = if call.arguments.len() > n { wanted(n)? } else { 0 };
         if flags & !known == 0 { Ok(flags) } else { Err(format!("the flags of {}", call.name)) }
@@ -315,7 +316,7 @@ fn sent(host: &Host, fd: i32, len: i64, flags: i64, to: Option<Endpoint>) -> Pre
     Prepared::Write { fd, len, now, urgent: flags & OOB != 0, more: flags & MORE != 0 }
 }
 
-/// `Some(None)`: the runner chooses. `None`: not understood.
+/// Returns an address: `Some(None)` if the runner chooses it, `None` if it is not understood.
 fn address(host: &Host, address: &Value) -> Option<Option<Endpoint>> {
     let Value::Fields(fields) = address else { return matches!(address, Value::Whatever).then_some(None) };
     let of =
@@ -333,20 +334,20 @@ fn address(host: &Host, address: &Value) -> Option<Option<Endpoint>> {
     Some(Some(Endpoint::at(addr, port)))
 }
 
-/// The address of the other end.
+/// Returns the address of the other end.
 fn remote(host: &Host, value: &Value) -> Option<Endpoint> {
     let chosen = Endpoint::at(host.family().remote(), PORT);
     let named = address(host, value)?.unwrap_or(chosen);
-    // Wherever a script connects to, the other end is there.
+    // Whatever address a script connects to, the other end has it.
     Some(if named.addr.is_unspecified() { Endpoint::at(chosen.addr, named.port) } else { named })
 }
 
-/// Whether a call returns a descriptor.
+/// Returns whether a call returns a descriptor.
 pub fn gives_descriptor(name: &str) -> bool {
     matches!(name, "socket" | "accept" | "accept4" | "epoll_create" | "epoll_create1")
 }
 
-/// Octets of all vectors.
+/// Returns the total octets of all vectors.
 fn total(vectors: &Value) -> Option<i64> {
     let Value::List(vectors) = vectors else { return None };
     let lens = vectors.iter().map(|vector| match vector {
@@ -356,7 +357,7 @@ fn total(vectors: &Value) -> Option<i64> {
     lens.sum()
 }
 
-/// Octets of a message without control messages, whose vectors alone count.
+/// Returns the octets of a message without control messages, for which only the vectors count.
 fn message_len(message: &Value) -> Option<i64> {
     let Value::Fields(fields) = message else { return None };
     let of = |wanted: &str| fields.iter().find_map(|(name, value)| (name == wanted).then_some(value));

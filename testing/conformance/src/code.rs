@@ -1,4 +1,4 @@
-//! What does `%{ }%` assert? The part of Python that packetdrill's scripts use: `assert`, with comparisons
+//! Assertions in `%{ }%`: the part of Python that packetdrill's scripts use. It is `assert` with comparisons
 //! and arithmetic over the fields of `struct tcp_info`.
 
 use atoll_ipc::info::Info;
@@ -8,16 +8,16 @@ use atoll_ipc::info::Info;
 pub enum Trouble {
     /// An assertion does not hold.
     Failed(String),
-    /// Something that this runner does not know.
+    /// The code uses something that this runner does not support.
     Unsupported(String),
 }
 
 type Result<T> = std::result::Result<T, Trouble>;
 
-/// Runs a piece of code, whose statements stand on lines of their own.
+/// Runs a piece of code whose statements stand on separate lines.
 ///
 /// # Errors
-/// With the first statement that fails, or is not known.
+/// Returns the first statement that fails or is not supported.
 pub fn run(code: &str, info: &Info) -> Result<()> {
     for statement in code.replace("\\\n", " ").lines().flat_map(|line| line.split(';')) {
         let statement = statement.split('#').next().unwrap_or_default().trim();
@@ -40,7 +40,7 @@ pub fn run(code: &str, info: &Info) -> Result<()> {
     Ok(())
 }
 
-/// The fields that a text names, with their values.
+/// Returns the fields that a text names, with their values.
 fn values(text: &str, info: &Info) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let mut values: Vec<String> = words
@@ -111,18 +111,18 @@ fn lookup(name: &str, info: &Info) -> Option<f64> {
 struct Parser<'a> {
     rest: &'a str,
     info: &'a Info,
-    /// How many parentheses and signs are open.
+    /// The number of open parentheses and signs.
     depth: u32,
 }
 
-/// No script has more; whoever writes them would use up the stack.
+/// The most open parentheses and signs; more, which no script has, would use up the stack.
 const DEPTH_MAX: u32 = 32;
 
 impl Parser<'_> {
     fn takes(&mut self, token: &str) -> bool {
         let rest = self.rest.trim_start();
         let Some(after) = rest.strip_prefix(token) else { return false };
-        // `or` is no part of `order`.
+        // `or` is not a prefix of the word `order`.
         let is_word = token.starts_with(|c: char| c.is_ascii_alphabetic());
         if is_word && after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
             return false;
@@ -150,7 +150,7 @@ impl Parser<'_> {
     }
 
     fn not(&mut self) -> Result<f64> {
-        // `not not x` is x.
+        // `not not x` means x.
         let mut turns = false;
         while self.takes("not") {
             turns = !turns;
@@ -163,7 +163,7 @@ impl Parser<'_> {
         let mut left = self.bits()?;
         let mut holds = None;
         loop {
-            // Longer ones first.
+            // Longer operators are tried first.
             let operators = ["==", "!=", "<=", ">=", "<", ">"];
             let Some(operator) = operators.into_iter().find(|operator| self.takes(operator)) else {
                 return Ok(holds.map_or(left, f64::from));

@@ -1,8 +1,8 @@
-//! In what do two packets differ that should be the same?
+//! Finds the differences between an expected and a seen packet.
 
 use crate::script::{Icmp, IpFacts, Message, Packet};
 
-/// The first thing in which `seen` is not what is `expected`; `flags`: the control bits that count.
+/// Returns the first field in which `seen` differs from `expected`. `flags` has the control bits that count.
 pub fn difference(expected: &Message, seen: &Message, flags: u16) -> Option<&'static str> {
     match (expected, seen) {
         (Message::Tcp(expected), Message::Tcp(seen)) => {

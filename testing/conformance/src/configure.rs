@@ -1,7 +1,7 @@
-//! What do a script's options and commands ask for?
+//! The settings that a script's options and commands ask for.
 //!
-//! Commands are not run: those that set sysctls are understood, and what they set is what the stack does, or
-//! is set in it, or the script is not run.
+//! Commands are not run. Those that set sysctls are interpreted: the stack must behave so anyway, or be
+//! configurable so; otherwise the script is not run.
 
 use atoll_ipc::CONGESTION_NAMES;
 
@@ -10,25 +10,25 @@ use crate::parse::Trouble;
 use crate::script::{Micros, Script};
 use crate::wire::Family;
 
-/// How much earlier or later than its time something may happen: packetdrill's default.
+/// How many microseconds earlier or later than its time an event may happen: packetdrill's default.
 const TOLERANCE: Micros = 4000;
 
-/// What a script asks for.
+/// The settings that a script asks for.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Of the stack.
+    /// The settings of the stack.
     pub settings: Settings,
-    /// Of the way between the two ends.
+    /// The settings of the path between the two ends.
     pub way: Way,
-    /// How much earlier or later than its time something may happen.
+    /// How many microseconds earlier or later than its time an event may happen.
     pub tolerance: Micros,
-    /// Whether the script is held to PSH.
+    /// Whether PSH is compared.
     pub checks_push: bool,
-    /// Whether each segment that is expected is one on the wire.
+    /// Whether each expected segment must be one segment on the wire.
     pub strict_segments: bool,
 }
 
-/// What the way takes from SYNs: options that the stack has no switch for, where a script wants them off.
+/// What the path removes from SYNs: options that the stack cannot switch off, where a script wants them off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
     /// `net.ipv4.tcp_timestamps` is 0.
@@ -39,10 +39,10 @@ pub struct Way {
     pub strips_window_scale: bool,
 }
 
-/// What the options and the first command of a script ask for.
+/// Returns the settings that the options and the first command of a script ask for.
 ///
 /// # Errors
-/// With what is not there.
+/// Fails if something is not supported.
 pub fn configure(script: &Script) -> Result<Asked, Trouble> {
     let mut asked = Asked {
         settings: Settings::default(),
@@ -64,7 +64,7 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
             ("ip_version", "ipv4") => {}
             ("ip_version", "ipv6") => asked.settings.family = Family::V6,
             ("ip_version", "ipv4-mapped-ipv6") => asked.settings.family = Family::Mapped,
-            // What it is anyway, or what changes nothing here.
+            // These values are what the stack does anyway, or change nothing here.
             ("tcp_ts_tick_usecs", "1000")
             | ("send_omit_free" | "mss" | "verbose" | "wire_protocol" | "non_fatal" | "bind_port", _)
             | ("local_ip" | "remote_ip" | "gateway_ip" | "netmask_ip", _) => {}
@@ -80,7 +80,7 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
     }
     if let Some((line, command)) = &script.setup {
         let trouble = |what| Trouble { line: *line, what, unsupported: true };
-        // What comes behind a semicolon or `&&` is a command of its own.
+        // The text behind a semicolon or `&&` is a command of its own.
         let command = command.replace("\\\n", " ").replace("&&", "\n").replace(';', "\n");
         for words in command.lines() {
             set_up(words, &mut asked).map_err(trouble)?;
@@ -89,12 +89,12 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
     Ok(asked)
 }
 
-/// Whether a command that stands between events changes nothing here.
+/// Returns whether a command between events changes nothing here.
 pub fn is_idle(command: &str) -> bool {
     let mut lines = command.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.all(|line| {
-        // What undoes the first command; what flushes what the stack does not keep; what sets the kernel's
-        // counters back; and what turns a device's offloads on and off: here frames are always cut.
+        // Such commands undo the first command, flush what the stack does not keep, reset the kernel's
+        // counters, or switch a device's offloads: here frames are always cut.
         line.contains("sysctl_restore")
             || line.starts_with("ip tcp_metrics flush")
             || line.starts_with("sync")
@@ -105,7 +105,7 @@ pub fn is_idle(command: &str) -> bool {
     })
 }
 
-/// What one line of the first command sets.
+/// Applies what one line of the first command sets.
 fn set_up(command: &str, asked: &mut Asked) -> Result<(), String> {
     let command = command.split('#').next().unwrap_or_default().trim();
     if is_idle(command) {
@@ -124,14 +124,14 @@ fn set_up(command: &str, asked: &mut Asked) -> Result<(), String> {
     }
 }
 
-/// A command without what says where its output goes: `> /dev/null 2>&1`.
+/// Returns a command without the redirection of its output: `> /dev/null 2>&1`.
 fn without_redirection(command: &str) -> &str {
     let Some((before, _)) = command.split_once('>') else { return command };
     let before = before.trim_end();
     before.strip_suffix(" 2").or(before.strip_suffix(" 1")).unwrap_or(before)
 }
 
-/// What the `defaults.sh` that comes with packetdrill sets.
+/// Applies what the `defaults.sh` of packetdrill sets.
 fn defaults(settings: &mut Settings) {
     settings.receive = Some((540_000, 15 << 20));
     settings.send = Some((256 << 10, 4 << 20));
@@ -142,7 +142,7 @@ fn defaults(settings: &mut Settings) {
 fn set_sysctls(command: &str, asked: &mut Asked) -> Result<(), String> {
     let assignments =
         command.split_whitespace().skip(1).filter(|word| !matches!(*word, "-q" | "-w" | "-e" | "-qw" | "-wq"));
-    // `a="1 2 3"` is one word to a shell.
+    // A shell reads `a="1 2 3"` as one word.
     let text = assignments.collect::<Vec<_>>().join(" ").replace("/proc/sys/", "").replace('/', ".");
     for assignment in split_assignments(&text) {
         let (key, value) = assignment.split_once('=').ok_or_else(|| format!("`{assignment}`"))?;
@@ -151,14 +151,15 @@ fn set_sysctls(command: &str, asked: &mut Asked) -> Result<(), String> {
     Ok(())
 }
 
-/// `None`: it is not there.
+/// Applies a sysctl; returns `None` if it is not supported.
 fn set_sysctl(key: &str, value: &str, asked: &mut Asked) -> Option<()> {
     let (settings, way) = (&mut asked.settings, &mut asked.way);
     let numbers: Vec<u64> = value.split_whitespace().filter_map(number).collect();
     let small = |at: usize| u32::try_from(numbers[at]).unwrap_or(u32::MAX);
     let size = |at: usize| small(at).clamp(256, 64 << 20);
     let Some(name) = key.strip_prefix("net.ipv4.") else {
-        // Sizes and defaults of what is not there; the next hop's queue is the runner's.
+        // These are limits and defaults of what the stack does not have; the runner is the next hop and its
+        // queue.
         return matches!(key, "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn" | "net.core.optmem_max")
             .then_some(());
     };
@@ -166,7 +167,8 @@ fn set_sysctl(key: &str, value: &str, asked: &mut Asked) -> Option<()> {
         ("tcp_rmem", [_, _, _]) => settings.receive = Some((size(1), size(2))),
         ("tcp_wmem", [_, _, _]) => settings.send = Some((size(1), size(2))),
         ("tcp_ecn", [0..=3]) => settings.ecn = Some(small(0)),
-        // Client and server; the other bits are about cookies and options that are not there.
+        // The bits of client and server are supported; the others concern cookies and options that are
+        // absent.
         ("tcp_fastopen", [0..=3]) => settings.fast_open = Some(small(0)),
         ("tcp_notsent_lowat", [_]) => settings.unsent_low = Some(small(0)),
         ("tcp_timestamps", [0]) => way.strips_timestamps = true,
@@ -185,7 +187,7 @@ fn set_sysctl(key: &str, value: &str, asked: &mut Asked) -> Option<()> {
     Some(())
 }
 
-/// `0x203`, `$((256*1024))` or `12`.
+/// Reads `0x203`, `$((256*1024))` or `12`.
 fn number(word: &str) -> Option<u64> {
     if let Some(product) = word.strip_prefix("$((").and_then(|rest| rest.strip_suffix("))")) {
         return product.split('*').map(number).try_fold(1u64, |all, factor| all.checked_mul(factor?));
@@ -196,7 +198,7 @@ fn number(word: &str) -> Option<u64> {
     }
 }
 
-/// What the stack does anyway: the sysctl, and the values that say so.
+/// The sysctls whose behaviour the stack has anyway, with the values that mean it.
 const DOES: [(&str, &[u64]); 30] = [
     ("tcp_abort_on_overflow", &[0]),
     ("tcp_adv_win_scale", &[1, 2]),
@@ -230,8 +232,8 @@ const DOES: [(&str, &[u64]); 30] = [
     ("tcp_workaround_signed_windows", &[0]),
 ];
 
-/// What changes nothing that a script sees here: how text is cut into what leaves at one time, what is
-/// remembered of other connections, the key of cookies.
+/// The sysctls that change nothing that a script sees here: how text is cut into segments, what is remembered
+/// of other connections, the key of cookies.
 const IDLE: [&str; 13] = [
     "tcp_challenge_ack_limit",
     "tcp_fastopen_blackhole_timeout_sec",

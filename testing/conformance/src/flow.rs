@@ -1,4 +1,4 @@
-//! How do the script's numbers and ports belong to those on the wire?
+//! Maps the script's numbers and ports to those on the wire.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::host::PORT;
 use crate::script::{Packet, Ports, TcpOption};
 use crate::wire::{Family, Sent};
 
-/// Ports of the other end where the script names none: a new one for each connection.
+/// The first port of the other end where the script names none; each connection has a new one.
 const REMOTE_PORT: u16 = 40_000;
-/// Control bits.
+/// The control bits of SYN and ACK.
 pub const SYN: u16 = 0x02;
 pub const ACK: u16 = 0x10;
 
-/// One connection, or conversation of datagrams.
+/// One connection, or exchange of datagrams.
 #[derive(Debug)]
 pub struct Flow {
     pub local: Option<Endpoint>,
     pub remote: Endpoint,
-    /// Ports that the script has for it: the other end's, ours.
+    /// The ports that the script uses for the flow: that of the other end, and ours.
     script: Ports,
     /// Our initial sequence number on the wire, and in the script.
     iss: (u32, u32),
-    /// The other end's, which is the same in both.
+    /// The initial sequence number of the other end, which is the same in both.
     irs: u32,
-    /// That of a SYN of the other end's which we have not answered yet.
+    /// The initial sequence number of a SYN of the other end that we have not answered yet.
     offered: Option<u32>,
-    /// Our SYN is not answered yet.
+    /// Whether our SYN was not answered yet.
     is_opening: bool,
-    /// Our clocks: as the script has them, and as they were.
+    /// Our timestamps, by those in the script.
     timestamps: BTreeMap<u32, u32>,
 }
 
@@ -47,13 +47,13 @@ impl Flow {
         }
     }
 
-    /// What the script's numbers of ours miss to those on the wire.
+    /// Returns the offset from our numbers in the script to those on the wire.
     pub fn offset(&self, is_syn: bool) -> u32 {
         let (live, script) = self.iss;
         if is_syn { live.wrapping_sub(script) } else { live }
     }
 
-    /// A segment to the stack, in numbers of the wire.
+    /// Converts a segment to the stack to the numbers of the wire.
     pub fn on_wire(&mut self, packet: &Packet) -> Packet {
         let mut live = packet.clone();
         let is_syn = packet.flags & SYN != 0;
@@ -82,7 +82,7 @@ impl Flow {
         live
     }
 
-    /// A segment of the stack, in the script's numbers.
+    /// Converts a segment of the stack to the script's numbers.
     pub fn in_script(&mut self, mut packet: Packet, expected: &Packet) -> Packet {
         let is_syn = packet.flags & SYN != 0;
         if is_syn && expected.flags & SYN != 0 {
@@ -94,7 +94,7 @@ impl Flow {
         }
         packet.seq = packet.seq.wrapping_sub(self.offset(is_syn));
         if !is_syn {
-            // After the SYNs the numbers of both ends count from them.
+            // After the SYNs, the numbers of both ends count from them.
             let irs = self.irs;
             packet.ack = packet.ack.map(|ack| ack.wrapping_sub(irs));
             for option in packet.options.iter_mut().flatten() {
@@ -119,48 +119,48 @@ impl Flow {
         packet
     }
 
-    /// A number of the other end's on the wire, in the script's numbers.
+    /// Converts a number of the other end on the wire to the script's numbers.
     pub fn theirs(&self, seq: u32) -> u32 {
         seq.wrapping_sub(self.irs)
     }
 }
 
-/// All connections, or all conversations of datagrams, of a script.
+/// All connections, or all exchanges of datagrams, of a script.
 #[derive(Debug)]
 pub struct Flows {
     family: Family,
-    /// Never empty; what names no ports is about the current one.
+    /// The flows; never empty. A packet without ports belongs to the current one.
     all: Vec<Flow>,
     current: usize,
 }
 
 impl Flows {
-    /// None yet but the one that a first packet of the other end's would open.
+    /// Creates the flows, with only the one that a first packet of the other end would open.
     pub fn new(family: Family) -> Flows {
         let remote = Endpoint::at(family.remote(), REMOTE_PORT);
         Flows { family, all: vec![Flow::new(remote)], current: 0 }
     }
 
-    /// The one that is meant where no ports are named.
+    /// Returns the flow that is meant where no ports are named.
     pub fn current(&mut self) -> &mut Flow {
         &mut self.all[self.current]
     }
 
-    /// A program listens, or (with `remote`) opens: what comes belongs to another flow.
+    /// Begins a new flow, because a program listens or (with `remote`) connects.
     pub fn open(&mut self, remote: Option<Endpoint>) {
         let port = REMOTE_PORT.wrapping_add(self.all.len() as u16);
         self.all.push(Flow::new(remote.unwrap_or(Endpoint::at(self.family.remote(), port))));
         self.current = self.all.len() - 1;
     }
 
-    /// The flow that a packet to the stack belongs to. `opens`: it may open one.
+    /// Returns the flow that a packet to the stack belongs to. `opens` says whether the packet may open one.
     pub fn of_injected(&mut self, ports: Ports, opens: bool) -> &mut Flow {
         let Some((from, to)) = ports else { return &mut self.all[self.current] };
         if let Some(at) = self.all.iter().position(|flow| flow.script == ports) {
             self.current = at;
             return &mut self.all[at];
         }
-        // What our own SYN has opened is known by its ports from here on.
+        // A flow that our own SYN has opened is known by its ports from here on.
         let current = &mut self.all[self.current];
         if current.script.is_some() || opens || current.local.is_none() {
             let mut flow = Flow::new(Endpoint::at(self.family.remote(), from));
@@ -173,7 +173,7 @@ impl Flows {
         flow
     }
 
-    /// The flow that a packet of the stack's belongs to, and whether it has the ports that the script
+    /// Returns the flow that a packet of the stack belongs to, and whether it has the ports that the script
     /// expects.
     pub fn of_sent(&mut self, sent: &Sent, expected: Ports) -> (&mut Flow, bool) {
         let matches = |flow: &Flow| flow.remote == sent.to && flow.local.is_none_or(|local| local == sent.from);
@@ -188,12 +188,12 @@ impl Flows {
         }
         let flow = &mut self.all[at];
         flow.local = Some(sent.from);
-        // A port that the stack chooses is called what the script calls it first.
+        // A port that the stack chooses gets the name that the script uses for it first.
         let is_right = expected.is_none_or(|(from, to)| *flow.script.get_or_insert((to, from)) == (to, from));
         (flow, is_right)
     }
 
-    /// Where the other end's packets go if nobody has been heard yet.
+    /// Returns the destination of the other end's packets if the stack has not sent any yet.
     pub fn default_local(&self) -> Endpoint {
         Endpoint::at(self.family.local(), PORT)
     }

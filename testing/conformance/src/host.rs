@@ -1,7 +1,7 @@
-//! What is tested: one replica of the stack and one program, in virtual time.
+//! The system under test: one replica of the stack and one program, in virtual time.
 //!
-//! The program's calls go through the client that `libatoll.so` is made of ([`atoll_sockets::client`]);
-//! descriptors and blocking are done here.
+//! The program's calls go through the client that `libatoll.so` contains ([`atoll_sockets::client`]);
+//! descriptors and blocking are implemented here.
 
 mod datagrams;
 mod options;
@@ -39,23 +39,23 @@ pub use polls::Control;
 pub const START: Instant = Instant::from_millis(1_000_000);
 /// The port that `bind(fd, ..., ...)` binds to, and that `connect(fd, ..., ...)` connects to.
 pub const PORT: u16 = 8080;
-/// Times that a call which is answered by the stack asks for the answer.
+/// The most attempts to get the stack's answer to a call.
 const ANSWERS_MAX: usize = 8;
-/// What the program shares with the replica.
+/// The size of the arena that the program shares with the replica.
 const ARENA: ArenaConfig = ArenaConfig { slots: 64, send_log2: 20, receive_log2: 20 };
 
-/// What a script may set of the stack.
+/// The settings of the stack that a script may change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// What is spoken.
+    /// The address family of the two ends.
     pub family: Family,
-    /// Octets of the largest packet that the link carries.
+    /// The largest packet that the link carries, in octets.
     pub mtu: Option<u16>,
-    /// Send buffer in octets, at first and at most.
+    /// The send buffer in octets: initial and largest size.
     pub send: Option<(u32, u32)>,
     /// Explicit congestion notification, as Linux's `tcp_ecn`.
     pub ecn: Option<u32>,
-    /// Receive buffer in octets, at first and at most.
+    /// The receive buffer in octets: initial and largest size.
     pub receive: Option<(u32, u32)>,
     /// `net.ipv4.tcp_fastopen`.
     pub fast_open: Option<u32>,
@@ -63,11 +63,11 @@ pub struct Settings {
     pub unsent_low: Option<u32>,
     /// `net.ipv4.tcp_congestion_control`, by its number.
     pub congestion: u32,
-    /// Whether the transport has half of IP, and an IP server the rest.
+    /// Whether the transport has a part of IP, and an IP server the rest.
     pub ip_apart: bool,
 }
 
-/// The incarnation of the only replica, and the key of its flow hash.
+/// The incarnation of the only replica; `KEY` is the key of its flow hash.
 const EPOCH: Epoch = Epoch(1);
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 /// The program's session.
@@ -75,22 +75,22 @@ const SESSION: SessionId = SessionId(1);
 /// The key of the stack's Fast Open cookies.
 const COOKIE_KEY: [u8; 16] = [8; 16];
 
-/// The Fast Open cookie that the stack gives to the other end.
+/// Returns the Fast Open cookie that the stack gives to the other end.
 pub fn cookie_of_peer(is_v6: bool) -> Vec<u8> {
     let family = if is_v6 { Family::V6 } else { Family::V4 };
     let tuple = FourTuple { local: Endpoint::at(family.local(), 0), remote: Endpoint::at(family.remote(), 0) };
     atoll_tcp::fast_open_cookie(&COOKIE_KEY, &tuple, START).bytes().to_vec()
 }
 
-/// The outcome of a call; [`Failure::WouldBlock`]: not yet.
+/// The result of a call; [`Failure::WouldBlock`] means that it has not returned yet.
 pub type Outcome = Result<i64, Failure>;
 
 /// A descriptor of the program.
 #[derive(Clone, Copy, Debug)]
 struct File {
-    /// What the client has behind it.
+    /// The object of the client behind the descriptor.
     object: u32,
-    /// Octets of a blocking write that were taken already.
+    /// The octets of a blocking write that were already taken.
     written: usize,
 }
 
@@ -103,23 +103,23 @@ pub struct Host {
     transport: Transport<HeapMemory>,
     front: Option<Front>,
     out: Out,
-    /// Frames that have left and were not looked at.
+    /// The frames that were sent and not processed yet.
     wire: VecDeque<Vec<u8>>,
     client: Client<Simulated>,
     clock: Moment,
     files: BTreeMap<i32, File>,
-    /// Descriptors as the script numbers them.
+    /// The descriptors by the numbers of the script.
     names: BTreeMap<i32, i32>,
-    /// Who has sent the datagram that was received last.
+    /// The sender of the datagram that was received last.
     last_peer: Option<Endpoint>,
-    /// Send and receive buffers of new connections, in octets.
+    /// The send and receive buffers of new connections, in octets.
     buffers: (u32, u32),
-    /// Packets that were sent and not yet looked at.
+    /// The packets that were sent and not compared yet.
     pub sent: VecDeque<(Instant, Sent)>,
 }
 
 impl Host {
-    /// A stack that nobody has talked to.
+    /// Creates a stack without connections.
     pub fn new(settings: &Settings) -> Host {
         let whole = || Ip::new(network(settings), 7, START).expect("a valid network");
         let half = || atoll_ip::Config { apart: true, sibling: (1, 2), ..network(settings) };
@@ -162,29 +162,29 @@ impl Host {
         host
     }
 
-    /// The time.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// What is spoken.
+    /// Returns the address family of the two ends.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The stack's next timer.
+    /// Returns when the stack's next timer expires.
     pub fn next_timeout(&self) -> Option<Instant> {
         let front = self.front.as_ref().and_then(Front::next_timeout);
         self.transport.next_timeout().into_iter().chain(front).min()
     }
 
-    /// Sets the clock to `to`, at most the next timer's time, and lets the stack do what there is to do then.
+    /// Sets the clock to `to`, at most the next timer's time, and runs the stack.
     pub fn advance(&mut self, to: Instant) {
         self.now = self.now.max(to);
         self.step();
     }
 
-    /// A frame arrives.
+    /// Delivers a frame to the stack.
     pub fn inject(&mut self, frame: &[u8]) {
         self.hear(frame);
         self.step();
@@ -202,17 +202,17 @@ impl Host {
         self.wire.append(&mut sent);
     }
 
-    /// The script calls the descriptor `live` by another number.
+    /// Notes that the script calls the descriptor `live` by the number `name`.
     pub fn name_descriptor(&mut self, name: i32, live: i32) {
         self.names.insert(name, live);
     }
 
-    /// The descriptor that the script means; one that it has never heard of keeps its number.
+    /// Returns the descriptor that the script means; an unknown one keeps its number.
     pub fn descriptor(&self, name: i32) -> i32 {
         self.names.get(&name).copied().unwrap_or(name)
     }
 
-    /// Lets the stack do what there is to do now.
+    /// Runs the stack until it has nothing to do at the current time.
     pub fn step(&mut self) {
         self.clock.set(self.now);
         loop {
@@ -246,7 +246,7 @@ impl Host {
         }
     }
 
-    /// Waits for what the stack has to answer to a call.
+    /// Waits for the stack's answer to a call.
     fn finish(&mut self, mut opening: Opening) -> Result<(), Failure> {
         for _ in 0..ANSWERS_MAX {
             self.step();
@@ -261,14 +261,14 @@ impl Host {
         Err(Failure::WouldBlock)
     }
 
-    /// A new descriptor.
+    /// Adds a descriptor; returns its number.
     fn add(&mut self, object: u32) -> i64 {
         let fd = (3..).find(|fd| !self.files.contains_key(fd)).expect("there are numbers");
         self.files.insert(fd, File { object, written: 0 });
         fd.into()
     }
 
-    /// What is behind a descriptor.
+    /// Returns the object behind a descriptor.
     fn object(&self, fd: i32) -> Result<u32, Errno> {
         self.files.get(&fd).map(|file| file.object).ok_or(Errno::EBADF)
     }
@@ -277,12 +277,12 @@ impl Host {
         self.client.socket(self.object(fd).ok()?)
     }
 
-    /// socket(2).
+    /// Calls socket(2).
     pub fn socket(&mut self, protocol: Protocol, nonblocking: bool) -> Outcome {
         let is_v6 = self.family != Family::V4;
         let object = self.client.insert(Object::socket(protocol, is_v6, nonblocking));
         if let Some(Socket { options, .. }) = self.client.socket_mut(object) {
-            // Every bind is allowed to take the port of what has ended.
+            // Every bind may take the port of a connection that has ended.
             options.set(Name::ReuseAddr, 1);
             if protocol == Protocol::Tcp {
                 options.set(Name::Congestion, self.congestion.into());
@@ -292,27 +292,27 @@ impl Host {
         Ok(self.add(object))
     }
 
-    /// Where a datagram goes whose receiver the script leaves open: to whoever was heard last.
+    /// Returns the receiver of a datagram that the script leaves open: the last sender.
     pub fn someone(&self) -> Endpoint {
         self.last_peer.unwrap_or(Endpoint::at(self.family.remote(), PORT))
     }
 
-    /// Whether a descriptor is a datagram socket.
+    /// Returns whether a descriptor is a datagram socket.
     pub fn is_datagram(&self, fd: i32) -> bool {
         self.socket_of(fd).is_some_and(|socket| socket.protocol == Protocol::Udp)
     }
 
-    /// Whether a socket has not been connected, nor listened on.
+    /// Returns whether a socket is neither connected nor listening.
     pub fn is_fresh(&self, fd: i32) -> bool {
         self.socket_of(fd).is_some_and(|socket| matches!(socket.kind, Kind::Fresh | Kind::Bound))
     }
 
-    /// O_NONBLOCK.
+    /// Returns whether O_NONBLOCK is set.
     pub fn is_nonblocking(&self, fd: i32) -> bool {
         self.object(fd).is_ok_and(|object| self.client.is_nonblocking(object))
     }
 
-    /// O_NONBLOCK.
+    /// Sets or clears O_NONBLOCK.
     pub fn set_nonblocking(&mut self, fd: i32, nonblocking: bool) -> Outcome {
         let object = self.object(fd)?;
         self.client.object_mut(object).ok_or(Errno::EBADF)?.nonblocking = nonblocking;
@@ -352,7 +352,7 @@ fn network(settings: &Settings) -> atoll_ip::Config {
     config
 }
 
-/// What a supervisor says of the stack.
+/// Returns the page on which a supervisor describes the stack.
 fn stack_page(settings: &Settings) -> StackPage<HeapMemory> {
     let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
     let network = network(settings);

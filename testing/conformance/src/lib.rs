@@ -1,9 +1,9 @@
-//! Does the stack behave as scripts say? They are written in packetdrill's language, and run in virtual time:
-//! what one of them takes minutes for takes milliseconds here.
+//! Checks that the stack behaves as scripts in packetdrill's language say. They run in virtual time, which
+//! takes milliseconds here for minutes of a script.
 //!
 //! A script is a list of times and of what happens then: segments that arrive (`<`), segments that have to be
-//! sent (`>`), calls of a program, and assertions about `struct tcp_info` (`%{ }%`). README.md beside this
-//! crate says what of the language is there. What is not there is reported as such and never passes.
+//! sent (`>`), calls of a program, and assertions about `struct tcp_info` (`%{ }%`). README.md of this crate
+//! says which parts of the language are supported. The others are reported as such and never pass.
 #![forbid(unsafe_code)]
 
 mod calls;

@@ -1,5 +1,5 @@
-//! `atoll-conformance [--OPTION=VALUE...] FILE...`: runs scripts, and says which pass. The options are
-//! packetdrill's, and hold for every script as if it began with them: what a script says itself comes after.
+//! `atoll-conformance [--OPTION=VALUE...] FILE...` runs scripts, and prints which of them pass. The options
+//! are packetdrill's; every script is run as if it began with them, before its own.
 #![forbid(unsafe_code)]
 
 use std::fmt::Arguments;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A line for whoever reads; if nobody does any more, for nobody.
+/// Prints a line; a closed standard output is ignored.
 fn say(line: Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

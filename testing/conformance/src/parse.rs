@@ -1,26 +1,26 @@
-//! How is a script read? The language is packetdrill's (its grammar: `parser.y` there).
+//! Reads scripts in packetdrill's language (its grammar: `parser.y` there).
 
 pub(crate) mod packet;
 
 use crate::script::{Action, Call, Event, Micros, Script, Time, Value};
 
-/// A script that cannot be read, or not be run.
+/// Why a script cannot be read, or not be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Line of the script.
+    /// The line of the script.
     pub line: usize,
     /// What is wrong there.
     pub what: String,
-    /// The language has it, this runner has not.
+    /// Whether the language has the feature and this runner does not.
     pub unsupported: bool,
 }
 
 type Result<T> = std::result::Result<T, Trouble>;
 
-/// Reads a script.
+/// Parses a script.
 ///
 /// # Errors
-/// With the first line that is not understood.
+/// Returns the first line that is not understood.
 pub fn parse(text: &str) -> Result<Script> {
     let mut cursor = Cursor { text, at: 0, is_v6: false, depth: 0 };
     let mut script = Script::default();
@@ -48,16 +48,16 @@ pub fn parse(text: &str) -> Result<Script> {
 struct Cursor<'a> {
     text: &'a str,
     at: usize,
-    /// The packets of the script are IPv6's.
+    /// Whether the packets of the script are those of IPv6.
     is_v6: bool,
-    /// How many lists and structures the value that is read is in.
+    /// How many lists and structures enclose the value that is read.
     depth: u32,
 }
 
-/// A script lasts for days at most.
+/// The longest time in a script, in seconds: some days.
 const SECONDS_MAX: f64 = 1e6;
 
-/// No script has deeper ones; whoever writes them would use up the stack.
+/// The most nested lists and structures; more, which no script has, would use up the stack.
 const DEPTH_MAX: u32 = 32;
 
 impl<'a> Cursor<'a> {
@@ -126,7 +126,7 @@ impl<'a> Cursor<'a> {
         self.take_while(|c| !c.is_whitespace()).to_owned()
     }
 
-    /// Whether a word comes next; takes it if so.
+    /// Takes the next word if it is `wanted`; returns whether it was.
     fn takes_word(&mut self, wanted: &str) -> bool {
         let before = self.at;
         let found = self.word() == wanted;
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
         let rest = self.rest();
         let mut len = 0;
         for (at, c) in rest.char_indices() {
-            // `0...0.1` is two numbers.
+            // `0...0.1` consists of two numbers.
             let is_part = c.is_ascii_digit() || (c == '.' && !rest[at..].starts_with(".."));
             if !is_part || (c == '.' && rest[..at].contains('.')) {
                 break;
@@ -226,7 +226,7 @@ impl<'a> Cursor<'a> {
         let arguments = self.values(")")?;
         self.expect("=")?;
         let result = self.value()?;
-        // What follows on the line: an errno, and strerror's words in parentheses.
+        // An errno, and strerror's words in parentheses, may follow on the line.
         let rest = self.rest();
         let tail = rest.split('\n').next().unwrap_or_default();
         let tail = tail.split("//").next().unwrap_or_default();
@@ -284,7 +284,7 @@ impl<'a> Cursor<'a> {
         while self.takes("|") {
             name = format!("{name}|{}", self.word());
         }
-        // htons(8080), inet_addr("192.0.2.1"): what is inside counts.
+        // In htons(8080) or inet_addr("192.0.2.1"), the argument counts.
         if self.takes("(") {
             let inside = self.values(")")?;
             return Ok(inside.into_iter().next().unwrap_or(Value::Whatever));
@@ -292,7 +292,7 @@ impl<'a> Cursor<'a> {
         Ok(Value::Symbol(name))
     }
 
-    /// `"a" "b"`, or `"a"...`.
+    /// Reads `"a" "b"`, or `"a"...`.
     fn text(&mut self) -> Result<String> {
         let mut text = self.quoted("\"", "\"")?;
         loop {
@@ -307,7 +307,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `name = value`, `name(n) = value`, or a value alone.
+    /// Reads `name = value`, `name(n) = value`, or a value alone.
     fn field(&mut self) -> Result<(String, Value)> {
         let before = self.at;
         let name = self.word().to_owned();

@@ -1,4 +1,4 @@
-//! Does the stack do what a script says?
+//! Runs scripts, and checks that the stack does what they say.
 
 use std::fmt;
 
@@ -16,19 +16,20 @@ use crate::script::{Action, Call, Echoed, Event, Icmp, Message, Micros, Packet, 
 use crate::wire::{self, About, Family, Sent};
 
 const PSH: u16 = 0x08;
-/// The clock of a script goes so far.
+/// The end of a script's clock, in microseconds.
 const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
 
 /// Why a script did not pass.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Line of the script.
+    /// The line of the script.
     pub line: usize,
     /// What is wrong.
     pub what: String,
-    /// The script asks for something that this runner does not have: says nothing about the stack.
+    /// Whether the script needs something that this runner does not support, which says nothing about the
+    /// stack.
     pub unsupported: bool,
-    /// The exchange so far, as a script has it.
+    /// The exchange so far, in the notation of scripts.
     pub exchange: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ impl fmt::Display for Report {
 /// Runs a script.
 ///
 /// # Errors
-/// If the stack does something else, or the script cannot be run.
+/// Fails if the stack does something else, or the script cannot be run.
 pub fn run(text: &str) -> Result<(), Box<Report>> {
     run_with("", text)
 }
@@ -53,7 +54,7 @@ pub fn run(text: &str) -> Result<(), Box<Report>> {
 /// Runs a script as if it began with `options` (`--name=value`, on one line).
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub fn run_with(options: &str, text: &str) -> Result<(), Box<Report>> {
     let text = &format!("{options} {text}");
     let early = |trouble: parse::Trouble| {
@@ -69,7 +70,8 @@ pub fn run_with(options: &str, text: &str) -> Result<(), Box<Report>> {
         base: 0,
         segments: Flows::new(settings.family),
         datagrams: Flows::new(settings.family),
-        // Where PSH lies depends on how a stack keeps what was written: scripts of others are not held to it.
+        // Where PSH is set depends on how a stack keeps what was written, so it is not compared in others'
+        // scripts.
         compared: if checks_push { !0 } else { !PSH },
         way,
         strict_segments,
@@ -105,9 +107,9 @@ struct Blocked {
     line: usize,
     call: Call,
     prepared: Prepared,
-    /// When the script has it return.
+    /// When the call returns according to the script.
     ends: Instant,
-    /// When it gives up by itself.
+    /// When the time-out of the call expires.
     gives_up: Option<Instant>,
 }
 
@@ -115,11 +117,11 @@ struct Runner {
     host: Host,
     family: Family,
     tolerance: Micros,
-    /// The time of the event before.
+    /// The time of the previous event.
     base: Micros,
     segments: Flows,
     datagrams: Flows,
-    /// Control bits that have to be the same.
+    /// The control bits that are compared.
     compared: u16,
     way: Way,
     strict_segments: bool,
@@ -187,7 +189,7 @@ impl Runner {
         self.retry()
     }
 
-    /// Lets time pass until `to`, or until it `is_enough`.
+    /// Runs the stack until `to`, or until `is_enough` holds.
     fn run_until(&mut self, to: Instant, is_enough: impl Fn(&Runner) -> bool) -> Result<(), Wrong> {
         loop {
             self.retry()?;
@@ -196,27 +198,27 @@ impl Runner {
                 self.host.step();
                 return self.retry();
             }
-            // A timer that is due stays so until the clock has moved.
+            // A timer that is due stays due until the clock has advanced.
             let next = self.host.next_timeout().map_or(to, |next| next.max(now + Duration::from_micros(1)).min(to));
             let gives_up = self.blocked.as_ref().and_then(|blocked| blocked.gives_up).unwrap_or(to);
             self.host.advance(next.min(gives_up.max(now + Duration::from_micros(1))));
         }
     }
 
-    /// Lets time pass until the call that blocks has returned.
+    /// Runs the stack until the blocked call has returned.
     fn await_return(&mut self) -> Result<(), Wrong> {
         let Some(blocked) = &self.blocked else { return Ok(()) };
-        // By then it has returned, or it is too late.
+        // By then the call has returned, or is too late.
         let last = blocked.ends + self.tolerance() + Duration::from_micros(1);
         self.run_until(last, |runner| runner.blocked.is_none())
     }
 
-    /// How much earlier or later than its time something may happen.
+    /// Returns how much earlier or later than its time an event may happen.
     fn tolerance(&self) -> Duration {
         Duration::from_micros(self.tolerance as u64)
     }
 
-    /// Calls that block once more.
+    /// Tries the blocked call again.
     fn retry(&mut self) -> Result<(), Wrong> {
         let Some(blocked) = self.blocked.take() else { return Ok(()) };
         let gives_up = blocked.gives_up.is_some_and(|at| at <= self.host.now());
@@ -243,7 +245,7 @@ impl Runner {
     }
 
     fn call(&mut self, line: usize, call: &Call, ends: Option<Instant>) -> Result<(), Wrong> {
-        // One thread makes the calls.
+        // There is one thread for all calls.
         self.await_return()?;
         let prepared = calls::prepare(&self.host, call).map_err(|what| Wrong { what, unsupported: true })?;
         self.exchange.push(format!("{} {}(...)", seconds(micros(self.host.now())), call.name));
@@ -267,7 +269,7 @@ impl Runner {
         }
     }
 
-    /// What comes after a call may belong to another connection.
+    /// Begins a new flow if what follows a call may belong to another connection.
     fn note_opening(&mut self, call: &Call, prepared: &Prepared) {
         match *prepared {
             Prepared::Listen(..) => self.segments.open(None),
@@ -282,7 +284,7 @@ impl Runner {
         }
     }
 
-    /// Whether a call has returned what the script says.
+    /// Checks that a call has returned what the script says.
     fn judge(&mut self, call: &Call, outcome: Result<i64, Failure>) -> Result<(), Wrong> {
         if let (Ok(live), Value::Number(name @ 0..), true) =
             (outcome, &call.result, calls::gives_descriptor(&call.name))
@@ -295,7 +297,7 @@ impl Runner {
             (Ok(_), Value::Number(0..), None) if calls::gives_descriptor(&call.name) => true,
             (Ok(value), expected, None) => calls::number(expected) == Some(*value),
             (Err(Failure::Error(errno)), Value::Number(-1), Some(name)) => {
-                // EWOULDBLOCK is EAGAIN.
+                // EWOULDBLOCK equals EAGAIN.
                 calls::errno(name).is_some_and(|expected| expected == *errno)
             }
             _ => false,
@@ -337,7 +339,7 @@ impl Runner {
         Sent { from, to, message: live.into() }
     }
 
-    /// A message about a packet of ours; numbers of segments are those after the handshake.
+    /// Returns a message about a packet of ours on the wire; sequence numbers count from the handshake.
     fn icmp_to_wire(&mut self, icmp: &Icmp) -> (Sent, Option<About>) {
         let (flows, seq) = match icmp.echoed {
             Some(Echoed::Udp(_)) => (&mut self.datagrams, 0),
@@ -356,7 +358,7 @@ impl Runner {
         self.exchange.push(format!("{} {direction} {}", seconds(micros(at)), wire::describe(message, self.family)));
     }
 
-    /// Waits for a packet, and compares. Returns when it was sent.
+    /// Waits for a packet, and compares it. Returns when it was sent.
     fn expect(&mut self, expected: &Message, from: Micros, to: Micros) -> Result<Micros, Wrong> {
         let last = instant(to.saturating_add(self.tolerance).min(micros(self.host.now()) + 3_600_000_000));
         if self.host.sent.is_empty() {
@@ -388,8 +390,8 @@ impl Runner {
         Ok(sent)
     }
 
-    /// The next packet that was sent; a segment is joined with those that continue it as far as what is
-    /// expected: how text is cut into what leaves at one time is the link's business.
+    /// Returns the next packet that was sent. A segment is joined with those that continue it, as far as the
+    /// expected one goes: how text is cut into segments is up to the link.
     fn take_sent(&mut self, expected: &Message) -> Option<(Instant, Sent)> {
         let (at, mut sent) = self.host.sent.pop_front()?;
         let (Message::Tcp(packet), Message::Tcp(Packet { len, .. })) = (&mut sent.message, expected) else {
@@ -410,11 +412,11 @@ impl Runner {
         Some((at, sent))
     }
 
-    /// The packet as a script has it, and whether its ports are the right ones.
+    /// Returns the packet in the script's notation, and whether its ports are the right ones.
     fn in_script_numbers(&mut self, sent: Sent, expected: &Message) -> (Message, bool) {
         let (mut seen, is_right) = self.translated(sent, expected);
         let (ip, wanted) = (seen.ip_mut(), expected.ip());
-        // What is said of a header where the script says nothing is noise.
+        // Header fields that the script does not mention are not compared.
         ip.ttl = ip.ttl.filter(|_| wanted.ttl.is_some());
         ip.flow_label = ip.flow_label.filter(|_| wanted.flow_label.is_some());
         (seen, is_right)
@@ -453,12 +455,12 @@ impl Runner {
     }
 }
 
-/// A SYN's options without those that the way takes, as Linux lays them out then.
+/// Removes from a SYN the options that the path strips, laid out as Linux does then.
 fn strip(way: Way, options: &mut Vec<TcpOption>) {
     if way.strips_sack {
         let before = options.clone();
         options.retain(|option| *option != TcpOption::SackOk);
-        // Two octets in front of timestamps: what was there becomes padding.
+        // The two octets in front of timestamps become padding.
         if let Some(at) = before.iter().position(|option| *option == TcpOption::SackOk) {
             let is_padded = at >= 2 && before[at - 2..at] == [TcpOption::Nop, TcpOption::Nop];
             if is_padded {
@@ -474,7 +476,7 @@ fn strip(way: Way, options: &mut Vec<TcpOption>) {
         options.remove(at);
         match options.iter().position(|option| *option == TcpOption::SackOk) {
             Some(sack) => drop(options.splice(sack..sack, [TcpOption::Nop, TcpOption::Nop])),
-            // What padded the timestamps.
+            // These options padded the timestamps.
             None if at >= 2 && options[at - 2..at] == [TcpOption::Nop, TcpOption::Nop] => {
                 drop(options.drain(at - 2..at))
             }

@@ -1,38 +1,39 @@
-//! What can a script say?
+//! The syntax tree of a script.
 
-/// Microseconds of the script's clock.
+/// A time of the script's clock, in microseconds.
 pub type Micros = i64;
 
 /// When an event happens, or may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// Since the start of the script.
+    /// At this time since the start of the script.
     At(Micros),
-    /// After the event before.
+    /// This long after the previous event.
     After(Micros),
-    /// Whenever it comes (`*`).
+    /// At any time (`*`).
     Any,
-    /// Not before the one, not after the other; the bool: after the event before.
+    /// Not before the first time, and not after the second; the bool says that both count from the previous
+    /// event.
     Between(Micros, Micros, bool),
 }
 
 /// A whole script.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
-    /// `--name=value` in front: line, name, value.
+    /// The options in front, `--name=value`: line, name, value.
     pub options: Vec<(usize, String, String)>,
     /// The back-quoted command before the first event.
     pub setup: Option<(usize, String)>,
-    /// What happens.
+    /// The events of the script.
     pub events: Vec<Event>,
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Line of the script, from 1.
+    /// The line of the script, from 1.
     pub line: usize,
-    /// Its time.
+    /// When the event happens.
     pub time: Time,
     /// What happens.
     pub action: Action,
@@ -45,11 +46,11 @@ pub enum Action {
     Inject(Message),
     /// The stack sends a packet.
     Expect(Message),
-    /// The program calls.
+    /// The program makes a call.
     Call(Call),
-    /// A back-quoted command.
+    /// A back-quoted command is run.
     Command(String),
-    /// `%{ }%`.
+    /// The assertions in `%{ }%` are checked.
     Code(String),
 }
 
@@ -65,14 +66,14 @@ pub enum Message {
 }
 
 impl Message {
-    /// Its IP header.
+    /// Returns the IP header of the packet.
     pub fn ip(&self) -> &IpFacts {
         match self {
             Message::Tcp(Packet { ip, .. }) | Message::Udp(Datagram { ip, .. }) | Message::Icmp(Icmp { ip, .. }) => ip,
         }
     }
 
-    /// Its IP header.
+    /// Returns the IP header of the packet, to be changed.
     pub fn ip_mut(&mut self) -> &mut IpFacts {
         match self {
             Message::Tcp(Packet { ip, .. }) | Message::Udp(Datagram { ip, .. }) | Message::Icmp(Icmp { ip, .. }) => ip,
@@ -80,20 +81,20 @@ impl Message {
     }
 }
 
-/// What the IP header says, as far as the script says it.
+/// The fields of the IP header, as far as the script mentions them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFacts {
-    /// Type of service (IPv4) or traffic class (IPv6): value, and the bits of it that count.
+    /// The type of service (IPv4) or traffic class (IPv6): value, and the bits of it that count.
     pub tos: Option<(u8, u8)>,
-    /// `[ect01]`: ECT(0) or ECT(1).
+    /// Whether the mark may be ECT(0) or ECT(1) (`[ect01]`).
     pub any_ect: bool,
-    /// Hops that are left.
+    /// The TTL or hop limit.
     pub ttl: Option<u8>,
-    /// Flow label (IPv6).
+    /// The flow label (IPv6).
     pub flow_label: Option<u32>,
 }
 
-/// Ports, as the script has them: of the sender, of the receiver.
+/// The ports in the script: of the sender, of the receiver.
 pub type Ports = Option<(u16, u16)>;
 
 /// A UDP datagram.
@@ -112,22 +113,22 @@ pub struct Datagram {
 pub struct Icmp {
     /// The IP header.
     pub ip: IpFacts,
-    /// Its type.
+    /// The ICMP type.
     pub kind: u8,
-    /// Its code.
+    /// The ICMP code.
     pub code: u8,
-    /// The MTU of the next hop, if it tells one.
+    /// The MTU of the next hop, if the message has one.
     pub mtu: Option<u32>,
-    /// The packet that it is about.
+    /// The packet that the message is about.
     pub echoed: Option<Echoed>,
 }
 
 /// The packet that an ICMP message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echoed {
-    /// A segment: its first sequence number, and octets of text.
+    /// A segment: its first sequence number, and its octets of text.
     Tcp(u32, u16),
-    /// A datagram: octets of payload.
+    /// A datagram: its octets of payload.
     Udp(u16),
 }
 
@@ -138,7 +139,7 @@ pub struct Packet {
     pub ip: IpFacts,
     /// Its ports.
     pub ports: Ports,
-    /// Control bits, as in the header: nine of them (RFC 9768 has added one).
+    /// The control bits as in the header: nine of them (RFC 9768 has added one).
     pub flags: u16,
     /// First sequence number.
     pub seq: u32,
@@ -146,11 +147,11 @@ pub struct Packet {
     pub len: u32,
     /// Acknowledgement number.
     pub ack: Option<u32>,
-    /// Window as in the header.
+    /// The window as in the header.
     pub window: Option<u16>,
     /// Urgent pointer.
     pub urgent: Option<u16>,
-    /// Options in their order; `None`: any (`<...>`).
+    /// The options in their order; `None` for any (`<...>`).
     pub options: Option<Vec<TcpOption>>,
 }
 
@@ -176,18 +177,18 @@ pub enum TcpOption {
         /// The clock of the other end that the sender saw last.
         echo: u32,
     },
-    /// A Fast Open cookie; empty: the wish for one.
+    /// A Fast Open cookie; an empty one requests a cookie.
     FastOpen(Vec<u8>),
-    /// The same in the experimental option (RFC 6994).
+    /// A Fast Open cookie in the experimental option (RFC 6994).
     FastOpenExperimental(Vec<u8>),
-    /// Counters of accurate ECN (RFC 9768 §3.2.3): the kind, and up to three of 24 bits each.
+    /// The counters of accurate ECN (RFC 9768 §3.2.3): the kind, and up to three counters of 24 bits each.
     AccurateEcn(u8, Vec<u32>),
-    /// Another: kind, octets.
+    /// Another option: kind, octets.
     Other(u8, Vec<u8>),
 }
 
 impl TcpOption {
-    /// How long it is in a header.
+    /// Returns the length of the option in a header, in octets.
     pub fn octets(&self) -> usize {
         match self {
             TcpOption::Nop | TcpOption::End => 1,
@@ -206,15 +207,15 @@ impl TcpOption {
 /// A system call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// When it returns, if it blocks: on the clock that its time is on.
+    /// When the call returns if it blocks, on the same clock as the event's time.
     pub ends: Option<Micros>,
     /// The function.
     pub name: String,
     /// Its arguments.
     pub arguments: Vec<Value>,
-    /// What it returns.
+    /// The expected result.
     pub result: Value,
-    /// The error that comes with -1.
+    /// The expected error if the result is -1.
     pub errno: Option<String>,
 }
 

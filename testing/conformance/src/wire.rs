@@ -1,4 +1,4 @@
-//! How does a script's packet look on the wire, and a packet from the wire in a script?
+//! Packets of a script on the wire, and packets of the wire in a script.
 
 mod describe;
 mod neighbours;
@@ -13,25 +13,25 @@ use crate::script::{Datagram, Icmp, Message, Packet};
 pub use describe::describe;
 pub use packet::{cut, frame, read};
 
-/// Who talks to whom over IPv4: packetdrill's usual addresses.
+/// The stack's IPv4 address: packetdrill's usual one.
 pub const LOCAL: u32 = u32::from_be_bytes([192, 168, 0, 1]);
-/// The other end.
+/// The IPv4 address of the other end.
 pub const REMOTE: u32 = u32::from_be_bytes([192, 0, 2, 1]);
-/// The router between them.
+/// The IPv4 address of the router between them.
 pub const GATEWAY: u32 = u32::from_be_bytes([192, 168, 0, 254]);
-/// Bits of the network that both [`LOCAL`] and [`GATEWAY`] are on.
+/// The prefix length of the network that both [`LOCAL`] and [`GATEWAY`] are on, in bits.
 pub const PREFIX_LEN: u8 = 24;
-/// The same over IPv6.
+/// The stack's IPv6 address: packetdrill's usual one.
 pub const LOCAL_V6: Addr = v6([0xfd3d, 0xfa7b, 0xd17d], 1);
-/// The other end.
+/// The IPv6 address of the other end.
 pub const REMOTE_V6: Addr = v6([0x2001, 0xdb8, 0], 1);
-/// The router between them.
+/// The IPv6 address of the router between them.
 pub const GATEWAY_V6: Addr = v6([0xfd3d, 0xfa7b, 0xd17d], 2);
-/// Bits of the network that both [`LOCAL_V6`] and [`GATEWAY_V6`] are on.
+/// The prefix length of the network that both [`LOCAL_V6`] and [`GATEWAY_V6`] are on, in bits.
 pub const PREFIX_LEN_V6: u8 = 48;
 /// The stack's hardware address.
 pub const LOCAL_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// The router's.
+/// The router's hardware address.
 pub const GATEWAY_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
 const fn v6(prefix: [u16; 3], host: u8) -> Addr {
@@ -40,7 +40,7 @@ const fn v6(prefix: [u16; 3], host: u8) -> Addr {
     Addr::from_octets([a, b, c, d, e, f, 0, 0, 0, 0, 0, 0, 0, 0, 0, host])
 }
 
-/// What the two ends speak: `--ip_version`.
+/// The address family of the two ends: `--ip_version`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -48,22 +48,22 @@ pub enum Family {
     V4,
     /// IPv6.
     V6,
-    /// IPv4, of sockets that speak IPv6.
+    /// IPv4, spoken by IPv6 sockets.
     Mapped,
 }
 
 impl Family {
-    /// The stack's address.
+    /// Returns the stack's address.
     pub const fn local(self) -> Addr {
         if matches!(self, Family::V6) { LOCAL_V6 } else { Addr::v4(LOCAL) }
     }
 
-    /// The other end's.
+    /// Returns the address of the other end.
     pub const fn remote(self) -> Addr {
         if matches!(self, Family::V6) { REMOTE_V6 } else { Addr::v4(REMOTE) }
     }
 
-    /// What a socket of `domain` listens at that binds to any address.
+    /// Returns the unspecified address, at which a socket of this family listens for all.
     pub const fn any(self) -> Addr {
         if matches!(self, Family::V4) { Addr::V4_ANY } else { Addr::ANY }
     }
@@ -72,21 +72,21 @@ impl Family {
 /// A packet with the endpoints of both ends, and numbers as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Sender.
+    /// The sender.
     pub from: Endpoint,
-    /// Receiver.
+    /// The receiver.
     pub to: Endpoint,
-    /// What it carries.
+    /// The contents of the packet.
     pub message: Message,
 }
 
-/// What a frame from the stack is.
+/// The kind of a frame from the stack.
 pub enum Frame {
     /// A packet to the other end.
     Sent(Sent),
-    /// A question for a hardware address, and the answer.
+    /// A question for a hardware address; it has the frame that answers it.
     Question(Vec<u8>),
-    /// Something else.
+    /// Any other frame.
     Other,
 }
 
@@ -108,15 +108,15 @@ impl From<Icmp> for Message {
     }
 }
 
-/// The message with another quoted packet than the one that a script has: an ICMP message about the packet
-/// `quoted` that `from` has sent to `to`.
+/// The quoted packet of an ICMP message on the wire, instead of the one in the script: the packet that `from`
+/// has sent to `to`.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// Sender of the packet that the message is about.
+    /// The sender of the packet that the message is about.
     pub from: Endpoint,
-    /// Its receiver.
+    /// The receiver of that packet.
     pub to: Endpoint,
-    /// Its sequence number on the wire, if it is a segment.
+    /// The sequence number of that packet on the wire, if it is a segment.
     pub seq: u32,
 }
 

@@ -1,10 +1,10 @@
-//! Which numbers do names stand for?
+//! The numbers that names stand for.
 
 use atoll_sockets::Errno;
 
 use crate::script::Value;
 
-/// A number, by itself or by name.
+/// Returns a number that is given by itself or by name.
 pub fn number(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => Some(*number),
@@ -73,12 +73,12 @@ const ERRNOS: [(&str, Errno); 24] = [
     ("EOPNOTSUPP", Errno::EOPNOTSUPP),
 ];
 
-/// The number of an error, by its name.
+/// Returns the number of an error, by its name.
 pub fn errno(name: &str) -> Option<Errno> {
     ERRNOS.iter().find_map(|(known, errno)| (*known == name).then_some(*errno))
 }
 
-/// The name of an error.
+/// Returns the name of an error.
 pub fn errno_name(errno: Errno) -> String {
     let known = ERRNOS.iter().find_map(|(name, known)| (*known == errno).then_some(*name));
     known.map_or_else(|| errno.0.to_string(), str::to_owned)

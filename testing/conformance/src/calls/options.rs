@@ -1,4 +1,4 @@
-//! Which socket options may a script set and ask for?
+//! The socket options that a script may set and query.
 
 use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 
@@ -7,7 +7,7 @@ use super::{Prepared, Result};
 use crate::host::Known;
 use crate::script::Value;
 
-/// setsockopt(2) of `name`.
+/// Interprets setsockopt(2) of `name`.
 pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
     if name == "SO_LINGER" {
         let (on, time) = linger(value).ok_or("the value of SO_LINGER")?;
@@ -26,16 +26,16 @@ pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
         return Ok(Prepared::SetOption(fd, SocketOption::Congestion, value));
     }
     let number = number(value).ok_or_else(|| format!("the value of {name}"))?;
-    // What is negative has all bits set, as in the library.
+    // A negative value has its high bits set, as in the library.
     let bits = number as u32;
     let (option, number) = match name {
-        // Every bind is allowed to take the port of what has ended; and hints.
+        // Every bind may take the port of a connection that has ended; the others are hints.
         "SO_REUSEADDR" | "SO_REUSEPORT" | "SO_MARK" | "SO_PRIORITY" => return Ok(Prepared::Nothing),
         // TCP always discovers: as in the library.
         "IP_MTU_DISCOVER" => return Ok(Prepared::Nothing),
         "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, bits != 0)),
         "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, bits != 0)),
-        // socket(7): the kernel doubles it; the stack is told the size that counts.
+        // socket(7): the kernel doubles the size; the stack is told the effective one.
         "SO_SNDBUF" => (SocketOption::SendBuffer, bits.saturating_mul(2)),
         "SO_RCVBUF" => (SocketOption::ReceiveBuffer, bits.saturating_mul(2)),
         _ => (known(name).ok_or_else(|| format!("setsockopt {name}"))?.0, bits),
@@ -43,14 +43,14 @@ pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
     Ok(Prepared::SetOption(fd, option, number))
 }
 
-/// `{onoff=1, linger=0}`.
+/// Reads `{onoff=1, linger=0}`.
 fn linger(value: &Value) -> Option<(i64, i64)> {
     let Value::Fields(fields) = value else { return None };
     let of = |n: usize| fields.get(n).and_then(|(_, value)| number(value)).unwrap_or(0);
     Some((of(0), of(1)))
 }
 
-/// getsockopt(2) of `name`, which is to give `value`.
+/// Interprets getsockopt(2) of `name` with the expected `value`.
 pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
     if name == "TCP_CONGESTION" {
         let Value::Text(expected) = value else { return Err("the value of TCP_CONGESTION".to_owned()) };
@@ -71,7 +71,7 @@ pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
     Ok(Prepared::Option(fd, option, expected))
 }
 
-/// The option that the replica is told of, and what it is if it never was set.
+/// Returns the option that the replica is told of, and its value if it was never set.
 fn known(name: &str) -> Option<(SocketOption, i64)> {
     Some(match name {
         "SO_KEEPALIVE" => (SocketOption::KeepAlive, 0),

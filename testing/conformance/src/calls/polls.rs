@@ -1,4 +1,4 @@
-//! What do poll(2) and epoll(7) of a script ask for?
+//! The calls poll(2) and epoll(7) of a script.
 
 use atoll_sockets::Failure;
 
@@ -7,10 +7,10 @@ use super::{Prepared, Result};
 use crate::host::{Control, Host};
 use crate::script::{Call, Value};
 
-/// POLLERR and POLLHUP, which are always asked for.
+/// POLLERR and POLLHUP, which are always requested.
 const ALWAYS: u32 = 0x18;
 
-/// One descriptor of poll(2): its number, what is asked for, and what is to hold.
+/// One descriptor of poll(2): its number, the requested events, and the expected ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polled {
     fd: i32,
@@ -18,7 +18,7 @@ pub struct Polled {
     expected: u32,
 }
 
-/// What epoll_wait(2) is to give: the events, and the data where the script has it.
+/// A result that epoll_wait(2) must return: the events, and the data where the script has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited {
     events: u32,
@@ -30,7 +30,7 @@ fn field(value: &Value, wanted: &str) -> Option<i64> {
     fields.iter().find_map(|(name, value)| (name == wanted).then_some(value)).and_then(number)
 }
 
-/// poll(2).
+/// Interprets poll(2).
 pub fn poll(host: &Host, call: &Call) -> Result<Prepared> {
     let Some(Value::List(descriptors)) = call.arguments.first() else {
         return Err("the descriptors of poll".to_owned());
@@ -48,7 +48,7 @@ pub fn poll(host: &Host, call: &Call) -> Result<Prepared> {
     Ok(Prepared::Poll(polled, timeout))
 }
 
-/// Looks once. With `gives_up` there is no more time.
+/// Polls once. `gives_up` says that the time-out has expired.
 pub fn try_poll(host: &mut Host, polled: &[Polled], gives_up: bool) -> std::result::Result<i64, Failure> {
     let mut ready = Vec::new();
     for one in polled {
@@ -59,13 +59,13 @@ pub fn try_poll(host: &mut Host, polled: &[Polled], gives_up: bool) -> std::resu
         return Err(Failure::WouldBlock);
     }
     Ok(match polled.iter().zip(&ready).find(|(one, bits)| one.expected != **bits) {
-        // No script expects that: shown as what was found.
+        // No script expects that value, which shows what was found.
         Some((_, bits)) => super::WRONG_VALUE + i64::from(*bits),
         None => count,
     })
 }
 
-/// epoll_create(2) and its kin.
+/// Interprets epoll_ctl(2).
 pub fn control(host: &Host, call: &Call) -> Result<Prepared> {
     let number_at =
         |n: usize| call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_ctl", n + 1));
@@ -89,7 +89,7 @@ fn data(event: &Value) -> Option<u64> {
     ["fd", "ptr", "u32", "u64"].into_iter().find_map(|name| field(event, name)).map(|data| data as u64)
 }
 
-/// epoll_wait(2): `epoll_wait(5, {events=EPOLLIN, fd=4}, 1, 0)`, or a list of events.
+/// Interprets epoll_wait(2): `epoll_wait(5, {events=EPOLLIN, fd=4}, 1, 0)`, or a list of events.
 pub fn wait(host: &Host, call: &Call) -> Result<Prepared> {
     let number_at =
         |n: usize| call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_wait", n + 1));
@@ -109,7 +109,7 @@ pub fn wait(host: &Host, call: &Call) -> Result<Prepared> {
     Ok(Prepared::Wait { set, waited, max, timeout: number_at(3)? })
 }
 
-/// Looks once. With `gives_up` there is no more time.
+/// Collects events once. `gives_up` says that the time-out has expired.
 pub fn try_wait(
     host: &mut Host,
     set: i32,

@@ -1,4 +1,4 @@
-//! What do calls do to a datagram socket? As in `libatoll.so`.
+//! The calls on datagram sockets, as in `libatoll.so`.
 
 use atoll_base::{Addr, Endpoint};
 use atoll_sockets::Errno;
@@ -10,7 +10,7 @@ use atoll_sockets::datagram::DATAGRAM_MAX;
 use super::{Host, Outcome};
 
 impl Host {
-    /// connect(2).
+    /// Calls connect(2).
     pub(super) fn connect_datagrams(&mut self, fd: i32, remote: Endpoint) -> Outcome {
         let object = self.object(fd)?;
         if self.is_fresh(fd) {
@@ -21,7 +21,7 @@ impl Host {
         Ok(0)
     }
 
-    /// sendto(2), or send(2) where no peer is named.
+    /// Calls sendto(2), or send(2) where no peer is named.
     pub fn send_datagram(&mut self, fd: i32, len: usize, to: Option<Endpoint>) -> Outcome {
         let object = self.object(fd)?;
         if len > DATAGRAM_MAX {
@@ -37,7 +37,7 @@ impl Host {
         sent.map(|()| len as i64)
     }
 
-    /// recv(2) and its kin: a datagram, of which `most` octets are taken.
+    /// Calls recv(2) or a related call: receives a datagram, of which at most `most` octets are taken.
     pub(super) fn receive_datagram(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
         let object = self.object(fd)?;
         if self.is_fresh(fd) {

@@ -1,4 +1,4 @@
-//! What do setsockopt(2), getsockopt(2) and ioctl(2) do?
+//! The calls setsockopt(2), getsockopt(2) and ioctl(2).
 
 use atoll_ipc::arena::INFO;
 use atoll_ipc::info::Info;
@@ -9,29 +9,29 @@ use atoll_sockets::{Errno, Failure};
 
 use super::{Host, Outcome};
 
-/// An option whose value getsockopt(2) tells.
+/// An option whose value getsockopt(2) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// SO_ERROR.
     Error,
     /// TCP_MAXSEG.
     MaxSegment,
-    /// One that was set, and what it is if it never was.
+    /// An option that was set, with its value if it never was.
     Set(SocketOption, i64),
-    /// SO_SNDBUF and SO_RCVBUF: twice what was set (socket(7)), or what the stack gives.
+    /// SO_SNDBUF or SO_RCVBUF: twice what was set (socket(7)), or the stack's size.
     Buffer(SocketOption),
-    /// One that is always the same.
+    /// An option with a constant value.
     Fixed(i64),
 }
 
 impl Host {
-    /// The options of a socket.
+    /// Returns the options of a socket.
     pub(super) fn options_mut(&mut self, fd: i32) -> Result<&mut Options, Errno> {
         let object = self.object(fd)?;
         Ok(&mut self.client.socket_mut(object).ok_or(Errno::ENOTSOCK)?.options)
     }
 
-    /// An option that the replica acts on.
+    /// Sets an option that the replica acts on.
     pub fn set_option(&mut self, fd: i32, option: SocketOption, value: u32) -> Outcome {
         let object = self.object(fd)?;
         if let Some(name) = name_of(option) {
@@ -47,7 +47,7 @@ impl Host {
         Ok(0)
     }
 
-    /// The value of an option.
+    /// Returns the value of an option.
     pub fn option(&mut self, fd: i32, option: Known) -> Outcome {
         let object = self.object(fd)?;
         match option {
@@ -78,13 +78,13 @@ impl Host {
         Ok(held.map(|held| u32::try_from(held).unwrap_or(u32::MAX)))
     }
 
-    /// TCP_CONGESTION.
+    /// Returns the value of TCP_CONGESTION.
     pub fn congestion(&mut self, fd: i32) -> Result<&'static str, Failure> {
         let number = self.options_mut(fd)?.value(Name::Congestion);
         Ok(CONGESTION_NAMES.get(number as usize).copied().unwrap_or_default())
     }
 
-    /// SO_LINGER with zero time, or without.
+    /// Sets or clears SO_LINGER with a time of zero.
     pub fn set_aborts(&mut self, fd: i32, aborts: bool) -> Outcome {
         self.options_mut(fd)?.set_linger(aborts.then_some(0));
         let object = self.object(fd)?;
@@ -94,20 +94,20 @@ impl Host {
         Ok(0)
     }
 
-    /// SO_ERROR.
+    /// Returns and clears SO_ERROR.
     pub fn take_error(&mut self, fd: i32) -> Outcome {
         let object = self.object(fd)?;
         Ok(self.client.take_error(object).map_or(0, |errno| errno.0.into()))
     }
 
-    /// TCP_INFO of the connection that was opened or accepted last.
+    /// Returns TCP_INFO of the connection that was opened or accepted last.
     pub fn info(&mut self) -> Option<Info> {
         let is_stream = |fd: &i32| self.socket_of(*fd).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..)));
         let latest = self.files.keys().rev().copied().find(is_stream)?;
         self.info_of(latest).ok().flatten()
     }
 
-    /// TCP_INFO; `None` if the socket is not connected.
+    /// Returns TCP_INFO of a socket; `None` if it is not connected.
     pub fn info_of(&mut self, fd: i32) -> Result<Option<Info>, Failure> {
         self.object(fd)?;
         let Some(Kind::Stream(place, _)) = self.socket_of(fd).map(|socket| &socket.kind) else { return Ok(None) };
@@ -121,9 +121,9 @@ impl Host {
     }
 }
 
-/// The option of which replicas are told so.
+/// Returns the name of the option that replicas know as `option`.
 fn name_of(option: SocketOption) -> Option<Name> {
-    // A clamp is told as a buffer, which is not the option that scripts set.
+    // A clamp is passed to replicas as a buffer size, which is not the option that scripts set.
     let is_it = |row: &&Row| row.told(true) == Some(option) && row.name != Name::WindowClamp;
     TABLE.iter().find(is_it).map(|row| row.name)
 }

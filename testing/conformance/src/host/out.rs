@@ -1,4 +1,4 @@
-//! Where do frames of the stack go? As a device without segmentation offload sees them.
+//! The stack's outgoing frames, as a device without segmentation offload sees them.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::wire;
 pub(super) struct Out(pub(super) VecDeque<Vec<u8>>);
 
 impl FrameSink<HeapMemory> for Out {
-    /// As a device without segmentation offload sees it: cut into segments.
+    /// Sends a frame as seen by a device without segmentation offload: cut into segments.
     fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, offload: Offload) -> bool {
         let mut bytes = vec![0; text.len()];
         text.copy_to(&mut bytes);

@@ -1,4 +1,4 @@
-//! What is ready? poll(2) and epoll(7), as in `libatoll.so`.
+//! Readiness: poll(2) and epoll(7), as in `libatoll.so`.
 
 use atoll_sockets::client::Change;
 use atoll_sockets::client::object::{Body, Object, Set};
@@ -7,7 +7,7 @@ use atoll_sockets::{Errno, Failure};
 
 use super::{Host, Outcome};
 
-/// What epoll_ctl(2) is to do.
+/// The operation of epoll_ctl(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// EPOLL_CTL_ADD.
@@ -19,27 +19,27 @@ pub enum Control {
 }
 
 impl Host {
-    /// The bits of poll(2) that hold.
+    /// Returns the events of poll(2) that are ready.
     pub fn readiness(&mut self, fd: i32) -> Result<u32, Failure> {
         let object = self.object(fd)?;
         self.client.prune(object);
         Ok(self.client.readiness(object))
     }
 
-    /// epoll_create(2).
+    /// Calls epoll_create(2).
     pub fn create_set(&mut self) -> Outcome {
         let set = Set::new(self.client.new_bell(), ());
         let object = self.client.insert(Object::new(Body::Epoll(Box::new(set)), false));
         Ok(self.add(object))
     }
 
-    /// An epoll instance.
+    /// Returns the epoll instance behind a descriptor.
     fn set_of(&self, fd: i32) -> Result<u32, Errno> {
         let object = self.object(fd)?;
         self.client.set(object).map(|_| object).ok_or(Errno::EINVAL)
     }
 
-    /// epoll_ctl(2).
+    /// Calls epoll_ctl(2).
     pub fn control(&mut self, set: i32, control: Control, fd: i32, events: u32, data: u64) -> Outcome {
         let (set, target) = (self.set_of(set)?, self.object(fd)?);
         if target == set {
@@ -55,7 +55,7 @@ impl Host {
         Ok(0)
     }
 
-    /// epoll_wait(2): what is ready now, at most `max`.
+    /// Calls epoll_wait(2): returns what is ready now, at most `max` events.
     pub fn collect(&mut self, set: i32, max: usize) -> Result<Vec<Fired>, Failure> {
         let set = self.set_of(set)?;
         self.client.accept_watched(set);

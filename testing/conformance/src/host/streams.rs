@@ -1,4 +1,4 @@
-//! What do calls do to a stream? As in `libatoll.so`.
+//! The calls on streams, as in `libatoll.so`.
 
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
@@ -11,13 +11,13 @@ use atoll_sockets::{Errno, Failure};
 
 use super::{Host, Outcome, PORT};
 
-/// What scripts write.
+/// The octets that scripts write.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
-/// More octets than are in a receive buffer at one time.
+/// A limit on reads: more octets than a receive buffer ever holds.
 const READ_MAX: usize = 1 << 24;
 
 impl Host {
-    /// bind(2) to [`PORT`], or another.
+    /// Calls bind(2), to [`PORT`] if there is no `local`.
     pub fn bind(&mut self, fd: i32, local: Option<Endpoint>) -> Outcome {
         let object = self.object(fd)?;
         let local = local.unwrap_or(Endpoint::at(self.family.any(), PORT));
@@ -26,7 +26,7 @@ impl Host {
         Ok(0)
     }
 
-    /// listen(2).
+    /// Calls listen(2).
     pub fn listen(&mut self, fd: i32, backlog: u32) -> Outcome {
         let object = self.object(fd)?;
         if let Some(any) = self.client.address_to_listen(object)? {
@@ -34,13 +34,13 @@ impl Host {
         }
         let opening = Opening::listen(&mut self.client, object, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         self.finish(opening)?;
-        // As if a thread waited in accept(2) already.
+        // The program accepts as if a thread already waited in accept(2).
         self.client.accept_connections(object);
         self.step();
         Ok(0)
     }
 
-    /// accept4(2).
+    /// Calls accept4(2).
     pub fn accept(&mut self, fd: i32, nonblocking: bool) -> Outcome {
         let object = self.object(fd)?;
         self.client.check_listening(object)?;
@@ -51,7 +51,7 @@ impl Host {
         Ok(self.add(accepted?))
     }
 
-    /// connect(2) to [`PORT`] of the other end. Called again while it blocks.
+    /// Calls connect(2); call again while it blocks.
     pub fn connect(&mut self, fd: i32, remote: Endpoint) -> Outcome {
         let object = self.object(fd)?;
         let (protocol, is_fast) = self
@@ -84,14 +84,14 @@ impl Host {
         }
     }
 
-    /// sendto(2) with MSG_FASTOPEN. Called again while it blocks.
+    /// Calls sendto(2) with MSG_FASTOPEN; call again while it blocks.
     pub fn send_fast(&mut self, fd: i32, len: usize, nonblocking: bool, remote: Endpoint) -> Outcome {
         let object = self.object(fd)?;
         if self.is_fresh(fd) && !self.open_fast(object, remote)? && nonblocking {
             return Err(Errno::EINPROGRESS.into());
         }
         let written = self.write(fd, len, false, false)?;
-        // As in the library: a call that blocks comes back when the connection is open.
+        // As in the library, a blocking call returns when the connection is open.
         let is_connecting = self.client.stream(object).is_some_and(|(stream, ..)| stream.is_connecting());
         if is_connecting && !nonblocking {
             self.set_written(fd, len);
@@ -100,7 +100,7 @@ impl Host {
         Ok(written)
     }
 
-    /// TCP_FASTOPEN_CONNECT.
+    /// Sets TCP_FASTOPEN_CONNECT.
     pub fn set_fast_open_connect(&mut self, fd: i32, on: bool) -> Outcome {
         self.options_mut(fd)?.set(Name::FastOpenConnect, on.into());
         Ok(0)
@@ -117,7 +117,7 @@ impl Host {
         self.client.stream(object).is_some_and(|(stream, ..)| stream.waits_for_text())
     }
 
-    /// read(2), recv(2): up to `most` octets. With `peek` they stay.
+    /// Calls read(2) or recv(2) for up to `most` octets. With `peek` they stay in the buffer.
     pub fn read(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
         if self.is_datagram(fd) {
             return self.receive_datagram(fd, most, peek);
@@ -131,27 +131,27 @@ impl Host {
         Ok(received?.len as i64)
     }
 
-    /// recv(2) with MSG_OOB.
+    /// Calls recv(2) with MSG_OOB.
     pub fn read_urgent(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
         let object = self.object(fd)?;
         let (stream, local, _) = self.client.stream(object).ok_or(Errno::ENOTCONN)?;
         match stream.receive_urgent(local, peek) {
             Ok(Urgent::Octet(_)) => Ok(most.min(1) as i64),
             Ok(Urgent::End) => Ok(0),
-            // It never blocks.
+            // Such a call never blocks.
             Err(Failure::WouldBlock) => Err(Errno::EAGAIN.into()),
             Err(error) => Err(error),
         }
     }
 
-    /// SIOCATMARK.
+    /// Calls ioctl(2) with SIOCATMARK.
     pub fn is_at_mark(&mut self, fd: i32) -> Outcome {
         let object = self.object(fd)?;
         let (stream, local, _) = self.client.stream(object).ok_or(Errno::ENOTCONN)?;
         Ok(stream.is_at_mark(local).into())
     }
 
-    /// SO_OOBINLINE.
+    /// Sets SO_OOBINLINE.
     pub fn set_urgent_inline(&mut self, fd: i32, inline: bool) -> Outcome {
         self.options_mut(fd)?.set(Name::OobInline, inline.into());
         let object = self.object(fd)?;
@@ -161,8 +161,8 @@ impl Host {
         Ok(0)
     }
 
-    /// write(2), send(2). Called again while it blocks, with the same length. `urgent`: MSG_OOB; `more`:
-    /// MSG_MORE.
+    /// Calls write(2) or send(2); call again while it blocks, with the same length. `urgent` means MSG_OOB,
+    /// `more` means MSG_MORE.
     pub fn write(&mut self, fd: i32, len: usize, urgent: bool, more: bool) -> Outcome {
         let (object, nonblocking) = (self.object(fd)?, self.is_nonblocking(fd));
         let (how, mut done) = (Sending { more, urgent }, self.files.get(&fd).map_or(0, |file| file.written));
@@ -194,7 +194,7 @@ impl Host {
         }
     }
 
-    /// shutdown(2).
+    /// Calls shutdown(2).
     pub fn shutdown(&mut self, fd: i32, receive: bool, send: bool) -> Outcome {
         let object = self.object(fd)?;
         self.client.shutdown(object, receive, send)?;
@@ -202,7 +202,7 @@ impl Host {
         Ok(0)
     }
 
-    /// close(2).
+    /// Calls close(2).
     pub fn close(&mut self, fd: i32) -> Outcome {
         let file = self.files.remove(&fd).ok_or(Errno::EBADF)?;
         self.client.release(file.object);
@@ -210,7 +210,7 @@ impl Host {
         Ok(0)
     }
 
-    /// SIOCINQ and SIOCOUTQ.
+    /// Calls ioctl(2) with SIOCINQ or SIOCOUTQ.
     pub fn queued(&mut self, fd: i32, outgoing: bool) -> Outcome {
         let object = self.object(fd)?;
         let (stream, local, _) = self.client.stream(object).ok_or(Errno::ENOTCONN)?;

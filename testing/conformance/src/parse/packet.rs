@@ -4,7 +4,7 @@
 use super::{Cursor, Result};
 use crate::script::{Datagram, Echoed, Icmp, IpFacts, Message, Packet, Ports, TcpOption};
 
-/// The letters of control bits, in packetdrill's notation, and their bits.
+/// The letters of control bits in packetdrill's notation, and their bits.
 pub(crate) const FLAGS: [(char, u16); 9] = [
     ('F', 0x001),
     ('S', 0x002),
@@ -17,12 +17,12 @@ pub(crate) const FLAGS: [(char, u16); 9] = [
     ('A', 0x100),
 ];
 
-/// Kinds of the options of accurate ECN (RFC 9768 §3.2.3): ECT(0) first, and ECT(1) first.
+/// The kinds of the options of accurate ECN (RFC 9768 §3.2.3): with ECT(0) first, and with ECT(1) first.
 pub(crate) const ACCURATE: [u8; 2] = [172, 174];
-/// An experimental option (RFC 6994), and what says that it is a Fast Open cookie.
+/// The kind of an experimental option (RFC 6994), and the identifier of a Fast Open cookie.
 pub(crate) const EXPERIMENTAL: (u8, [u8; 2]) = (254, [0xf9, 0x89]);
 
-/// Names of ICMP types and codes, with IPv4's and IPv6's numbers (packetdrill's `icmp_packet.c`).
+/// The names of ICMP types and codes, with IPv4's numbers (packetdrill's `icmp_packet.c`).
 pub(crate) const ICMP_V4: [(&str, &str, u8, u8); 29] = [
     ("echo_reply", "", 0, 0),
     ("unreachable", "net_unreachable", 3, 0),
@@ -54,7 +54,7 @@ pub(crate) const ICMP_V4: [(&str, &str, u8, u8); 29] = [
     ("address_mask_request", "", 17, 0),
     ("address_mask_reply", "", 18, 0),
 ];
-/// As [`ICMP_V4`].
+/// The names of ICMPv6 types and codes, with their numbers (packetdrill's `icmp_packet.c`).
 pub(crate) const ICMP_V6: [(&str, &str, u8, u8); 11] = [
     ("unreachable", "no_route", 1, 0),
     ("unreachable", "admin_prohibited", 1, 1),
@@ -70,7 +70,7 @@ pub(crate) const ICMP_V6: [(&str, &str, u8, u8); 11] = [
 ];
 
 impl Cursor<'_> {
-    /// What is behind the direction.
+    /// Reads the packet behind the direction.
     pub(super) fn message(&mut self) -> Result<Message> {
         self.skip();
         for what in ["ipv4", "ipv6", "gre", "mpls", "raw"] {
@@ -78,7 +78,7 @@ impl Cursor<'_> {
                 return self.unsupported(&format!("packets of {what}"));
             }
         }
-        // Older scripts have what the message is about in front.
+        // In older scripts, the quoted packet of an ICMP message stands in front.
         let mut echoed = None;
         if self.rest().strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(|c: char| c.is_ascii_digit()))
         {
@@ -106,7 +106,7 @@ impl Cursor<'_> {
         Ok(Message::Tcp(Packet { ip, ports, ..self.segment()? }))
     }
 
-    /// `[ect0]`, `[tos 0x4]`, `[ttl 63]`, `[flowlabel 0x1]`, or several of them.
+    /// Reads `[ect0]`, `[tos 0x4]`, `[ttl 63]`, `[flowlabel 0x1]`, or several of them.
     fn ip_facts(&mut self) -> Result<IpFacts> {
         let mut facts = IpFacts::default();
         let close = match self.rest().chars().next() {
@@ -134,7 +134,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// `40000 > 8080`, if there are ports.
+    /// Reads `40000 > 8080`, if there are ports.
     fn ports(&mut self) -> Result<Ports> {
         self.skip();
         let before = self.at;
@@ -147,7 +147,7 @@ impl Cursor<'_> {
         Ok(Some((from, self.number()?)))
     }
 
-    /// `icmp unreachable frag_needed mtu 1200 [1:1461(1460)]`, behind `icmp`.
+    /// Reads `icmp unreachable frag_needed mtu 1200 [1:1461(1460)]`, behind `icmp`.
     fn icmp(&mut self) -> Result<Icmp> {
         let kind = self.word().to_owned();
         let before = self.at;
@@ -178,7 +178,7 @@ impl Cursor<'_> {
         Ok(icmp)
     }
 
-    /// Type and code, which have names or numbers (`type_3`, `code_1`); a code that is not there is 0.
+    /// Returns type and code, given by names or numbers (`type_3`, `code_1`); an absent code is 0.
     fn icmp_numbers(&self, kind: &str, code: &str) -> Option<(u8, u8)> {
         let names: &[_] = if self.is_v6 { &ICMP_V6 } else { &ICMP_V4 };
         let of_kind = names.iter().find(|(name, ..)| *name == kind).map(|(.., kind, _)| *kind);
@@ -202,7 +202,7 @@ impl Cursor<'_> {
         Ok(Echoed::Tcp(seq, len))
     }
 
-    /// `1:1001(1000)`: first number, and length.
+    /// Reads `1:1001(1000)`; returns the first number, and the length.
     fn sequence(&mut self) -> Result<(u32, u32)> {
         let seq: u32 = self.number()?;
         self.expect(":")?;
@@ -224,7 +224,7 @@ impl Cursor<'_> {
             match FLAGS.iter().find(|(letter, _)| *letter == c) {
                 Some((_, bit)) => packet.flags |= bit,
                 None if c == '-' => {}
-                // The counter of accurate ECN: three bits, of which CWR is the middle one.
+                // The digit is the counter of accurate ECN: three bits, of which CWR is the middle one.
                 None if ('0'..='7').contains(&c) => packet.flags |= (c as u16 - '0' as u16) << 6,
                 None => return self.unsupported(&format!("`{letters}` as control bits")),
             }
@@ -243,7 +243,7 @@ impl Cursor<'_> {
             packet.urgent = Some(self.number()?);
         }
         packet.options = Some(Vec::new());
-        // Without a line break: `<` in front of the next event is a direction.
+        // The `<` must be on the same line: in front of the next event it is a direction.
         if self.same_line('<') && self.takes("<") {
             packet.options = self.options()?;
         }
@@ -301,7 +301,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// `ECN e1b 1 ceb 0 e0b 1`: what comes first says which of the two options it is.
+    /// Reads `ECN e1b 1 ceb 0 e0b 1`; the first name decides which of the two options it is.
     fn accurate_ecn(&mut self) -> Result<TcpOption> {
         let names = ["e0b", "ceb", "e1b"];
         let mut order = None;
@@ -323,7 +323,7 @@ impl Cursor<'_> {
         Ok(TcpOption::AccurateEcn(ACCURATE[order.unwrap_or(0)], counters))
     }
 
-    /// The digits of a cookie, or none; `TFO_COOKIE` is the one that the stack gives to the other end.
+    /// Reads the digits of a cookie, or none; `TFO_COOKIE` is the one that the stack gives to the other end.
     fn cookie(&mut self) -> Result<Vec<u8>> {
         let digits = self.word();
         if digits == "TFO_COOKIE" {

@@ -1,4 +1,4 @@
-//! How is a packet shown? As a script has it.
+//! Describes packets in the notation of scripts.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::Family;
 use crate::parse::packet::{ACCURATE, FLAGS, ICMP_V4, ICMP_V6};
 use crate::script::{Datagram, Echoed, Icmp, IpFacts, Message, Packet, Ports, TcpOption};
 
-/// A packet as a script has it.
+/// Returns a packet in the notation of scripts.
 pub fn describe(message: &Message, family: Family) -> String {
     match message {
         Message::Tcp(packet) => segment(packet),
@@ -20,7 +20,7 @@ fn facts(ip: &IpFacts) -> String {
     match ip.tos {
         Some((value, 3)) => parts.push(["noecn", "ect1", "ect0", "ce"][usize::from(value & 3)].to_owned()),
         Some((value, _)) if value & !3 != 0 => parts.push(format!("tos {value:#x}")),
-        // As it comes from the wire: what says nothing is not shown.
+        // In a packet from the wire, a value of 0 is not shown.
         Some((0, _)) => {}
         Some((value, _)) => parts.push(["", "ect1", "ect0", "ce"][usize::from(value & 3)].to_owned()),
         None if ip.any_ect => parts.push("ect01".to_owned()),
@@ -63,7 +63,7 @@ fn segment(packet: &Packet) -> String {
     let flags: String =
         FLAGS.iter().rev().filter(|(_, bit)| packet.flags & bit != 0).map(|(letter, _)| letter).collect();
     let flags = if flags.is_empty() { "-".to_owned() } else { flags };
-    // The acknowledgement's dot comes last, as tcpdump has it.
+    // The acknowledgement's dot comes last, as in tcpdump.
     let flags = if flags.contains('.') { flags.replace('.', "") + "." } else { flags };
     let _ = write!(text, "{flags} {}:{}({})", packet.seq, packet.seq.wrapping_add(packet.len), packet.len);
     if let Some(ack) = packet.ack {

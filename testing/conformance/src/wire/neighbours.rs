@@ -1,4 +1,4 @@
-//! Who answers when the stack asks for the router's hardware address? ARP, and neighbour discovery.
+//! Answers the stack's questions for the router's hardware address: ARP, and neighbour discovery.
 
 use atoll_base::Addr;
 use atoll_wire::{arp, ethernet, ipv4, nd};
@@ -7,7 +7,7 @@ use super::packet::{ethernet_frame, ip};
 use super::{GATEWAY, GATEWAY_MAC, GATEWAY_V6};
 use crate::script::IpFacts;
 
-/// The answer to an ARP request for the router.
+/// Returns the answer to an ARP request for the router; `None` to others.
 pub fn answer_arp(question: &[u8]) -> Option<Vec<u8>> {
     let (question, _) = arp::parse(question).ok()?;
     let answer = arp::Packet {
@@ -17,16 +17,16 @@ pub fn answer_arp(question: &[u8]) -> Option<Vec<u8>> {
         target_mac: question.sender_mac,
         target_addr: question.sender_addr,
     };
-    // Nobody answers for the stack's own address (RFC 5227 asks for it).
+    // The stack's own address, for which it also asks (RFC 5227), gets no answer.
     let asks = question.operation == arp::Operation::Request && question.target_addr == GATEWAY;
     let mut bytes = vec![0; arp::PACKET_LEN];
     arp::emit(&answer, &mut bytes);
     asks.then(|| ethernet_frame(ethernet::EtherType::ARP, &bytes))
 }
 
-/// The answer to a neighbour solicitation for the router, from `src`.
+/// Returns the answer to a neighbour solicitation for the router, from `src`; `None` to others.
 pub fn answer_solicitation(src: Addr, message: &[u8]) -> Option<Vec<u8>> {
-    // Those for the stack's own addresses come from `::` (RFC 4862 §5.4).
+    // Solicitations for the stack's own addresses come from `::` (RFC 4862 §5.4).
     let Ok(nd::Message::NeighbourSolicitation { target: GATEWAY_V6, .. }) = nd::parse(message) else { return None };
     let answer = nd::Message::NeighbourAdvertisement {
         target: GATEWAY_V6,

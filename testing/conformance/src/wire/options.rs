@@ -1,4 +1,4 @@
-//! How do TCP options look on the wire?
+//! TCP options on the wire.
 
 use crate::parse::packet::{ACCURATE, EXPERIMENTAL};
 use crate::script::TcpOption;
@@ -6,7 +6,7 @@ use crate::script::TcpOption;
 /// The kind of the Fast Open option.
 const FAST_OPEN: u8 = 34;
 
-/// Writes options, and pads them to whole words.
+/// Writes options, and pads them to whole 32-bit words.
 pub fn put(options: &[TcpOption], out: &mut Vec<u8>) {
     for option in options {
         match option {
@@ -57,7 +57,7 @@ pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.first_chunk()?))
 }
 
-/// Reads options; what is no option ends them.
+/// Reads options up to the first that is malformed.
 pub fn get(mut bytes: &[u8]) -> Vec<TcpOption> {
     let mut options = Vec::new();
     while let [kind, rest @ ..] = bytes {

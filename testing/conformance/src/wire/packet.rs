@@ -1,4 +1,4 @@
-//! How do packets become frames, and frames packets?
+//! Converts packets to frames, and frames to packets.
 
 use atoll_base::{Addr, Endpoint};
 use atoll_wire::{checksum, ethernet, ipv4, ipv6};
@@ -14,8 +14,8 @@ const FRAGMENTATION_NEEDED: (u8, u8) = (3, 4);
 const PACKET_TOO_BIG: u8 = 2;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 
-/// The frame of a packet to the stack. What it carries is zeros. `about`: the packet that an ICMP message is
-/// about.
+/// Returns the frame of a packet to the stack, with a payload of zeros. `about` is the packet that an ICMP
+/// message is about.
 pub fn frame(sent: &Sent, about: Option<&About>) -> Vec<u8> {
     let (src, dst) = (sent.from.addr, sent.to.addr);
     match &sent.message {
@@ -66,7 +66,7 @@ fn udp_header(from: u16, to: u16, len: u16) -> Vec<u8> {
     udp
 }
 
-/// The message about a packet of the stack's, whose first octets it quotes (RFC 792).
+/// Returns an ICMP message about a packet of the stack, whose first octets it quotes (RFC 792).
 fn icmp(message: &Icmp, src: Addr, dst: Addr, about: Option<&About>) -> Vec<u8> {
     let mut icmp = vec![message.kind, message.code, 0, 0];
     let mtu = message.mtu.unwrap_or_default();
@@ -136,7 +136,7 @@ fn ip_header(src: Addr, dst: Addr, protocol: u8, facts: &IpFacts, payload_len: u
     }
 }
 
-/// The frame of a packet to the stack.
+/// Returns the frame of an IP packet to the stack.
 pub(super) fn ip(src: Addr, dst: Addr, protocol: u8, facts: &IpFacts, payload: &[u8]) -> Vec<u8> {
     let mut packet = ip_header(src, dst, protocol, facts, payload.len() as u16);
     packet.extend(payload);
@@ -144,7 +144,7 @@ pub(super) fn ip(src: Addr, dst: Addr, protocol: u8, facts: &IpFacts, payload: &
     ethernet_frame(ethertype, &packet)
 }
 
-/// A frame from the router.
+/// Returns a frame from the router.
 pub(super) fn ethernet_frame(ethertype: ethernet::EtherType, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; ethernet::HEADER_LEN];
     ethernet::emit(&ethernet::Header { dst: LOCAL_MAC, src: GATEWAY_MAC, ethertype }, &mut frame);
@@ -166,7 +166,7 @@ pub fn read(frame: &[u8]) -> Frame {
     carried(&ip).map_or(Frame::Other, Frame::Sent)
 }
 
-/// An IP packet that was sent.
+/// An IP packet that the stack sent.
 struct Opened<'a> {
     src: Addr,
     dst: Addr,
@@ -235,7 +235,7 @@ fn read_segment(packet: &Opened<'_>, ports: (u16, u16)) -> Option<Packet> {
     })
 }
 
-/// Errors only: of what else there is, scripts do not speak.
+/// Reads an ICMP error; other ICMP messages do not occur in scripts.
 fn read_icmp(packet: &Opened<'_>) -> Option<Icmp> {
     let &[kind, code, _, _, a, b, c, d] = packet.payload.first_chunk()?;
     let is_v4 = packet.src.is_v4();
@@ -265,7 +265,7 @@ fn read_icmp(packet: &Opened<'_>) -> Option<Icmp> {
     Some(Icmp { ip: packet.facts, kind, code, mtu, echoed })
 }
 
-/// The headers of one segment of several. Checksums of TCP are not looked at.
+/// Returns the headers of one segment of several. Checksums of TCP are not updated.
 pub fn cut(headers: &[u8], skip: usize, len: usize, is_last: bool) -> Vec<u8> {
     const IP: usize = ethernet::HEADER_LEN;
     let is_v6 = headers[IP] >> 4 == 6;
@@ -274,11 +274,11 @@ pub fn cut(headers: &[u8], skip: usize, len: usize, is_last: bool) -> Vec<u8> {
     let seq = word(&headers[tcp + 4..]).unwrap_or_default();
     headers[tcp + 4..tcp + 8].copy_from_slice(&seq.wrapping_add(skip as u32).to_be_bytes());
     if !is_last {
-        // FIN and PSH are the last one's.
+        // FIN and PSH are set on the last segment only.
         headers[tcp + 13] &= !0x09;
     }
     if skip > 0 {
-        // CWR is the first one's (RFC 3168 §6.1.2).
+        // CWR is set on the first segment only (RFC 3168 §6.1.2).
         headers[tcp + 13] &= !0x80;
     }
     if is_v6 {
