@@ -1,4 +1,4 @@
-//! The client alone, and as part of a replica.
+//! Tests of the client alone, and as a part of a replica.
 
 mod glue;
 
@@ -18,7 +18,7 @@ const OTHER: u32 = 0x0a00_0002;
 const OURS: u32 = 0x0a00_0064;
 const EVERYBODY: u32 = u32::MAX;
 
-/// What a server says; `None` leaves an option out.
+/// The answer of a server; `None` leaves an option out.
 #[derive(Clone)]
 struct Answer {
     kind: Kind,
@@ -58,7 +58,7 @@ impl Answer {
     }
 }
 
-/// What is wrong with an answer, by name.
+/// The faults of an answer, by name.
 struct Fault(&'static str, fn(&mut Answer));
 
 struct Host {
@@ -74,7 +74,7 @@ impl Host {
         host
     }
 
-    /// One that has the address for `seconds`.
+    /// Creates a client that has the address for `seconds`.
     fn bound(seconds: u32) -> Host {
         let mut host = Host::new(1);
         let asked = host.sent();
@@ -93,7 +93,7 @@ impl Host {
         self.client.handle(self.now, STATION, &answer.bytes(), &mut self.rng)
     }
 
-    /// Until the client has something to do, which it does.
+    /// Advances to the time at which the client has something to do, and lets it act.
     fn wait(&mut self) -> Duration {
         let due = self.client.next_timeout().expect("something is due");
         let waited = due.since(self.now);
@@ -102,7 +102,7 @@ impl Host {
         waited
     }
 
-    /// The message that is sent next.
+    /// Returns the message that is sent next.
     fn sent(&mut self) -> Sent {
         match self.client.poll() {
             Some(Output::Send { src, dst, message }) => Sent { src, dst, bytes: message },
@@ -131,7 +131,7 @@ impl Sent {
         (self.message().kind, self.src, self.dst)
     }
 
-    /// A right answer; tests change what they are about.
+    /// Returns a right answer; tests change what they are about.
     fn answer(&self, kind: Kind) -> Answer {
         let asked = self.message().header;
         Answer {
@@ -178,7 +178,7 @@ fn an_address_is_asked_for_found_free_and_used() {
     let valid_until = asked_at + seconds(1000);
     let address = V4Address { gateway: Some(0x0a00_00fe), mtu: 1500, valid_until, ..V4Address::new(OURS, 24) };
     assert_eq!((lease.address, lease.server), (address, SERVER));
-    // T1 is a half, or somewhat less; T2 seven eighths (RFC 2131 §4.4.5).
+    // T1 is a half of the lease, or somewhat less; T2 is seven eighths (RFC 2131 §4.4.5).
     assert!((seconds(468)..=seconds(500)).contains(&lease.renew_at.since(asked_at)));
     assert_eq!(lease.rebind_at, asked_at + seconds(875));
     assert_eq!((host.client.state(), host.client.lease()), (State::Bound, Some(&lease)));
@@ -279,7 +279,7 @@ fn a_server_that_falls_silent_is_given_up_after_a_minute() {
     assert_eq!(again.kind().0, Kind::Discover);
     assert_ne!(again.message().header.xid, discover.message().header.xid);
     assert!((seconds(56)..=seconds(64)).contains(&host.now.since(began_at)));
-    // A late answer is nobody's.
+    // A late answer is ignored.
     assert!(!host.hear(&discover.answer(Kind::Ack)) && !host.hear(&discover.answer(Kind::Offer)));
 }
 
@@ -291,7 +291,7 @@ fn a_lease_is_renewed_by_its_server() {
     let request = host.sent();
     assert_eq!(request.kind(), (Kind::Request, OURS, SERVER));
     assert_eq!(request.message().header.client_addr, OURS);
-    // RFC 2131, table 5: neither of them in RENEWING.
+    // RFC 2131, table 5: neither option is sent in RENEWING.
     for code in [option::REQUESTED_ADDRESS, option::SERVER_IDENTIFIER] {
         assert_eq!(request.message().word(code), None);
     }
@@ -496,7 +496,7 @@ fn only_answers_to_our_own_question_count() {
     assert!(host.hear(&good));
 }
 
-/// The lease of an acknowledgement with options.
+/// Reads the lease of an acknowledgement with options.
 fn lease(options: &[(u8, &[u8])]) -> Lease {
     let mut host = Host::new(9);
     let discover = host.sent();
@@ -516,14 +516,14 @@ fn routers_are_believed_as_the_standards_want_it() {
     }
     assert_eq!(gateway(&[]), None);
     assert_eq!(gateway(&[router]), Some(0x0a00_00fe));
-    // RFC 3442: 10.17.0.0/16 by 10.0.0.9, then everything by 10.0.0.7; in two pieces.
+    // RFC 3442: 10.17.0.0/16 goes by 10.0.0.9, and everything else by 10.0.0.7; the option is in two pieces.
     let (first, second) = (&[16, 10, 17, 10, 0, 0, 9, 0, 10][..], &[0, 0, 7][..]);
     let routes = [(option::CLASSLESS_ROUTES, first), router, (option::CLASSLESS_ROUTES, second)];
     assert_eq!(gateway(&routes), Some(0x0a00_0007));
-    // Without a default route there is none, whatever the other option says.
+    // Without a default route there is no gateway, whatever the other option says.
     assert_eq!(gateway(&[router, (option::CLASSLESS_ROUTES, &[16, 10, 17, 10, 0, 0, 9])]), None);
     assert_eq!(gateway(&[router, (option::CLASSLESS_ROUTES, &[0, 10, 0])]), None);
-    // What cannot be a gateway is none.
+    // An impossible gateway counts as none.
     for nonsense in [OURS, 0, 0x0a00_00ff, 0xe000_0001, 0x7f00_0001] {
         assert_eq!(gateway(&[(option::ROUTERS, &u32::to_be_bytes(nonsense))]), None, "{nonsense:08x}");
     }
@@ -560,7 +560,7 @@ fn a_lease_for_ever_is_never_renewed() {
     let host = Host::bound(u32::MAX);
     assert_eq!(host.client.next_timeout(), None);
     assert_eq!(host.client.lease().map(|lease| lease.address.valid_until), Some(Instant::FAR_FUTURE));
-    // A second less than for ever is a century.
+    // A second less than for ever is more than a century.
     assert!(Host::bound(u32::MAX - 1).client.next_timeout().is_some());
 }
 
@@ -629,13 +629,13 @@ fn a_successor_goes_on_with_the_lease() {
     next.client.start(now, &mut next.rng);
     assert_eq!(next.client.poll(), Some(Output::Use(resumed.clone())));
     assert_eq!((next.client.poll(), next.client.state()), (None, State::Bound));
-    // It is renewed in time.
+    // The lease is renewed in time.
     next.wait();
     assert_eq!((next.client.state(), next.now), (State::Renewing, resumed.renew_at));
     let asked = next.sent();
     assert!(next.hear(&asked.answer(Kind::Ack)));
     assert_eq!(next.client.state(), State::Bound);
-    // One that lasts for ever is not renewed; one that has ended, or makes no sense, is asked for anew.
+    // An infinite lease is not renewed; one that has ended, or makes no sense, is asked for anew.
     let forever = V4Address { valid_until: Instant::FAR_FUTURE, ..lease.address };
     assert_eq!(Lease::resumed(now, forever, SERVER, Vec::new(), "".into()).renew_at, Instant::FAR_FUTURE);
     let late = lease.address.valid_until;

@@ -9,7 +9,7 @@ use super::*;
 use crate::ip::tests::{Build, MAC_PEER, MAC_US, PEER, US, at, ip, packet, receive, tcp_packet, udp_packet};
 use crate::{ChecksumOffload, Config};
 
-/// The fragments of a packet, `room` octets in each.
+/// Returns the fragments of a packet, with `room` octets in each.
 fn torn(build: &Build, room: usize) -> Vec<Vec<u8>> {
     let whole = build.payload.clone();
     let fragment = |part: Part| {
@@ -86,7 +86,7 @@ fn the_longest_packet_is_the_longest() {
     let mut ip = ip();
     let fragments = torn(&udp_packet(&std::vec![1; 65_507]), 1480);
     assert!(rejoin(&mut ip, &fragments).is_some_and(|whole| whole.bytes.len() == 14 + 65_535));
-    // One octet more, in the last fragment.
+    // The last fragment has one octet more.
     let beyond = packet(Protocol::UDP, &[0; 12]).with(|b| b.header.fragment_offset = 8190).frame();
     assert_eq!(receive(&mut ip, &beyond), Received::Dropped(Reason::FragmentMalformed));
 }
@@ -159,7 +159,7 @@ fn inside_and_outside_do_not_mix() {
     let mut ip = ip();
     let [first, last] = torn(&udp_packet(&[9; 24]), 24).try_into().unwrap();
     assert_eq!(receive(&mut ip, &first), Received::Consumed);
-    // From inside only our own addresses are heard at all.
+    // From inside, only our own addresses are accepted.
     let inside = ip.handle_frame(at(0), Link::Inside, &last, ChecksumOffload::Unknown);
     assert_eq!(inside, Received::Dropped(Reason::Martian));
     assert_eq!(ip.poll_whole(), None);
@@ -167,7 +167,7 @@ fn inside_and_outside_do_not_mix() {
 
 #[test]
 fn the_sender_is_told_that_fragments_are_missing() {
-    // RFC 1122 §3.3.2: only if the first fragment is there.
+    // RFC 1122 §3.3.2: the error is sent only if the first fragment has arrived.
     for (index, told) in [(0, true), (1, false)] {
         let mut ip = ip();
         let fragments = torn(&udp_packet(&[4; 3000]), 1480);
@@ -197,7 +197,7 @@ fn a_long_echo_is_answered_in_fragments() {
     let request = packet(Protocol::ICMP, &text);
     let whole = rejoin(&mut ip, &torn(&request, 1480)).expect("all fragments are there");
     assert_eq!(ip.handle_frame(at(0), whole.link, &whole.bytes, ChecksumOffload::Unknown), Received::Consumed);
-    // What we send, the other end can put together.
+    // The other end can reassemble what we send.
     let mut peer = Ip::new(Config::new(MAC_PEER, PEER, 24), 1, at(0)).unwrap();
     let mut count = 0;
     while let Some(frame) = ip.poll_frame() {
@@ -213,7 +213,7 @@ fn a_long_echo_is_answered_in_fragments() {
 
 #[test]
 fn identifications_do_not_repeat_soon() {
-    // RFC 6864 §4.3, for two replicas with one address.
+    // RFC 6864 §4.3 also holds for two replicas with one address.
     let mut rng = Rng::new(3);
     let mut siblings = [0, 1].map(|index| Identifications::new(&mut rng, (index, 2)));
     let mut seen = BTreeSet::new();
@@ -222,7 +222,7 @@ fn identifications_do_not_repeat_soon() {
             assert!(seen.insert(sibling.next(PEER.into(), Protocol::UDP) as u16));
         }
     }
-    // RFC 7739 §4.1: with IPv6 for all protocols together, because the identification is all that tells
+    // RFC 7739 §4.1: with IPv6 this holds for all protocols together, because only the identification tells
     // packets apart.
     let dst = Addr::from_octets([0x20; 16]);
     let mut seen = BTreeSet::new();

@@ -27,7 +27,7 @@ fn igmp_packet(dst: u32, message: &[u8]) -> Build {
     })
 }
 
-/// What was said: version 3 as kinds and groups, else the type octet and the group.
+/// Returns what was sent: a version 3 report as kinds and groups, other messages as type octet and group.
 fn said(ip: &mut Ip) -> Vec<Vec<(u8, u32)>> {
     let mut all = Vec::new();
     while let Some(frame) = ip.poll_frame() {
@@ -49,7 +49,7 @@ fn said(ip: &mut Ip) -> Vec<Vec<(u8, u32)>> {
     all
 }
 
-/// Lets time pass until nothing is due before `until`; returns what was said, and when.
+/// Lets time pass until nothing is due before `until`; returns what was sent, and when.
 fn wait(ip: &mut Ip, until: Instant) -> Vec<(Instant, Vec<(u8, u32)>)> {
     let mut all = Vec::new();
     while let Some(due) = ip.next_timeout().filter(|due| *due <= until) {
@@ -59,7 +59,7 @@ fn wait(ip: &mut Ip, until: Instant) -> Vec<(Instant, Vec<(u8, u32)>)> {
     all
 }
 
-/// A machine that has joined groups and told everybody.
+/// Returns a machine that has joined groups and reported them.
 fn member(groups: &[u32]) -> Ip {
     let mut ip = ip();
     for group in groups {
@@ -99,7 +99,7 @@ fn only_one_replica_speaks() {
 
 #[test]
 fn a_query_is_answered_within_its_time() {
-    // RFC 3376 §5.2: all groups in one report; one group alone.
+    // RFC 3376 §5.2: one report has all groups; another has one group alone.
     for (asked, expected) in [(0, &[(2, OTHER), (2, GROUP)][..]), (GROUP, &[(2, GROUP)]), (GROUP + 1, &[])] {
         let mut ip = member(&[GROUP, OTHER]);
         let asked = query(asked, 50, 3);
@@ -197,7 +197,7 @@ fn datagrams_are_heard_by_members_only() {
     ip.join_group(at(0), Link::Outside, GROUP);
     let received = |ip: &mut Ip, dst| matches!(receive(ip, &to(dst)), Received::Udp { cast: Cast::Multicast, .. });
     assert!(received(&mut ip, GROUP) && !received(&mut ip, OTHER));
-    // The low 23 bits are the same: the hardware address is.
+    // The low 23 bits are equal, and so is the hardware address.
     assert!(!received(&mut ip, GROUP ^ 0x0080_0000));
     ip.leave_group(at(0), Link::Outside, GROUP);
     assert!(!received(&mut ip, GROUP));
@@ -230,7 +230,7 @@ fn a_question_about_all_groups_to_one_of_them_is_ignored() {
 
 #[test]
 fn a_querier_without_address_is_answered() {
-    // RFC 4541 §2.1.1: switches that ask for the sake of their tables.
+    // RFC 4541 §2.1.1: switches query for the sake of their tables.
     let mut ip = member(&[GROUP]);
     let mut frame = query(0, 10, 3);
     frame[26..30].fill(0);

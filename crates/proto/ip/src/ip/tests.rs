@@ -1,4 +1,4 @@
-//! What one replica does with frames, seen from the wire.
+//! Tests of what one replica does with frames, seen from the wire.
 
 mod arp;
 mod icmp;
@@ -116,7 +116,7 @@ pub(crate) fn answer(from: u32, mac: Mac) -> Vec<u8> {
     arp_frame(MAC_US, &packet)
 }
 
-/// The next frame, which must be ARP: its hardware destination and content.
+/// Returns the next frame, which must be ARP: its hardware destination and content.
 pub(crate) fn next_arp(ip: &mut Ip) -> Option<(Mac, Packet)> {
     let frame = ip.poll_frame()?;
     assert_eq!(frame.link, Link::Outside);

@@ -14,7 +14,7 @@ fn cache(max: usize) -> Neighbours {
     Neighbours::new(max, None, KEY)
 }
 
-/// A cache in which A has answered.
+/// Returns a cache in which A has answered.
 fn reachable(now: Instant) -> Neighbours {
     let mut cache = cache(4);
     cache.resolve(now, A);
@@ -26,7 +26,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_millis(seconds * 1000)
 }
 
-/// Runs every expiry up to `until`, at the moments that the cache itself asks for.
+/// Runs every expiry up to `until`, at the times that the cache itself asks for.
 fn run(cache: &mut Neighbours, until: Instant) -> Vec<Due> {
     let mut all = Vec::new();
     while let Some(due) = cache.next_due().filter(|due| *due <= until) {
@@ -157,7 +157,7 @@ fn an_instant_at_the_end_of_time_does_not_overflow() {
     cache.check_invariants();
 }
 
-/// The index, the positions and the eviction against a sorted map of what was told last.
+/// Compares the index, the positions and the eviction with a sorted map of what was learned last.
 #[test]
 fn the_cache_agrees_with_a_sorted_map() {
     let mut rng = Rng::new(7);
@@ -203,9 +203,9 @@ fn the_cache_agrees_with_a_sorted_map() {
     }
 }
 
-// Lies, and what tells them from news.
+// The tests below are about lies, and what distinguishes them from news.
 
-/// Everything that could tell us that A is at `mac`, but for the answer of the station that was asked.
+/// All signs that A is at another station, except for the answer of the station that was asked.
 const CLAIMS: [&str; 3] = ["question", "answer", "announcement"];
 
 fn claim(cache: &mut Neighbours, what: &str, now: Instant, mac: Mac) -> Claim {
@@ -253,7 +253,7 @@ fn a_neighbour_that_has_moved_is_believed_after_the_station_it_had_was_asked_twi
 
 #[test]
 fn a_lie_that_was_believed_is_found_out_in_three_seconds() {
-    // Nobody else was known, or the known station was silent for a moment.
+    // No other station was known, or the known station was silent for a moment.
     let mut cache = cache(4);
     assert_eq!(cache.learn(at(0), A, MAC_B).0, Claim::Learned);
     assert_eq!(cache.lookup(at(10), A), Lookup::Known(MAC_B));
@@ -285,7 +285,8 @@ fn progress_confirms_a_neighbour_and_settles_a_contest() {
         cache.progress(at(second), A, true);
         assert_eq!(run(&mut cache, at(second)), [], "nobody is asked while packets arrive");
     }
-    // However short ago something has arrived: it may have been the last thing before the neighbour moved.
+    // This holds however recently something has arrived: it may have been the last packet before the
+    // neighbour moved.
     cache.progress(at(201), A, true);
     assert_eq!(cache.learn(at(201), A, MAC_B).0, Claim::Ask { of: MAC_A });
     cache.progress(at(201), A, true);
@@ -308,7 +309,7 @@ fn progress_right_after_a_change_proves_nothing() {
     cache.learn(at(5), A, MAC_B);
     run(&mut cache, Instant::from_millis(5800));
     assert_eq!(cache.lookup(at(6), A), Lookup::Known(MAC_B));
-    // What was under way to the station before is acknowledged.
+    // The packets under way to the previous station are acknowledged.
     cache.progress(at(6), A, true);
     let one = Due::Ask { addr: A, of: MAC_B };
     let all = Due::Ask { addr: A, of: Mac::BROADCAST };

@@ -23,12 +23,12 @@ impl FragmentKey for Key {
         self.source
     }
 
-    /// Some have more time.
+    /// Returns whether the packet has more time; some have.
     fn has_second_timeout(&self) -> bool {
         self.id == LONG
     }
 
-    /// Good enough, and with some that collide.
+    /// Returns hashes that are good enough, and of which some collide.
     fn hashes(&self, _: [u64; 2]) -> [u64; 2] {
         [u64::from(self.id / 2) << 54 | u64::from(self.id / 2), u64::from(self.source)]
     }
@@ -59,7 +59,7 @@ fn insert(all: &mut Reassembly<Key>, key: Key, range: core::ops::Range<u32>, mor
     outcome
 }
 
-/// The same without a look at everything after it.
+/// Inserts a fragment without checking everything after it.
 fn insert_quietly(all: &mut Reassembly<Key>, key: Key, range: core::ops::Range<u32>) -> Outcome {
     all.insert(at(0), key, &fragment(&octets(range.clone()), range.start, true))
 }
@@ -74,7 +74,7 @@ fn whole(outcome: Outcome) -> Vec<u8> {
     }
 }
 
-// Putting together.
+// The tests below are about putting packets together.
 
 #[test]
 fn fragments_in_order_make_a_packet() {
@@ -117,7 +117,7 @@ proptest! {
         let pieces: Vec<_> = edges.windows(2).map(|pair| pair[0]..pair[1]).collect();
         let mut all = Reassembly::new(SMALL, SECRET);
         let mut missing: Vec<_> = (0..pieces.len()).collect();
-        // A random part of them, repeated or not, then those that are missing.
+        // A random part of them arrives, repeated or not, and then those that are missing.
         let random = order.iter().map(|index| index.index(pieces.len())).collect::<Vec<_>>();
         for n in random.into_iter().chain(0..pieces.len()) {
             let was_missing = missing.contains(&n);
@@ -135,7 +135,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes: the bounds hold, and what becomes whole has no octet twice and none missing.
+    /// Whatever arrives, the bounds hold, and a whole packet has no octet twice and none missing.
     #[test]
     fn any_fragments_are_survived(
         script in prop::collection::vec((0u8..3, 0u16..6, 0u32..64, 0usize..90, any::<bool>(), 0u64..40_000), 0..200),
@@ -162,7 +162,7 @@ proptest! {
 }
 
 proptest! {
-    /// The version with indexes decides as the one that looks at every packet does, whatever comes.
+    /// Whatever arrives, the version with indexes decides like the one that looks at every packet.
     #[test]
     fn indexes_decide_as_scans_do(
         packets_max in 2usize..12,
@@ -172,7 +172,7 @@ proptest! {
         let (mut all, mut oracle) = (Reassembly::new(limits, SECRET), Scanning::new(limits));
         let mut now = at(0);
         for (source, id, offset, len, more, millis) in script {
-            // Time passes in long steps now and then, octets are few or nearly too many.
+            // Sometimes time passes in long steps; octets are few or nearly too many.
             now += Duration::from_millis(if millis < 80_000 { millis / 80 } else { millis });
             loop {
                 let expired = all.expire(now);
@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// Looks at packets for each of 2,000 fragments beyond what is kept.
+/// Returns the number of looks at packets for each of 2,000 fragments beyond what is kept.
 fn looks(source_of: impl Fn(u16) -> u8) -> u64 {
     let mut all = Reassembly::new(Limits::USUAL, SECRET);
     let payload = octets(0..8);
@@ -229,7 +229,7 @@ fn a_flood_takes_memory_once() {
     let taken = flood(&mut all, 0..600);
     assert!(taken.0 < 1 << 20 && taken.1 == 513 && taken.2 == 513, "{taken:?}");
     assert_eq!(flood(&mut all, 600..10_000), taken);
-    // What is over is given back.
+    // The memory is returned to the heap once everything has expired.
     while all.expire(at(100_000)).is_some() {}
     assert_eq!((all.octets.capacity(), all.octets.used()), (0, 0));
     all.check_invariants();
@@ -238,7 +238,7 @@ fn a_flood_takes_memory_once() {
 #[test]
 fn small_fragments_cost_the_blocks_that_they_take() {
     let mut all = Reassembly::new(Limits { packets_max: 4000, fragments_max: 256, ..SMALL }, SECRET);
-    // Eight pieces for each packet.
+    // Each packet has eight pieces.
     for n in 0..3000u32 {
         let key = Key { source: (n / 8) as u8, id: (n / 8) as u16 };
         insert(&mut all, key, n * 16..n * 16 + 8, true);
@@ -247,7 +247,7 @@ fn small_fragments_cost_the_blocks_that_they_take() {
     assert!(all.evicted() > 0);
 }
 
-// What no packet can have.
+// The tests below are about fragments that no packet can have.
 
 #[test]
 fn impossible_fragments_are_refused() {
@@ -260,7 +260,7 @@ fn impossible_fragments_are_refused() {
 
 #[test]
 fn a_packet_has_one_end() {
-    // The known end, then a fragment that says otherwise.
+    // The end is known; then a fragment contradicts it.
     let known = [(8..16, false)];
     for bad in [(16..24, true), (8..17, false), (8..15, false)] {
         let mut all = Reassembly::new(SMALL, SECRET);
@@ -312,7 +312,7 @@ fn marks_are_joined_or_contradict_each_other() {
     }
 }
 
-// Bounds.
+// The tests below are about bounds.
 
 #[test]
 fn a_packet_has_only_so_many_fragments() {
@@ -357,7 +357,7 @@ fn octets_are_bounded_as_well() {
     assert!(all.bytes() <= SMALL.bytes_max && all.len() == 7, "{} in {}", all.bytes(), all.len());
 }
 
-// Time.
+// The tests below are about time.
 
 #[test]
 fn a_packet_is_given_up_after_its_time() {

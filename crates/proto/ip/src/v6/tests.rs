@@ -1,4 +1,4 @@
-//! What one replica does with IPv6, seen from the wire.
+//! Tests of what one replica does with IPv6, seen from the wire.
 
 use std::vec::Vec;
 
@@ -42,7 +42,8 @@ pub(super) fn at(seconds: u64) -> Instant {
     Instant::from_millis(seconds * 1000)
 }
 
-/// A machine with a static address that obeys routers; `settled`: all addresses have been tried out.
+/// Returns a machine with a static address that accepts router advertisements; with `settled`, no address is
+/// tentative.
 pub(super) fn machine(settled: bool) -> Ip {
     let mut ip = fresh(at(0), true);
     if settled {
@@ -51,7 +52,8 @@ pub(super) fn machine(settled: bool) -> Ip {
     ip
 }
 
-/// The same at another moment, and perhaps one that obeys nobody.
+/// Returns a machine with a static address that starts at `now`, and accepts router advertisements if
+/// `autoconf` is set.
 fn fresh(now: Instant, autoconf: bool) -> Ip {
     let v6 = V6Config { address: Some((us(), 64)), gateway: None, autoconf };
     Ip::new(Config { v6: Some(v6), ..Config::new(MAC_US, 0xc612_0001, 24) }, 42, now).unwrap()
@@ -110,7 +112,7 @@ pub(super) fn receive<'a>(ip: &mut Ip, now: Instant, frame: &'a [u8]) -> Receive
     ip.handle_frame(now, Link::Outside, frame, ChecksumOffload::Unknown)
 }
 
-/// The next packet to send: hardware destination, header and what follows.
+/// Returns the next packet to send: hardware destination, header and payload.
 pub(super) fn next_packet(ip: &mut Ip) -> Option<(Mac, ipv6::Header, Vec<u8>)> {
     let Frame { bytes, .. } = ip.poll_frame()?;
     let (ethernet, at) = ethernet::parse(&bytes).unwrap();
@@ -125,7 +127,7 @@ pub(super) fn next_packet(ip: &mut Ip) -> Option<(Mac, ipv6::Header, Vec<u8>)> {
     Some((ethernet.dst, header, payload))
 }
 
-/// The next message of neighbour discovery.
+/// Returns the next message of neighbour discovery.
 fn next_nd(ip: &mut Ip) -> Option<(Mac, ipv6::Header, Message)> {
     while let Some((mac, header, payload)) = next_packet(ip) {
         if header.next_header == Protocol::ICMPV6 {
@@ -164,7 +166,7 @@ fn segments_and_datagrams_are_given_up_once_their_checksum_is_right() {
     let frame = packet(Protocol::TCP, &segment).frame();
     let Received::Tcp { src, dst, segment: got, .. } = receive(&mut ip, at(3), &frame) else { panic!() };
     assert_eq!((src, dst, got), (peer(), us(), &segment[..]));
-    // Behind an atomic fragment header it is the same segment.
+    // Behind an atomic fragment header the segment is unchanged.
     let atomic = packet(Protocol(44), &[&[6, 0, 0, 0, 0, 0, 0, 1][..], &segment].concat());
     assert!(matches!(receive(&mut ip, at(3), &atomic.frame()), Received::Tcp { .. }));
     assert_eq!(ip.counters().atomic_fragments, 1);
@@ -217,7 +219,7 @@ fn a_neighbour_is_asked_for_by_its_group_and_its_answer_is_used() {
     receive(&mut ip, at(3), &answer(MAC_PEER));
     assert_eq!(ip.route(at(3), peer()), Route::Via { mac: MAC_PEER });
     assert!(ip.neighbour_generation() > generation);
-    // Another station's word is no reason to believe, but one to ask.
+    // The word of another station is no reason to believe, but one to ask.
     let other = answer(MAC_OTHER);
     receive(&mut ip, at(10), &other);
     assert_eq!(ip.route(at(10), peer()), Route::Via { mac: MAC_PEER });
@@ -329,14 +331,14 @@ fn an_address_is_tried_out_before_it_is_defended() {
         }
     }
     assert_eq!((probed, listened), (std::vec![local_us(), us()], 1));
-    // Meanwhile it may be used, but replaces nobody's entry (RFC 4429).
+    // Meanwhile the address may be used, but does not replace the entry of another station (RFC 4429).
     let question = Message::NeighbourSolicitation { target: us(), source_mac: Some(MAC_PEER) };
     receive(&mut ip, at(0), &nd_frame(peer(), solicited_node(us()), &question));
     let Some((.., Message::NeighbourAdvertisement { overriding, .. })) = next_nd(&mut ip) else { panic!() };
     assert!(!overriding);
     ip.handle_timeout(at(2));
     assert!(ip.v6_addresses().iter().all(|own| own.state == State::Preferred));
-    // Whoever tries it out now is told that it is taken.
+    // A station that probes the address now is told that it is taken.
     let probe = Message::NeighbourSolicitation { target: us(), source_mac: None };
     receive(&mut ip, at(2), &nd_frame(Addr::ANY, solicited_node(us()), &probe));
     let (_, header, message) = next_nd(&mut ip).unwrap();
@@ -362,13 +364,13 @@ fn an_address_that_another_host_has_or_wants_is_given_up() {
         assert!(!ip.is_own(us()) && ip.is_own(local_us()));
         ip.handle_timeout(at(5));
         assert_eq!(ip.v6_addresses()[1].state, State::Duplicate);
-        // Our own probe, come back, is no other host.
+        // Our own probe, come back, is not that of another host.
         let mut ip = machine(false);
         let mut looped = frame.clone();
         looped[6..12].copy_from_slice(&MAC_US.0);
         receive(&mut ip, at(0), &looped);
         assert!(ip.is_own(us()));
-        // What was tried out is kept.
+        // Addresses that were probed are kept.
         let mut ip = machine(true);
         receive(&mut ip, at(3), &frame);
         assert!(ip.is_own(us()));
@@ -393,7 +395,7 @@ fn a_router_gives_prefix_address_way_and_mtu_and_takes_them_back() {
     assert_eq!(ip.source_for(addr("2001:db8:1::7")), Some(made));
     assert_eq!(ip.source_for(addr("2001:db8::7")), Some(us()));
     assert_eq!(ip.source_for(router()), Some(local_us()));
-    // Deprecated: others go before it; then gone.
+    // Deprecated addresses come after the others; then they are gone.
     ip.handle_timeout(at(60));
     let state = ip.v6_addresses().iter().find(|own| own.addr == made).map(|own| own.state);
     assert_eq!(state, Some(State::Deprecated));
@@ -427,10 +429,10 @@ fn a_successor_has_the_addresses_and_ways_of_its_predecessor() {
         assert!(!solicits, "what was tried out is not tried out again");
     }
     assert_eq!(ip.route(at(10), addr("2001:db8:ffff::1")), Route::Resolving, "its station is asked for again");
-    // The ends are those of before.
+    // The ends of lifetimes are those of before.
     ip.handle_timeout(at(104));
     assert_eq!(ip.v6_addresses().len(), 2);
-    // What has ended meanwhile is not taken up, nor what no router was believed before.
+    // What has ended meanwhile is not resumed, nor what was not believed from a router before.
     let mut ip = fresh(at(200), true);
     ip.resume(at(200), &past);
     assert_eq!((ip.v6_addresses().len(), ip.v6_on_link().count()), (2, 1));
@@ -475,7 +477,7 @@ fn the_next_router_takes_over() {
     receive(&mut ip, at(3), &nd_frame(other, ALL_NODES, &Message::RouterAdvertisement(second)));
     assert_eq!(ip.next_hop(far), Some(router()));
     assert_eq!(ip.route(at(3), far), Route::Resolving);
-    // The first says nothing to three questions.
+    // The first router does not answer three questions.
     for n in 1..4 {
         ip.handle_timeout(at(3) + Duration::from_millis(n * 1100));
     }
@@ -579,8 +581,7 @@ fn a_router_that_asks_hears_the_groups() {
     ip.handle_timeout(at(7));
     let (_, header, payload) = next_packet(&mut ip).unwrap();
     assert_eq!((header.src, payload[..8].to_vec()), (local_us(), mld::ROUTER_ALERT.to_vec()));
-    // Two groups, of the link-local and of the static address, for both of which the last octets are the same
-    // here.
+    // There are two groups, of the link-local and of the static address, whose last octets are equal here.
     assert_eq!(payload[8 + 7], 1 + u8::from(solicited_node(local_us()) != solicited_node(us())));
     let far = asks.with(|build| build.header.hop_limit = 2).frame();
     assert_eq!(receive(&mut ip, at(8), &far), Received::Dropped(Reason::NdIgnored));
@@ -684,8 +685,8 @@ fn silence_where_errors_are_forbidden_v6() {
         ip.unreachable(at(3), Link::Outside, &case.frame(), port);
         assert_eq!(ip.poll_frame(), None, "{n}");
     }
-    // An option that asks for it is answered although it went to a group (§2.4 (e.3)), one that asks for less
-    // is not.
+    // An option that asks for an error gets one although it went to a group (§2.4 (e.3)); one that asks for
+    // less does not.
     for (option, answered) in [(0x80, true), (0xc0, false)] {
         let mut ip = machine(true);
         let problem = packet(Protocol(60), &[59, 0, option, 0, 1, 2, 0, 0]).with(|b| {

@@ -1,4 +1,4 @@
-//! Frames in, frames out: a replica that asks, and one that is told.
+//! Tests of a replica that runs the client, and of one that is told the address, by frames in and out.
 
 use std::vec::Vec;
 
@@ -18,7 +18,7 @@ fn machine(sibling: u8) -> Ip {
     Ip::new(config, 42, Instant::ZERO).unwrap()
 }
 
-/// An answer on its way: to the address that is given, which the host does not have yet, or to everybody.
+/// Returns the frame of an answer: to the address that is given, which the host does not have yet, or to all.
 fn frame(answer: &Answer, dst: u32) -> Vec<u8> {
     let text = answer.bytes();
     let mut datagram = std::vec![0; udp::HEADER_LEN];
@@ -38,7 +38,7 @@ fn frame(answer: &Answer, dst: u32) -> Vec<u8> {
     bytes
 }
 
-/// The next frame, which must be a message; and the station it goes to.
+/// Returns the next frame, which must be a DHCP message, and the station it goes to.
 fn sent(ip: &mut Ip) -> (Mac, Sent) {
     let frame = ip.poll_frame().expect("a frame").bytes;
     let (ethernet, at) = ethernet::parse(&frame).unwrap();
@@ -62,7 +62,7 @@ fn hear(ip: &mut Ip, now: Instant, frame: &[u8]) {
     assert_eq!(received, Received::Consumed);
 }
 
-/// Up to the first probe.
+/// Runs the client up to the first probe.
 fn given() -> (Ip, Instant) {
     let mut ip = machine(0);
     let now = Instant::ZERO;
@@ -179,7 +179,7 @@ fn the_address_is_lost_when_nobody_renews_it() {
     }
     assert_eq!(now, until);
     assert_eq!(ip.route(now, Addr::v4(SERVER)), Route::Unreachable);
-    // Packets for it are somebody else's now.
+    // Packets to the address belong to another host now.
     let mut late = frame(&Sent { src: 0, dst: 0, bytes: discover() }.answer(Kind::Ack), OURS);
     late[34..36].copy_from_slice(&53u16.to_be_bytes());
     let received = ip.handle_frame(now, Link::Outside, &late, ChecksumOffload::Valid);
@@ -224,7 +224,7 @@ fn other_replicas_are_told() {
     assert_eq!(ip.route(Instant::ZERO, Addr::v4(0x0808_0808)), Route::Resolving);
     ip.handle_v4_address(None);
     assert!(ip.addr().is_none() && ip.neighbour_generation() > generation);
-    // Who has an address of the configuration, or asks for himself, is not told another one.
+    // A replica with a configured address, or with a client of its own, ignores the address of another one.
     let mut fixed = crate::ip::tests::ip();
     fixed.handle_v4_address(Some(address));
     let mut asks = machine(0);
@@ -244,7 +244,7 @@ fn answers_that_cannot_be_are_counted() {
     *damaged.last_mut().unwrap() ^= 1;
     let received = ip.handle_frame(Instant::ZERO, Link::Outside, &damaged, ChecksumOffload::Unknown);
     assert_eq!(received, Received::Dropped(Reason::BadChecksum));
-    // Not over the inside link, and not of a stack whose address was configured.
+    // The inside link is not used, and neither is DHCP by a stack whose address was configured.
     let good = frame(&discover.answer(Kind::Offer), EVERYBODY);
     let received = ip.handle_frame(Instant::ZERO, Link::Inside, &good, ChecksumOffload::Unknown);
     assert_eq!(received, Received::Dropped(Reason::NotOurAddress));
@@ -278,7 +278,7 @@ fn noise_changes_nothing_but_by_rule() {
                 n => frame(&asked.answer(kinds[n as usize - 1]), OURS),
             };
             for _ in 0..rng.below(4) {
-                // The Ethernet header stays, so that it is read at all.
+                // The Ethernet header stays, so that the frame is read at all.
                 let at = 14 + rng.below(bytes.len() as u32 - 14) as usize;
                 bytes[at] = rng.next_u32() as u8;
             }

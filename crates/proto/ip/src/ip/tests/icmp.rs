@@ -11,7 +11,7 @@ fn message(message: Message, body: &[u8]) -> Build {
     packet(Protocol::ICMP, &bytes)
 }
 
-/// The first 28 bytes of a segment that we sent from port 80 to port 40000 of `dst`.
+/// Returns the first 28 octets of a segment that we sent from port 80 to port 40000 of `dst`.
 fn ours(protocol: Protocol, dst: u32) -> Vec<u8> {
     let header = ipv4::Header { src: US, dst, protocol, payload_len: 1480, ttl: 60, ..ipv4::Header::default() };
     let mut bytes = std::vec![0; 20];
@@ -29,7 +29,7 @@ struct Sent {
     body: Vec<u8>,
 }
 
-/// The next frame, which must be ICMP.
+/// Returns the next frame, which must be ICMP.
 fn next_icmp(ip: &mut Ip) -> Sent {
     let frame = ip.poll_frame().unwrap();
     let (ethernet, at) = ethernet::parse(&frame.bytes).unwrap();
@@ -198,8 +198,8 @@ fn padding_of_a_short_frame_is_not_quoted() {
 
 #[test]
 fn silence_where_errors_are_forbidden() {
-    // RFC 1122 §3.2.2: about an ICMP error, a broadcast at either layer, a later fragment, a source that is
-    // no single host.
+    // RFC 1122 §3.2.2: no error is sent about an ICMP error, a broadcast at either layer, a later fragment,
+    // or a source that is no single host.
     let udp = || udp_packet(b"text");
     let forbidden = [
         message(Message::TimeExceeded { code: 0 }, &ours(Protocol::UDP, FAR)),

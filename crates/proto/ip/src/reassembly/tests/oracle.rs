@@ -1,5 +1,5 @@
-//! The clear version of [`Reassembly`]: it has no index, looks at every packet whenever it wants the oldest
-//! one, and keeps octets in memory of their own.
+//! The simple version of [`Reassembly`], for comparison: it has no index, looks at every packet whenever it
+//! needs the oldest one, and keeps octets in memory of their own.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) struct Scanning<K: FragmentKey<Source: Ord> + Ord> {
     usage: BTreeMap<K::Source, Usage>,
     total: Usage,
     next_serial: u64,
-    /// When the oldest may be due; never too late.
+    /// The earliest time at which the oldest packet may be due.
     due: Option<Instant>,
     evicted: u64,
 }
@@ -21,14 +21,14 @@ pub(super) struct Scanning<K: FragmentKey<Source: Ord> + Ord> {
 struct Partial {
     serial: u64,
     deadline: Instant,
-    /// By offset, never empty, without overlap.
+    /// The pieces by offset; none is empty, and they do not overlap.
     pieces: Vec<Piece>,
     head: Vec<u8>,
-    /// Length of the whole, if the last fragment is here.
+    /// The length of the whole payload in octets, once the last fragment has arrived.
     end: Option<u32>,
     received: u32,
     cost: usize,
-    /// A bit for each congestion mark seen.
+    /// A bit for each congestion mark that was seen.
     marks: u8,
 }
 
@@ -39,7 +39,7 @@ struct Piece {
 }
 
 impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
-    /// Nothing yet. `limits` hold one packet of every length.
+    /// Creates an empty reassembly. `limits` must hold one packet of any length.
     pub(super) fn new(limits: Limits) -> Scanning<K> {
         debug_assert!(limits.bytes_max >= 1 << 18 && limits.packets_max >= 2 && limits.fragments_max >= 2);
         Scanning {
@@ -53,8 +53,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         }
     }
 
-    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, unless something must
-    /// be evicted.
+    /// Takes a fragment of the packet `key`, and returns what became of it. The cost is O(log n) in packets
+    /// and fragments, unless something must be evicted.
     pub(super) fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
         let outcome = self.place(now, key, fragment);
         match outcome {
@@ -98,7 +98,7 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         }
     }
 
-    /// The next packet whose time is over at `now`.
+    /// Removes and returns the next packet that is due at `now`.
     pub(super) fn expire(&mut self, now: Instant) -> Option<(K, Expired)> {
         if self.due.is_none_or(|due| due > now) {
             return None;
@@ -113,18 +113,18 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         Some((key, Expired { first }))
     }
 
-    /// Packets that had to make room for others so far.
+    /// Returns the number of packets that were evicted so far to make room for others.
     pub(super) fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Octets that all of it costs.
+    /// Returns what all incomplete packets cost, in octets.
     pub(super) fn bytes(&self) -> usize {
         self.total.bytes
     }
 
-    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment of `key`
-    /// fits.
+    /// Evicts the oldest packets until a fragment of `key` fits; those of the source go first if it has more
+    /// than its share.
     fn make_room(&mut self, key: &K, cost: usize) {
         let source = key.source();
         let is_new = !self.packets.contains_key(key);
@@ -138,8 +138,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         while !fits(self.total, 1, &self.limits) && self.evict(|other| other != key) {}
     }
 
-    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. Cost: a look at every
-    /// packet.
+    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. The cost is a look at
+    /// every packet.
     fn evict(&mut self, may_go: impl Fn(&K) -> bool) -> bool {
         let candidates = self.packets.iter().filter(|(key, _)| may_go(key));
         let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else { return false };
@@ -172,10 +172,10 @@ impl Partial {
         Partial { serial, deadline, pieces, head, end: None, received: 0, cost: 0, marks: 0 }
     }
 
-    /// Where among the pieces a fragment up to `end` belongs.
+    /// Returns where among the pieces a fragment up to `end` belongs, or why it is refused.
     fn position(&self, fragment: &Fragment<'_>, end: u32) -> Result<usize, Refusal> {
         let last = self.pieces.last().map_or(0, Piece::end);
-        // There is one end, and nothing lies behind it.
+        // There is one end, and no piece lies behind it.
         let fits = match self.end {
             Some(known) if fragment.more => end <= known,
             Some(known) => end == known,
@@ -188,15 +188,15 @@ impl Partial {
         match self.pieces.get(at) {
             None => Ok(at),
             Some(next) if end <= next.offset => Ok(at),
-            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another
-            // does harm.
+            // As on Linux: a fragment that adds nothing was sent twice, and one that adds something while it
+            // overlaps another is hostile.
             Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
             Some(_) => Err(Refusal::Overlap),
         }
     }
 
-    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than
-    /// that, so a repeated fragment costs no more pieces than it has octets.
+    /// Returns whether the gapless run that begins with piece `at` reaches `wanted`. The run is followed no
+    /// further than that, so a repeated fragment costs no more pieces than it has octets.
     fn reaches(&self, at: usize, wanted: u32) -> bool {
         let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
         for (n, piece) in rest.iter().enumerate() {
@@ -222,7 +222,7 @@ impl Partial {
             .insert(at.min(self.pieces.len()), Piece { offset: fragment.offset, bytes: fragment.payload.to_vec() });
     }
 
-    /// All pieces behind the first one's head; `None` if their marks contradict each other.
+    /// Returns all pieces behind the first one's head; `None` if their marks contradict each other.
     fn join(self) -> Option<Whole> {
         let congested = self.marks & 1 << CE != 0;
         // RFC 3168 §5.3: a mark on fragments of a transport that does not understand marks is an error.
@@ -241,7 +241,7 @@ impl Partial {
 
 impl Piece {
     fn end(&self) -> u32 {
-        // At most `payload_max`, and that is checked.
+        // The sum is at most `payload_max`, as was checked.
         self.offset + self.bytes.len() as u32
     }
 }

@@ -11,8 +11,8 @@ use super::*;
 use crate::fragments::parts;
 use crate::{ChecksumOffload, Config, V6Config};
 
-/// The fragments of a packet in packets of `mtu` octets. `before`: extension headers that all of them have,
-/// of which the last names 44.
+/// Returns the fragments of a packet in packets of `mtu` octets. `before` has extension headers that all of
+/// them carry, of which the last names 44.
 fn torn(build: &Build, before: &[u8], mtu: u16) -> Vec<Vec<u8>> {
     let (whole, first) = (build.payload.clone(), build.header.next_header);
     parts(build.header.dst, whole.len(), 0, mtu)
@@ -29,7 +29,7 @@ fn torn(build: &Build, before: &[u8], mtu: u16) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// One fragment of anything.
+/// Returns one fragment of any payload.
 fn fragment(next: Protocol, offset: u16, more: bool, text: &[u8]) -> Build {
     let mut head = [0; FRAGMENT_LEN];
     ipv6::emit_fragment(next, &ipv6::Fragment { offset, more, id: 7 }, &mut head);
@@ -52,7 +52,7 @@ fn rejoin(ip: &mut Ip, fragments: &[Vec<u8>]) -> Option<Frame> {
     ip.poll_whole()
 }
 
-/// Kind and code of the ICMPv6 error that was sent, where it points, and what it quotes.
+/// Returns type and code of the ICMPv6 error that was sent, where it points, and what it quotes.
 fn told(ip: &mut Ip) -> Option<(u8, u8, u32, Vec<u8>)> {
     let (_, header, text) = next_packet(ip)?;
     assert_eq!((header.src, header.dst, header.next_header), (us(), peer(), Protocol::ICMPV6));
@@ -63,7 +63,7 @@ fn told(ip: &mut Ip) -> Option<(u8, u8, u32, Vec<u8>)> {
 #[test]
 fn a_datagram_in_fragments_is_a_datagram() {
     let text: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
-    // Destination options before the fragment header stay, those behind it are the packet's.
+    // Destination options before the fragment header stay; those behind it belong to the packet.
     for before in [&[][..], &[FRAGMENT, 0, 1, 4, 0, 0, 0, 0]] {
         let mut ip = machine(true);
         let mut fragments = torn(&datagram(&text), before, 1500);
@@ -92,7 +92,7 @@ fn the_longest_packet_is_the_longest() {
     let beyond = fragment(Protocol::UDP, 8190, false, &[0; 16]).frame();
     assert_eq!(receive(&mut ip, at(3), &beyond), Received::Dropped(Reason::FragmentMalformed));
     assert_eq!(told(&mut ip), Some((4, 0, 42, beyond[14..].to_vec())));
-    // With options in the head of the first fragment it is too long after all.
+    // With options in the head of the first fragment the packet is too long after all.
     let mut fragments = torn(&datagram(&std::vec![1; 65_527]), &[], 1280);
     let options = [&[FRAGMENT, 0, 1, 4, 0, 0, 0, 0][..], &fragments[0][54..]].concat();
     let first = datagram(&[]).with(|build| {
@@ -130,7 +130,7 @@ fn a_length_that_is_no_multiple_of_8_is_told() {
     {
         let odd = fragment(protocol, offset, true, &[0; 13]).frame();
         assert_eq!(receive(&mut ip, at(3), &odd), Received::Dropped(Reason::FragmentMalformed));
-        // What may be a part of an error is never answered by one.
+        // A packet that may be a part of an error is never answered by one.
         assert_eq!(told(&mut ip), is_told.then(|| (4, 0, 4, odd[14..].to_vec())));
     }
     let last = fragment(Protocol::UDP, 4, false, &[0; 13]).frame();
@@ -156,7 +156,7 @@ fn the_first_fragment_holds_all_headers() {
     let misplaced = fragment(Protocol(ipv6::HOP_BY_HOP), 0, true, &options).frame();
     assert_eq!(receive(&mut ip, at(3), &misplaced), Received::Dropped(Reason::Extension));
     assert_eq!(told(&mut ip), Some((4, 1, 40, misplaced[14..].to_vec())));
-    // No fragments in fragments.
+    // Fragments must not contain fragments.
     let nested = fragment(Protocol(FRAGMENT), 0, true, &[[17, 0, 0, 1, 0, 0, 0, 9], [0; 8]].concat()).frame();
     assert_eq!(receive(&mut ip, at(3), &nested), Received::Dropped(Reason::FragmentMalformed));
 }
@@ -243,7 +243,7 @@ fn a_long_echo_is_answered_in_fragments() {
     ip.learn_path_mtu(at(3), peer(), 1400);
     let whole = rejoin(&mut ip, &torn(&packet(Protocol::ICMPV6, &text), &[], 1500)).expect("all are there");
     assert_eq!(ip.handle_frame(at(3), whole.link, &whole.bytes, ChecksumOffload::Unknown), Received::Consumed);
-    // What we send, the other end can put together.
+    // The other end can reassemble what we send.
     let v6 = V6Config { address: Some((peer(), 64)), gateway: None, autoconf: false };
     let config = Config { v6: Some(v6), ..Config::new(MAC_PEER, 0xc612_0002, 24) };
     let mut other = Ip::new(config, 1, at(3)).unwrap();
@@ -287,7 +287,7 @@ fn both_families_share_the_bounds() {
         assert_eq!(receive(&mut ip, at(3), &v6(2 * n + 2)), Received::Consumed);
     }
     assert_eq!((ip.reassembly.len(), ip.reassembly_evictions()), (512, 88));
-    // IPv4's go first, because they have less time.
+    // IPv4 packets go first, because they have less time.
     ip.handle_timeout(at(3) + Duration::from_secs(30));
     assert!((170..200).contains(&ip.counters().reassembly_timeouts));
     assert!(ip.next_timeout().is_some_and(|due| due <= at(63)));

@@ -20,7 +20,7 @@ fn mine() -> Addr {
     solicited_node(local_us())
 }
 
-/// What was said: version 2 as kinds and groups, else the type octet and the group.
+/// Returns what was sent: a version 2 report as kinds and groups, other messages as type octet and group.
 fn said(ip: &mut Ip) -> Vec<Vec<(u8, Addr)>> {
     let mut all = Vec::new();
     while let Some(frame) = ip.poll_frame() {
@@ -46,7 +46,7 @@ fn said(ip: &mut Ip) -> Vec<Vec<(u8, Addr)>> {
     all
 }
 
-/// Lets time pass until nothing is due before `until`; returns what was said, and when.
+/// Lets time pass until nothing is due before `until`; returns what was sent, and when.
 fn wait(ip: &mut Ip, until: Instant) -> Vec<(Instant, Vec<(u8, Addr)>)> {
     let mut all = Vec::new();
     while let Some(due) = ip.next_timeout().filter(|due| *due <= until) {
@@ -56,7 +56,7 @@ fn wait(ip: &mut Ip, until: Instant) -> Vec<(Instant, Vec<(u8, Addr)>)> {
     all
 }
 
-/// A machine that has told everybody what it is in.
+/// Returns a machine that has reported the groups it is in.
 fn member(groups: &[Addr]) -> Ip {
     let mut ip = machine(false);
     ip.announce(at(0));
@@ -136,7 +136,7 @@ fn older_routers_are_spoken_to_in_their_words() {
     );
     ip.join_group(at(50), Link::Outside, other());
     assert_eq!(words(wait(&mut ip, at(70))), [[(mld::REPORT_V1, other())], [(mld::REPORT_V1, other())]]);
-    // Somebody else's report is enough for such a router.
+    // The report of another member is enough for such a router.
     receive(&mut ip, at(70), &query(other(), 5000, 1).frame());
     let mut report = std::vec![0; 24];
     report[0] = mld::REPORT_V1;
@@ -193,7 +193,7 @@ fn datagrams_are_heard_by_members_only() {
         Received::Udp { cast, dst, .. } => assert_eq!((cast, dst), (Cast::Multicast, Endpoint::at(group(), 53))),
         other => panic!("{other:?}"),
     }
-    // The same station for another group, other protocols.
+    // The same station serves another group and other protocols.
     assert_eq!(receive(&mut ip, at(3), &to(addr("ff18::1:2"), Protocol::UDP)), Received::Dropped(Reason::Multicast));
     for protocol in [Protocol::TCP, Protocol(132)] {
         assert_eq!(receive(&mut ip, at(3), &to(group(), protocol)), Received::Dropped(Reason::Broadcast));
@@ -201,7 +201,7 @@ fn datagrams_are_heard_by_members_only() {
     ip.leave_group(at(3), Link::Outside, group());
     ip.join_group(at(3), Link::Inside, group());
     assert_eq!(receive(&mut ip, at(3), &there), Received::Dropped(Reason::Multicast), "inside is not outside");
-    // From inside only our own addresses are heard.
+    // From inside, only our own addresses are accepted.
     let inside = ip.handle_frame(at(3), Link::Inside, &there, ChecksumOffload::Partial);
     assert_eq!(inside, Received::Dropped(Reason::Martian));
     assert_eq!(ip.poll_frame(), None, "groups get no errors");

@@ -13,7 +13,7 @@ fn better() -> Addr {
     addr("fe80::bb")
 }
 
-/// A machine with a router, whose lifetime is 1800 s.
+/// Returns a machine with a router that has a lifetime of 1800 s.
 fn routed() -> Ip {
     let mut ip = machine(true);
     let message = RouterAdvertisement { router_lifetime: 1800, source_mac: Some(MAC_PEER), ..Default::default() };
@@ -36,7 +36,7 @@ fn the_router_in_use_may_name_a_better_way() {
     assert!(ip.neighbour_generation() > generation);
     assert_eq!((ip.route(at(4), far()), ip.next_hop(far())), (Route::Via { mac: MAC_OTHER }, Some(better())));
     assert_eq!(ip.next_hop(addr("2001:db8:ffff::2")), Some(router()), "others go as before");
-    // The router that is used now may speak on; the other may not.
+    // The router that is in use may send redirects; the other may not.
     assert_eq!(receive(&mut ip, at(5), &redirect(router(), far(), far())), Received::Dropped(Reason::NdIgnored));
     assert_eq!(receive(&mut ip, at(5), &redirect(better(), far(), far())), Received::Consumed);
     assert_eq!(ip.next_hop(far()), Some(far()), "it is on this link after all");
