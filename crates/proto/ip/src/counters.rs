@@ -20,7 +20,7 @@ pub enum Reason {
     FragmentMalformed,
     /// A fragment that splits headers (RFC 1858, RFC 3128, RFC 7112).
     FragmentTiny,
-    /// A fragment that covers another in part: its packet is discarded (RFC 5722).
+    /// A fragment that overlaps another in part, whose packet is discarded (RFC 5722).
     FragmentOverlap,
     /// A fragment that had arrived already.
     FragmentDuplicate,

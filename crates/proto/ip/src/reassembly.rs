@@ -106,8 +106,8 @@ pub enum Outcome {
 pub enum Refusal {
     /// No packet can have such a fragment, or it contradicts those that came before; the packet is discarded.
     Malformed,
-    /// It covers octets of another fragment in part: the packet is discarded, because only attacks do that
-    /// (RFC 5722, for both families).
+    /// The fragment overlaps another in part: the packet is discarded, because only attacks do that (RFC
+    /// 5722, for both families).
     Overlap,
     /// The octets of the fragment are there already: it was sent twice, or also arrived by another route. The
     /// first ones count.

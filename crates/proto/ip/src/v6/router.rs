@@ -1,4 +1,5 @@
-//! What do routers say about the network, and for how long does it hold? RFC 4861 §6.3, RFC 4862 §5.5.
+//! Router advertisements: what routers say about the network, and for how long it is valid (RFC 4861 §6.3,
+//! RFC 4862 §5.5).
 
 use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::ipv6::{self, MTU_MIN, multicast_mac};
@@ -10,7 +11,7 @@ use crate::counters::Reason;
 use crate::ip::Ip;
 
 impl Ip {
-    /// Obeys an advertisement.
+    /// Applies a router advertisement, if it is valid and autoconfiguration is on.
     pub(super) fn handle_router(
         &mut self,
         now: Instant,
@@ -26,7 +27,7 @@ impl Ip {
         if advertisement.hop_limit != 0 {
             self.v6.hop_limit = advertisement.hop_limit;
         }
-        // RFC 4861 §6.3.4: an MTU above the link's, or below what every link carries, is a lie.
+        // RFC 4861 §6.3.4: an MTU above the link's, or below what every link carries, is not believed.
         if let Some(mtu) = advertisement.mtu.and_then(|mtu| u16::try_from(mtu).ok())
             && (MTU_MIN..=self.config.mtu).contains(&mtu)
         {
@@ -39,7 +40,7 @@ impl Ip {
             self.learn_v6(now, header.src, mac);
         }
         for prefix in advertisement.prefixes.as_slice() {
-            // RFC 4862 §5.5.3 (b), (c); RFC 4861 §6.3.4: the link-local prefix is none that a router gives.
+            // RFC 4862 §5.5.3 (b), (c); RFC 4861 §6.3.4: routers do not assign the link-local prefix.
             if prefix.prefix.is_link_local() || prefix.prefix.is_v6_multicast() || prefix.prefix.is_v4() {
                 continue;
             }
@@ -77,7 +78,8 @@ impl Ip {
         }
     }
 
-    /// A neighbour says that it is no router: what is not configured is none any more (RFC 4861 §7.2.5).
+    /// Removes a router unless it is configured, because it has said that it is no router any more (RFC 4861
+    /// §7.2.5).
     pub(super) fn forget_router(&mut self, addr: Addr) {
         let configured = self.v6.config.as_ref().and_then(|config| config.gateway);
         let before = self.v6.count();
@@ -97,7 +99,7 @@ impl Ip {
         let until = moment(now, prefix.valid_lifetime);
         let on_link = &mut self.v6.on_link;
         match on_link.iter().position(|lease| is_same(&lease.what)) {
-            // What was configured is not a router's to take back.
+            // A router cannot withdraw the configured prefix.
             Some(at) if on_link[at].until == Instant::FAR_FUTURE && at == 0 => {}
             Some(at) if prefix.valid_lifetime == 0 => {
                 on_link.remove(at);
@@ -110,7 +112,7 @@ impl Ip {
         }
     }
 
-    /// RFC 4862 §5.5.3 (d), (e).
+    /// Forms an address from an advertised prefix, or changes its lifetimes (RFC 4862 §5.5.3 (d), (e)).
     fn take_address(&mut self, now: Instant, prefix: &PrefixInformation) {
         if prefix.len != 64 {
             return;
@@ -122,7 +124,7 @@ impl Ip {
                 return;
             }
             own.preferred_until = preferred;
-            // A forged advertisement must not end an address at once: two hours stay.
+            // A forged advertisement must not end an address at once: two hours remain.
             let left = own.valid_until.since(now);
             if valid.since(now) > TWO_HOURS || valid > own.valid_until {
                 own.valid_until = valid;
@@ -147,7 +149,7 @@ impl Ip {
         }
     }
 
-    /// Asks which routers there are, and notes when to ask again.
+    /// Sends a router solicitation, and notes when to send the next one.
     pub(super) fn solicit(&mut self, now: Instant) {
         let solicitations = &mut self.v6.solicitations;
         let Some(left) = solicitations.left.checked_sub(1) else {
@@ -156,7 +158,7 @@ impl Ip {
         };
         solicitations.left = left;
         solicitations.due = if left > 0 { now + SOLICITATION_INTERVAL } else { Instant::FAR_FUTURE };
-        // RFC 4861 §4.1: without an address to name, without a station either.
+        // RFC 4861 §4.1: without a source address, the solicitation names no station.
         let own = self.v6.own.first().filter(|own| own.state == State::Preferred).map(|own| own.addr);
         let source_mac = own.map(|_| self.config.mac);
         let (src, mac) = (own.unwrap_or_default(), multicast_mac(ALL_ROUTERS));
@@ -164,7 +166,7 @@ impl Ip {
     }
 }
 
-/// When a lifetime ends.
+/// Returns when a lifetime of `seconds` ends.
 fn moment(now: Instant, seconds: u32) -> Instant {
     if seconds == u32::MAX { Instant::FAR_FUTURE } else { now + Duration::from_secs(seconds.into()) }
 }
