@@ -35,8 +35,8 @@ impl Impairer {
         Impairer { rules, rng: Rng::new(seed), ready: VecDeque::new(), held: Vec::new() }
     }
 
-    /// A frame enters. `protected`: the bytes at its start that are never changed, because no checksum covers
-    /// them.
+    /// Takes a frame that enters. `protected` is the number of bytes at its start that are never changed,
+    /// because no checksum includes them.
     pub fn handle_frame(&mut self, mut frame: Vec<u8>, protected: usize) {
         let Rules { drop, duplicate, reorder, corrupt, .. } = self.rules;
         if self.rng.chance_per_million(drop) {
