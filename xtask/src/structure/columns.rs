@@ -20,7 +20,7 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
         if prose.starts_with("```") {
             is_picture = !is_picture;
         }
-        // A table's row is one line, and so is what is listed, and what a test covers.
+        // Each table row, list of requirements covered by a test, and listed exception is one line.
         let may_be_long =
             is_picture || ["|", "structure: ", "covers: ", "["].iter().any(|start| prose.starts_with(start));
         let columns = line.chars().count();
