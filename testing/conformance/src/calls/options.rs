@@ -31,7 +31,7 @@ pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
     let (option, number) = match name {
         // Every bind may take the port of a connection that has ended; the others are hints.
         "SO_REUSEADDR" | "SO_REUSEPORT" | "SO_MARK" | "SO_PRIORITY" => return Ok(Prepared::Nothing),
-        // TCP always discovers: as in the library.
+        // TCP always does path MTU discovery, as in the library.
         "IP_MTU_DISCOVER" => return Ok(Prepared::Nothing),
         "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, bits != 0)),
         "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, bits != 0)),
