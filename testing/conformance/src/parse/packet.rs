@@ -1,5 +1,5 @@
-//! How is a packet read that a script has:
-//! `< [ect0] 40000 > 8080 P. 1:1001(1000) ack 1 win 257 <nop,nop,TS val 1 ecr 2>`?
+//! Reads the packets of a script, such as
+//! `< [ect0] 40000 > 8080 P. 1:1001(1000) ack 1 win 257 <nop,nop,TS val 1 ecr 2>`.
 
 use super::{Cursor, Result};
 use crate::script::{Datagram, Echoed, Icmp, IpFacts, Message, Packet, Ports, TcpOption};
