@@ -5,7 +5,7 @@
 //! clock, draws randomness or logs. Every replica has its own [`Ip`]; they agree about neighbours by
 //! [`NeighbourUpdate`] messages (N8).
 //!
-//! Deliberately absent: IP options (skipped), filters by source (RFC 3376 §3), redirects, forwarding.
+//! Deliberately absent: IP options (skipped), filters by source (RFC 3376 §3), redirects of IPv4, forwarding.
 //!
 //! Storey 2: `no_std` + alloc.
 #![no_std]
