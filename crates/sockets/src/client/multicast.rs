@@ -179,17 +179,42 @@ fn change<P: Platform>(
     if !is_group(group) {
         return Err(if joins { Errno::EINVAL } else { Errno::EADDRNOTAVAIL });
     }
+    let interface = interface.ok_or(Errno::ENODEV)?;
+    // Leaving without an interface leaves the group wherever it was joined.
+    let is_anywhere = !joins && interface == 0;
+    let change = Change { group: Addr::v4(group), inside: is_loopback(interface), is_anywhere, joins };
+    change_membership(client, object, change, None)
+}
+
+/// What a socket wants of one group.
+struct Change {
+    group: Addr,
+    /// On the loopback.
+    inside: bool,
+    /// A membership counts on whichever interface it is.
+    is_anywhere: bool,
+    /// The socket joins; otherwise it leaves.
+    joins: bool,
+}
+
+/// Joins or leaves a group of either family. `refusal` is the error of a join that the interface does not
+/// allow. Fails with EADDRINUSE if a socket that joins is in the group already, with EADDRNOTAVAIL if a socket
+/// that leaves is not, and with ENOBUFS at the most memberships of the family.
+fn change_membership<P: Platform>(
+    client: &mut Client<P>,
+    object: u32,
+    change: Change,
+    refusal: Option<Errno>,
+) -> Result<Option<Joining>, Errno> {
+    let Change { group, inside, is_anywhere, joins } = change;
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let joined = &mut socket.multicast.get_or_insert_default().joined;
-    let interface = interface.ok_or(Errno::ENODEV)?;
-    let inside = is_loopback(interface);
-    // Leaving without an interface leaves the group wherever it was joined.
-    let group = Addr::v4(group);
-    let is_it = |(other, on): &(Addr, bool)| *other == group && (*on == inside || (!joins && interface == 0));
-    let count = joined.iter().filter(|(group, _)| group.is_v4()).count();
-    match joined.iter().position(is_it) {
+    let most = if group.is_v4() { MEMBERSHIPS_MAX } else { v6::MEMBERSHIPS_MAX };
+    let count = joined.iter().filter(|(other, _)| other.is_v4() == group.is_v4()).count();
+    let refusal = refusal.or((count >= most).then_some(Errno::ENOBUFS));
+    match joined.iter().position(|(other, on)| *other == group && (*on == inside || is_anywhere)) {
         Some(_) if joins => Err(Errno::EADDRINUSE),
-        None if joins && count >= MEMBERSHIPS_MAX => Err(Errno::ENOBUFS),
+        None if joins && let Some(errno) = refusal => Err(errno),
         None if joins => {
             joined.push((group, inside));
             let tokens = client.send_membership(object, group, inside, Membership::Joins);

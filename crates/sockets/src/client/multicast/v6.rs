@@ -5,15 +5,14 @@ use atoll_ipc::command::{Protocol, SocketOption};
 
 use super::super::Client;
 use super::super::groups::{LOOPBACK_INDEX, MulticastV6};
-use super::super::options::Membership;
 use super::super::platform::Platform;
-use super::{Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, index};
+use super::{Change, Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, change_membership, index};
 use crate::errno::Errno;
 use crate::options::Value;
 
 /// The maximum number of IPv6 groups of one socket. Linux bounds their memory (`optmem_max`), which suffices
 /// for somewhat more.
-const MEMBERSHIPS_MAX: usize = 64;
+pub(super) const MEMBERSHIPS_MAX: usize = 64;
 /// linux/in6.h; not in libc for every target.
 const IPV6_MULTICAST_ALL: i32 = 29;
 
@@ -106,27 +105,9 @@ fn change<P: Platform>(
     if !group.is_v6_multicast() {
         return Err(Errno::EINVAL);
     }
-    let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
-    let joined = &mut socket.multicast.get_or_insert_default().joined;
     let inside = interface == LOOPBACK_INDEX;
-    let is_it = |(other, on): &(Addr, bool)| *other == group && (*on == inside || interface == 0);
-    let count = joined.iter().filter(|(group, _)| !group.is_v4()).count();
-    match joined.iter().position(is_it) {
-        Some(_) if joins => Err(Errno::EADDRINUSE),
-        None if joins && !inside && !has_link => Err(Errno::ENODEV),
-        None if joins && count >= MEMBERSHIPS_MAX => Err(Errno::ENOBUFS),
-        None if joins => {
-            joined.push((group, inside));
-            let tokens = client.send_membership(object, group, inside, Membership::Joins);
-            Ok(Some(Joining { group, inside, tokens }))
-        }
-        Some(at) => {
-            let (_, inside) = joined.remove(at);
-            client.send_membership(object, group, inside, Membership::Leaves);
-            Ok(None)
-        }
-        None => Err(Errno::EADDRNOTAVAIL),
-    }
+    let refusal = (!inside && !has_link).then_some(Errno::ENODEV);
+    change_membership(client, object, Change { group, inside, is_anywhere: interface == 0, joins }, refusal)
 }
 
 /// Returns group and interface of `struct ipv6_mreq` or `group_req`.
