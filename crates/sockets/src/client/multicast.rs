@@ -197,9 +197,10 @@ struct Change {
     joins: bool,
 }
 
-/// Joins or leaves a group of either family. `refusal` is the error of a join that the interface does not
-/// allow. Fails with EADDRINUSE if a socket that joins is in the group already, with EADDRNOTAVAIL if a socket
-/// that leaves is not, and with ENOBUFS at the most memberships of the family.
+/// Joins or leaves a group of either family. `refusal` is the error of a join that the interface forbids.
+///
+/// Fails with EADDRINUSE if a socket that joins is in the group already, with EADDRNOTAVAIL if a socket that
+/// leaves is not, and with ENOBUFS at the most memberships of the family.
 fn change_membership<P: Platform>(
     client: &mut Client<P>,
     object: u32,
