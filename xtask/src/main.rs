@@ -39,7 +39,9 @@ fn root() -> PathBuf {
 
 fn build() -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(Command::new(cargo).args(["build", "--release", "-p", "atoll", "-p", "atoll-preload"]).current_dir(root()))
+    run(Command::new(cargo)
+        .args(["build", "--release", "-p", "atoll", "-p", "atoll-preload"])
+        .current_dir(root()))
 }
 
 fn python(script: &str, arguments: &[String]) -> Result<(), String> {
@@ -51,7 +53,8 @@ fn python(script: &str, arguments: &[String]) -> Result<(), String> {
 /// Measures on the real machine first, if possible, so that the results lie beside those of the simulation.
 fn papers(arguments: &[String]) -> Result<(), String> {
     let out = root().join("papers");
-    if let Err(message) = python("bench/papers.py", &[&["--out".into(), out.display().to_string()], arguments].concat())
+    if let Err(message) =
+        python("bench/papers.py", &[&["--out".into(), out.display().to_string()], arguments].concat())
     {
         // Without privileges or tools, there is still the simulation.
         eprintln!("nothing is measured for real: {message}");

@@ -94,7 +94,8 @@ fn tables(root: &Path, known: &requirements::Known) -> Result<Vec<String>, Strin
     let mut texts = BTreeMap::new();
     for entry in std::fs::read_dir(root.join(TABLES)).map_err(|e| format!("{TABLES}: {e}"))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        texts.insert(name.clone(), std::fs::read_to_string(entry.path()).map_err(|e| format!("{name}: {e}"))?);
+        texts
+            .insert(name.clone(), std::fs::read_to_string(entry.path()).map_err(|e| format!("{name}: {e}"))?);
     }
     let index = texts.remove(INDEX).ok_or(format!("{TABLES}: no {INDEX}"))?;
     let mut violations = requirements::check_index(&format!("{TABLES}/{INDEX}"), &index, &texts);
@@ -176,7 +177,9 @@ fn forbidden_words(root: &Path) -> Result<Vec<String>, String> {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
     let Some(folder) = git(&["rev-parse", "--git-common-dir"]) else { return Ok(Vec::new()) };
-    let Ok(words) = std::fs::read_to_string(root.join(folder).join("forbidden-words")) else { return Ok(Vec::new()) };
+    let Ok(words) = std::fs::read_to_string(root.join(folder).join("forbidden-words")) else {
+        return Ok(Vec::new());
+    };
     let mut violations = Vec::new();
     for word in words.lines().map(str::trim).filter(|word| !word.is_empty()) {
         if let Some(hits) = git(&["grep", "-I", "-n", "-i", "-w", "-F", "-e", word]) {

@@ -76,7 +76,8 @@ async fn caller(router: CallRouter<&ShmMemory>, peer: PeerId, count: u64, answer
 
 /// Answers so many calls.
 pub fn theirs(side: &Side, count: u64) -> io::Result<()> {
-    let mut dispatcher = Dispatcher::<_, u64, std::future::Ready<()>>::new(EPOCH, Limits::default(), side.clock.now());
+    let mut dispatcher =
+        Dispatcher::<_, u64, std::future::Ready<()>>::new(EPOCH, Limits::default(), side.clock.now());
     dispatcher.add_peer(side.their_channel(), EPOCH);
     dispatcher.on(
         Kind::Hello,

@@ -141,7 +141,8 @@ pub fn one_way_theirs(side: &Side, count: u64) -> io::Result<()> {
 /// A sender whose receiver is awake, but takes nothing: what the sender itself pays.
 pub fn publish_alone(_: &Side, count: u64) -> io::Result<Option<Duration>> {
     const CAPACITY: usize = 64;
-    let (_, memory) = atoll_shm::ShmMemory::create("atoll-messages", atoll_ipc::channel::ring_bytes(CAPACITY))?;
+    let (_, memory) =
+        atoll_shm::ShmMemory::create("atoll-messages", atoll_ipc::channel::ring_bytes(CAPACITY))?;
     let mut sender = atoll_ipc::channel::Sender::resume(&memory, 0, CAPACITY, EPOCH);
     let mut receiver = atoll_ipc::channel::Receiver::resume(&memory, 0, CAPACITY, EPOCH);
     for n in 0..count {

@@ -136,7 +136,9 @@ impl Partner {
             let before = self.waited();
             let nanos = self.attempt(case, place)?;
             let waited = self.waited().saturating_sub(before) as f64;
-            if place == Place::Together || waited * 20.0 < nanos * case.count(place) as f64 || attempts == ATTEMPTS_MAX
+            if place == Place::Together
+                || waited * 20.0 < nanos * case.count(place) as f64
+                || attempts == ATTEMPTS_MAX
             {
                 return Ok((nanos, attempts));
             }
@@ -157,7 +159,8 @@ impl Partner {
         self.side.place = place;
         let count = case.count(place);
         if case.theirs.is_some() {
-            let index = CASES.iter().position(|other| other.name == case.name).expect("one of the table") as u64;
+            let index =
+                CASES.iter().position(|other| other.name == case.name).expect("one of the table") as u64;
             self.command(index, count);
             while self.side.memory.load32_acquire(READY) != self.serial {
                 sched::yield_now();

@@ -53,7 +53,8 @@ impl Report {
                 );
                 match case.aim.and_then(|(to, aim)| Some((self.rows.get(&(together, to))?, to, aim))) {
                     Some((limit, to, aim)) => {
-                        let ratios: Vec<f64> = values.iter().zip(limit).map(|(ours, theirs)| ours / theirs).collect();
+                        let ratios: Vec<f64> =
+                            values.iter().zip(limit).map(|(ours, theirs)| ours / theirs).collect();
                         let ratio = self::median(&ratios);
                         let least = least / limit.iter().copied().fold(f64::MAX, f64::min);
                         match aim {

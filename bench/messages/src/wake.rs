@@ -17,7 +17,11 @@ const LONG: Duration = Duration::from_secs(2);
 
 /// Wakes the other so often when it surely sleeps. Returns the time from before the ring until the other
 /// runs, in sum.
-fn wake(side: &Side, count: u64, mut ring: impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<Duration>> {
+fn wake(
+    side: &Side,
+    count: u64,
+    mut ring: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<Option<Duration>> {
     let mut sum = Duration::ZERO;
     for n in 1..=count {
         side.wait(|| side.memory.load64_acquire(FALLING_ASLEEP) == n);
@@ -111,7 +115,11 @@ fn messages(side: &Side, count: u64, ring: impl Fn() -> io::Result<()>) -> io::R
         let message = Message::Hello { replica: ReplicaId(0), epoch: Epoch(n as u32) };
         let envelope = Envelope { role: Role::Notice, message };
         channel.push(&envelope.encode()).map_err(|_| io::Error::other("the ring is full"))?;
-        if channel.publish() == channel::Bell::Ring { ring() } else { Err(io::Error::other("it does not sleep")) }
+        if channel.publish() == channel::Bell::Ring {
+            ring()
+        } else {
+            Err(io::Error::other("it does not sleep"))
+        }
     })
 }
 
@@ -122,7 +130,9 @@ fn receive(side: &Side, count: u64, bell: &Bell<'_>) -> io::Result<()> {
         loop {
             if let Some(payload) = channel.pop() {
                 return match Envelope::decode(&payload) {
-                    Ok(Envelope { message: Message::Hello { epoch, .. }, .. }) if u64::from(epoch.0) == n => Ok(()),
+                    Ok(Envelope { message: Message::Hello { epoch, .. }, .. }) if u64::from(epoch.0) == n => {
+                        Ok(())
+                    }
                     other => Err(io::Error::other(format!("{other:?} instead of message {n}"))),
                 };
             }

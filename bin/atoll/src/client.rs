@@ -32,12 +32,15 @@ impl SupervisorClient {
                 )))
             }
             Ok(channel) => Ok(Some(SupervisorClient { name: name.clone(), channel })),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
                 Ok(None)
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Err(Failure::new(format!("the stack \"{name}\" belongs to another user ({})", socket.display())))
-            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(Failure::new(format!(
+                "the stack \"{name}\" belongs to another user ({})",
+                socket.display()
+            ))),
             Err(error) => Err(unanswered(name, &error)),
         }
     }
@@ -78,7 +81,9 @@ impl SupervisorClient {
             if let Ok(ReportPart::Restarting(server)) = serde_json::from_slice(packet) {
                 restarting.push(server);
             }
-            rows.extend(serde_json::from_slice::<RowsPacket>(packet).into_iter().flat_map(|packet| packet.rows));
+            rows.extend(
+                serde_json::from_slice::<RowsPacket>(packet).into_iter().flat_map(|packet| packet.rows),
+            );
         })?;
         Ok((rows, restarting))
     }
@@ -140,7 +145,9 @@ impl SupervisorClient {
             match self.channel.receive(&mut [0; 4096], &mut Vec::new()) {
                 Ok(0) => return true,
                 Ok(_) => {}
-                Err(error) => return !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+                Err(error) => {
+                    return !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+                }
             }
         }
     }
@@ -227,7 +234,9 @@ fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failur
         Ok(Ok(Reply::Refused { reason: Refusal::Permission })) => Ok(closed()),
         Ok(Ok(Reply::Refused { reason: Refusal::NoSession })) => Ok(Entrance::Open(socket.to_owned())),
         Ok(Ok(Reply::Refused { reason })) => Err(Failure::new(format!("stack \"{name}\": {reason}"))),
-        Ok(_) => Err(Failure::new(format!("stack \"{name}\": what listens at {} is no stack", socket.display()))),
+        Ok(_) => {
+            Err(Failure::new(format!("stack \"{name}\": what listens at {} is no stack", socket.display())))
+        }
         Err(error) => Err(unanswered(name, &error)),
     }
 }

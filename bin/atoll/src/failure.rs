@@ -55,7 +55,10 @@ pub trait OrFail<T> {
 
 impl<T, E: fmt::Display + Any> OrFail<T> for Result<T, E> {
     fn or_fail(self, what: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure { message: format!("{what}: {error}"), is_shortage: is_of_shortage(&error) })
+        self.map_err(|error| Failure {
+            message: format!("{what}: {error}"),
+            is_shortage: is_of_shortage(&error),
+        })
     }
 }
 
@@ -64,7 +67,8 @@ impl<T, E: fmt::Display + Any> OrFail<T> for Result<T, E> {
 pub fn is_shortage(error: &io::Error) -> bool {
     use libc::{EAGAIN, EDQUOT, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC, ETOOMANYREFS};
     let passes = [EMFILE, ENFILE, ENOMEM, EAGAIN, ENOSPC, ENOBUFS, EDQUOT, ETOOMANYREFS];
-    error.raw_os_error().is_some_and(|number| passes.contains(&number)) || error.kind() == io::ErrorKind::OutOfMemory
+    error.raw_os_error().is_some_and(|number| passes.contains(&number))
+        || error.kind() == io::ErrorKind::OutOfMemory
 }
 
 fn is_of_shortage(error: &dyn Any) -> bool {

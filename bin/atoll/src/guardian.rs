@@ -27,7 +27,9 @@ use atoll_sys::unix::{Blocking, Channel};
 
 use crate::clock;
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail, is_shortage};
-use crate::notes::{CLIENTS, Known, NEXT, Note, Notes, STACK, STAYED, receive, send, take_note, wait_for_room};
+use crate::notes::{
+    CLIENTS, Known, NEXT, Note, Notes, STACK, STAYED, receive, send, take_note, wait_for_room,
+};
 use crate::privileges;
 use crate::runtime;
 use crate::supervise::{DESCRIPTORS_WANTED, StackNote, signal_name};
@@ -222,8 +224,10 @@ impl Guardian {
                 if let Some(visible) = self.visible.take() {
                     // The stack exists, so the next supervisors need only the privileges that this one has
                     // kept.
-                    let note =
-                        self.notes.get(STACK).and_then(|known| serde_json::from_str::<StackNote>(&known.text).ok());
+                    let note = self
+                        .notes
+                        .get(STACK)
+                        .and_then(|known| serde_json::from_str::<StackNote>(&known.text).ok());
                     let own_user = note.is_some_and(|stack| stack.servers.is_some());
                     privileges::confine_supervisor(visible, own_user)?;
                 }

@@ -40,9 +40,11 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
     let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
     // A standby does not know its index yet, and cannot rename itself later.
-    let name =
-        setup.standby.map_or_else(|| format!("atoll-replica{}", setup.process.index), |_| "atoll-replicas".into());
-    let config = ProcessConfig::of(&name, Kind::Replica { queue: setup.has_tap }, TIMER_SLACK, &setup.process);
+    let name = setup
+        .standby
+        .map_or_else(|| format!("atoll-replica{}", setup.process.index), |_| "atoll-replicas".into());
+    let config =
+        ProcessConfig::of(&name, Kind::Replica { queue: setup.has_tap }, TIMER_SLACK, &setup.process);
     if let Some(bytes) = setup.standby {
         // Do this while there is time, and while the process may still read its own mappings.
         heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));

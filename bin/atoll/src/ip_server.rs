@@ -225,7 +225,8 @@ impl Egress for Outputs {
         let mut prefix = [0; FRAME_PREFIX];
         prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
         prefix[vnet::HEADER_LEN] = OUTBOUND;
-        let taken = self.rings.send_frame(self.link, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
+        let taken =
+            self.rings.send_frame(self.link, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
         if taken {
             self.frames_out += 1;
             self.bytes_out += frame.len() as u64;
@@ -291,8 +292,8 @@ impl OwnProcess for IpProcess {
             sibling: (index, setup.ip_servers.len() as u8 + facts.replicas),
             ..network_config(&facts)
         };
-        let mut ip =
-            Ip::new(config, u64::from_ne_bytes(seed), now).map_err(|error| io::Error::other(error.to_string()))?;
+        let mut ip = Ip::new(config, u64::from_ne_bytes(seed), now)
+            .map_err(|error| io::Error::other(error.to_string()))?;
         ip.resume(now, &past(&server.page.network(), now));
         if index == 0 {
             ip.announce(now);

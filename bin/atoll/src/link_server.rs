@@ -72,7 +72,9 @@ impl LinkServer {
             let (rings, retry_queue) = (&mut self.rings, &mut self.retry_queue);
             let peers = rings.len().max(1);
             match self.steering.destination(frame, self.first_replica) {
-                Destination::One(owner) => retry_queue.forward(now, rings, usize::from(owner.0) % peers, header, frame),
+                Destination::One(owner) => {
+                    retry_queue.forward(now, rings, usize::from(owner.0) % peers, header, frame)
+                }
                 Destination::All => {
                     for peer in 0..peers {
                         retry_queue.forward(now, rings, peer, header, frame);

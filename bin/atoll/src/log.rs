@@ -279,9 +279,14 @@ mod tests {
 
     #[test]
     fn a_line_ends_where_it_is_too_long() {
-        for text in [vec![b'x'; 100_000], vec![0; 100_000], vec![0xff; 100_000], "é".repeat(50_000).into_bytes()] {
+        for text in
+            [vec![b'x'; 100_000], vec![0; 100_000], vec![0xff; 100_000], "é".repeat(50_000).into_bytes()]
+        {
             let line = line_of(&text);
-            assert!(line.len() <= LINE_MAX + 4 && line.len() > LINE_MAX - 10 && line.ends_with("...\n"), "{line}");
+            assert!(
+                line.len() <= LINE_MAX + 4 && line.len() > LINE_MAX - 10 && line.ends_with("...\n"),
+                "{line}"
+            );
         }
         let whole = line_of(&[b'x'; LINE_MAX - 10]);
         assert!(whole.len() == LINE_MAX + 1 && !whole.contains("..."), "{whole}");
@@ -292,8 +297,9 @@ mod tests {
         let start = clock::now();
         let rate = Rate { burst: 3, every: Duration::from_secs(1) };
         let mut budget = Budget::new(rate, start);
-        let taken =
-            |budget: &mut Budget, at: f64| (0..10).filter(|_| budget.take(start + Duration::from_secs_f64(at))).count();
+        let taken = |budget: &mut Budget, at: f64| {
+            (0..10).filter(|_| budget.take(start + Duration::from_secs_f64(at))).count()
+        };
         assert_eq!(taken(&mut budget, 0.0), 3);
         assert_eq!(taken(&mut budget, 0.9), 0);
         assert_eq!(budget.due(), start + Duration::from_secs(1));

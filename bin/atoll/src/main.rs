@@ -123,7 +123,9 @@ fn main() -> ExitCode {
 }
 
 /// Runs a command that only prints, and lets it die of SIGPIPE if its reader (`head`, say) goes away.
-fn printing(command: impl FnOnce() -> Result<ExitCode, failure::Failure>) -> Result<ExitCode, failure::Failure> {
+fn printing(
+    command: impl FnOnce() -> Result<ExitCode, failure::Failure>,
+) -> Result<ExitCode, failure::Failure> {
     atoll_sys::signal::die_of_broken_pipes();
     command()
 }

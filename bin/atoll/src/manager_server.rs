@@ -60,7 +60,9 @@ impl ManagerServer {
     fn receive(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for turn in 0..BATCH {
-            let Some(Received { peer, kind, len }) = self.rings.receive(turn, &mut self.record) else { break };
+            let Some(Received { peer, kind, len }) = self.rings.receive(turn, &mut self.record) else {
+                break;
+            };
             // Messages of other connection managers can wait, and are no reason to stay awake.
             busy |= kind != KIND_BALANCE;
             self.counts.received += 1;
@@ -141,7 +143,8 @@ impl OwnProcess for ManagerServer {
         let (me, index) = (usize::from(setup.common.server), setup.common.process.index);
         let (managers, replicas) = (usize::from(setup.managers), usize::from(stack.facts.replicas));
         // Connection managers in processes of their own have consecutive server numbers.
-        let first = me.checked_sub(index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
+        let first =
+            me.checked_sub(index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
         let peers = (first..first + managers).chain(0..replicas);
         let mut seed = [0; 8];
         process::random(&mut seed)?;

@@ -143,7 +143,10 @@ pub fn calls(kind: Kind, ends_with: EndsWith) -> Calls {
     loop_of_all(&mut calls);
     if ends_with == EndsWith::Stack {
         // Allow outliving the supervisor (`process::outlive_parent`).
-        calls.allow_if(libc::SYS_prctl, &[Condition::Is(0, libc::PR_SET_PDEATHSIG as u32), Condition::Is(1, 0)]);
+        calls.allow_if(
+            libc::SYS_prctl,
+            &[Condition::Is(0, libc::PR_SET_PDEATHSIG as u32), Condition::Is(1, 0)],
+        );
     }
     memory_of_all(&mut calls);
     end_of_all(&mut calls);
@@ -188,7 +191,10 @@ fn memory_of_all(calls: &mut Calls) {
     const GROWING: u64 = libc::MAP_GROWSDOWN as u64;
     const PRIVATE: u64 = libc::MAP_PRIVATE as u64 | ANONYMOUS;
     calls.allow(libc::SYS_brk);
-    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | GROWING | TYPE | ANONYMOUS, PRIVATE)]);
+    calls.allow_if(
+        libc::SYS_mmap,
+        &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | GROWING | TYPE | ANONYMOUS, PRIVATE)],
+    );
     // Large blocks grow in place, or move.
     calls.allow_if(libc::SYS_mremap, &[Condition::Is(3, libc::MREMAP_MAYMOVE as u32)]);
     calls.allow(libc::SYS_munmap);
@@ -291,7 +297,8 @@ pub fn confine_supervisor(visible: bool, own_user: bool) -> io::Result<()> {
 pub fn may_change_user() -> bool {
     process::effective_user() == 0
         && process::has_other_users()
-        && privileges::permitted_capabilities().is_ok_and(|own| own.contains(TO_BECOME.union(CapabilitySet::KILL)))
+        && privileges::permitted_capabilities()
+            .is_ok_and(|own| own.contains(TO_BECOME.union(CapabilitySet::KILL)))
 }
 
 /// Protects this process, which is to start others again, from the OOM killer as far as it may

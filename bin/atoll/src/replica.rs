@@ -30,20 +30,25 @@ use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
 use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, PAYLOAD_MAX};
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat,
+};
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
-use atoll_transport::{Charge, Config, FastOpenSides, Listing, Recovery, Secrets, Stopwatch, Transport, past};
+use atoll_transport::{
+    Charge, Config, FastOpenSides, Listing, Recovery, Secrets, Stopwatch, Transport, past,
+};
 use atoll_wire::vnet;
 
 use self::listing::{acceptors_of, row};
 use crate::address;
 use crate::ip_server::network_config;
 use crate::link::{
-    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, partner_of, waited,
+    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, partner_of,
+    waited,
 };
 use crate::mesh::{COOKIE_KEY, LEASE_KEY};
 use crate::ringing::Ringer;
@@ -158,7 +163,8 @@ impl Replica {
         let ledger = Ledger::open_as(ledger, LedgerConfig::STACK, Epoch(setup.epoch), newest);
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
         let secrets = make_secrets(&keys, &ledger, &seed);
-        let mut transport = Transport::new(transport_config(setup, &facts), secrets, ip, server.page.clone(), now);
+        let mut transport =
+            Transport::new(transport_config(setup, &facts), secrets, ip, server.page.clone(), now);
         transport.set_owners(|group| stack.owner(group));
         if setup.manager.is_some() {
             transport.handle_manager_restarted(now, Epoch(setup.manager_epoch));
@@ -238,7 +244,8 @@ impl Replica {
                 Device::Server(_) | Device::None => None,
             };
             let Some(len) = received else { return Ok(taken > 0) };
-            let prefix = if matches!(self.links.device, Device::Tap(_)) { vnet::HEADER_LEN } else { FRAME_PREFIX };
+            let prefix =
+                if matches!(self.links.device, Device::Tap(_)) { vnet::HEADER_LEN } else { FRAME_PREFIX };
             self.counts.frames_in += 1;
             self.counts.bytes_in += len.saturating_sub(prefix) as u64;
             self.handle_frame(now, len, prefix);
@@ -318,7 +325,8 @@ impl Replica {
                     }
                 }
                 KIND_IP => {
-                    if let (Some((server, client)), Ok(message)) = (&mut self.ip_server, IpMessage::decode(payload))
+                    if let (Some((server, client)), Ok(message)) =
+                        (&mut self.ip_server, IpMessage::decode(payload))
                         && *server == record.peer
                     {
                         let error = client.handle(now, self.transport.ip_mut(), &message);
@@ -366,7 +374,9 @@ impl Replica {
     /// Handles a frame from another server: one of the internal link, or one from outside that was passed on.
     fn handle_internal(&mut self, now: Instant, len: usize) {
         let payload = &self.frame[..len];
-        let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
+        let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else {
+            return;
+        };
         let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
         self.server.patience.met(partner_of(frame));
         if outside && matches!(self.links.device, Device::Server(_)) {
@@ -391,7 +401,8 @@ impl Replica {
         let (generation, record) = (ip.v4_generation(), address::encode(ip.v4_address()));
         let me = usize::from(self.index.0);
         for other in (0..usize::from(self.facts.replicas)).filter(|other| *other != me) {
-            if self.told[other] != generation && self.links.internal.rings.send(other, KIND_ADDRESS, &record) {
+            if self.told[other] != generation && self.links.internal.rings.send(other, KIND_ADDRESS, &record)
+            {
                 self.told[other] = generation;
             }
         }
@@ -410,7 +421,9 @@ impl Replica {
 
     /// Logs what became of the connections of a predecessor, once that is known, if any were lost.
     fn tell_losses(&mut self) {
-        let Some(adoption) = self.transport.take_adoption().filter(|adoption| adoption.lost > 0) else { return };
+        let Some(adoption) = self.transport.take_adoption().filter(|adoption| adoption.lost > 0) else {
+            return;
+        };
         let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
         say!(
             "replica {}: {} connections go on, {} do not (the first: {why})",
@@ -432,9 +445,10 @@ impl Replica {
         listed.due = now + SLICE_EVERY;
         let replica = self.index.0;
         let facts = self.transport.list(now, &mut listed.listing, ROWS_PER_SLICE);
-        let rows = facts
-            .iter()
-            .map(|facts| SocketRow { acceptors: acceptors_of(facts, &listed.acceptors), ..row(replica, facts) });
+        let rows = facts.iter().map(|facts| SocketRow {
+            acceptors: acceptors_of(facts, &listed.acceptors),
+            ..row(replica, facts)
+        });
         self.server.answers.extend(rows::packets(rows).filter(|packet| packet != rows::END));
         if listed.listing.is_over() {
             self.server.answers.push_back(rows::END.to_vec());
@@ -571,7 +585,8 @@ impl Role for Replica {
         }
         self.transport.adopt(now, self.recovery, blamed);
         if let Some(Charge { work, deaths }) = self.transport.take_charge() {
-            let often = if deaths > 0 { format!(", for the same session {deaths} times") } else { String::new() };
+            let often =
+                if deaths > 0 { format!(", for the same session {deaths} times") } else { String::new() };
             say!("replica {}: the one before died at work on {work:?}{often}", self.index.0);
         }
         self.server.answers.extend(self.transport.take_cut_off().iter().map(|session| cut_off(session.0)));
@@ -583,16 +598,24 @@ impl Role for Replica {
     }
 
     fn is_ready(&self) -> bool {
-        let has_work = self.transport.has_commands() || self.transport.has_work() || !self.unopened.is_empty();
+        let has_work =
+            self.transport.has_commands() || self.transport.has_work() || !self.unopened.is_empty();
         has_work || self.links.is_ready() || self.siblings.is_ready()
     }
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
-        let untold = self.ip_server.as_ref().is_some_and(|(_, client)| client.has_messages(self.transport.ip_mut()));
-        let keeps = self.links.retry_queue.keeps() || self.transport.has_messages() || self.has_untold() || untold;
+        let untold =
+            self.ip_server.as_ref().is_some_and(|(_, client)| client.has_messages(self.transport.ip_mut()));
+        let keeps =
+            self.links.retry_queue.keeps() || self.transport.has_messages() || self.has_untold() || untold;
         let keeps = keeps || self.listing.is_some();
         let retry_at = keeps.then_some(now + CONTROL_EVERY);
-        let due = [retry_at, self.transport.next_timeout(), self.siblings.next_timeout(), self.ringer.next_timeout()];
+        let due = [
+            retry_at,
+            self.transport.next_timeout(),
+            self.siblings.next_timeout(),
+            self.ringer.next_timeout(),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -639,7 +662,9 @@ impl Role for Replica {
         self.transport.flush(now, &mut self.links);
         self.send_messages(now);
         self.ring_bells();
-        self.links.retry_queue.keeps() || self.transport.has_messages() || self.links.internal.own_waiting() > 0
+        self.links.retry_queue.keeps()
+            || self.transport.has_messages()
+            || self.links.internal.own_waiting() > 0
     }
 
     fn write_ledger(&mut self, version: u32) {
@@ -684,7 +709,9 @@ impl Role for Replica {
             }
             // `list_some` makes the rows. The supervisor asks for one listing at a time; another request
             // begins anew.
-            Request::ListSockets { .. } => self.listing = Some(Listed::new(self.transport.acceptors(now), now)),
+            Request::ListSockets { .. } => {
+                self.listing = Some(Listed::new(self.transport.acceptors(now), now))
+            }
             Request::Memory { level, buffers_max } => self.transport.set_memory(now, level, buffers_max),
             Request::CutOff { session } => {
                 self.open_now(now, SessionId(session))?;

@@ -209,12 +209,23 @@ mod tests {
 
     #[test]
     fn listeners_with_many_acceptors_fit_packets() {
-        let acceptor =
-            AcceptorRow { lease: u64::MAX, service_us: Some(u64::MAX), given: u64::MAX, ..Default::default() };
-        let row = |acceptors: usize| SocketRow { acceptors: vec![acceptor.clone(); acceptors], ..SocketRow::default() };
+        let acceptor = AcceptorRow {
+            lease: u64::MAX,
+            service_us: Some(u64::MAX),
+            given: u64::MAX,
+            ..Default::default()
+        };
+        let row = |acceptors: usize| SocketRow {
+            acceptors: vec![acceptor.clone(); acceptors],
+            ..SocketRow::default()
+        };
         let rows = [ACCEPTORS_MAX, 0, 200, 200, 0, ACCEPTORS_MAX].map(row);
         let packets: Vec<Vec<u8>> = packets(rows.clone()).collect();
-        assert!(packets.iter().all(|packet| packet.len() < 200_000), "{:?}", packets.iter().map(Vec::len).max());
+        assert!(
+            packets.iter().all(|packet| packet.len() < 200_000),
+            "{:?}",
+            packets.iter().map(Vec::len).max()
+        );
         let listed = packets.iter().filter_map(|packet| serde_json::from_slice::<RowsPacket>(packet).ok());
         assert_eq!(listed.flat_map(|packet| packet.rows).collect::<Vec<_>>(), rows);
     }

@@ -167,9 +167,16 @@ mod tests {
         let other: StackName = "db".parse().unwrap();
         let lock = NameLock::take(&directory, &name).unwrap();
         let _other = NameLock::take(&directory, &other).unwrap();
-        assert_eq!(fs::metadata(directory.join("web.pid")).unwrap().mode() & 0o077, 0, "others could lock it");
+        assert_eq!(
+            fs::metadata(directory.join("web.pid")).unwrap().mode() & 0o077,
+            0,
+            "others could lock it"
+        );
         let refusal = NameLock::take(&directory, &name).unwrap_err().to_string();
-        assert!(refusal.contains(&format!("\"web\" is up already (pid {})", std::process::id())), "{refusal}");
+        assert!(
+            refusal.contains(&format!("\"web\" is up already (pid {})", std::process::id())),
+            "{refusal}"
+        );
         fs::write(&lock.paths().socket, "").unwrap();
         fs::write(&lock.paths().admin, "").unwrap();
         drop(lock);

@@ -74,7 +74,10 @@ pub fn own() -> Build {
         id: File::open("/proc/self/exe").ok().and_then(|file| build_id(&file)),
         layout: LAYOUT_VERSION,
         servers: SETUP_VERSION,
-        memory: memory.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes as u64)).collect::<BTreeMap<_, _>>(),
+        memory: memory
+            .iter()
+            .map(|(name, bytes)| ((*name).to_owned(), *bytes as u64))
+            .collect::<BTreeMap<_, _>>(),
         ledger: LedgerVersions { oldest: LEDGER_OLDEST, newest: newest_ledger() },
     }
 }
@@ -89,7 +92,8 @@ pub fn newest_ledger() -> u32 {
 /// Does once what servers do all the time; the error says what does not work on this machine.
 fn try_out() -> io::Result<()> {
     let config = LedgerConfig { connections: 1, requests: 1, text_units: 1 };
-    let memory = ShmMemory::map(&create_memfd("atoll-check", config.bytes())?, config.bytes(), Access::ReadWrite)?;
+    let memory =
+        ShmMemory::map(&create_memfd("atoll-check", config.bytes())?, config.bytes(), Access::ReadWrite)?;
     let ledger = Ledger::open_as(memory.clone(), config, atoll_base::Epoch(1), newest_ledger());
     let mut ledger = ledger.map_err(|error| io::Error::other(format!("a ledger: {error:?}")))?;
     ledger.commit();
@@ -171,7 +175,9 @@ mod tests {
             }
             note
         };
-        let notes = [note(1, b"GNU\0", &[1; 16]), note(3, b"Go\0", &[2; 5]), note(3, b"GNU\0", &[0xab, 0x01])].concat();
+        let notes =
+            [note(1, b"GNU\0", &[1; 16]), note(3, b"Go\0", &[2; 5]), note(3, b"GNU\0", &[0xab, 0x01])]
+                .concat();
         assert_eq!(build_id_note(&notes).as_deref(), Some("ab01"));
         for len in 0..notes.len() {
             assert_eq!(build_id_note(&notes[..len]).filter(|_| len < notes.len() - 3), None, "{len}");

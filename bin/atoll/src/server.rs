@@ -570,7 +570,12 @@ pub trait OwnProcess: Role + Sized {
     fn queue(given: &Self::Given) -> Option<BorrowedFd<'_>>;
 
     /// Creates the server once all privileges are given up.
-    fn start(setup: &Self::Setup, given: Self::Given, stack: Surroundings, server: ServerProcess) -> io::Result<Self>;
+    fn start(
+        setup: &Self::Setup,
+        given: Self::Given,
+        stack: Surroundings,
+        server: ServerProcess,
+    ) -> io::Result<Self>;
 }
 
 /// What a server sees of its stack.
@@ -811,7 +816,8 @@ impl<R: Role> Process<R> {
         }
         let mut unwatched = false;
         for Member { role, number, .. } in self.members.iter_mut().filter(|member| member.serves) {
-            unwatched |= role.server().doorbells.settle(&self.waiting.epoll, *number * TOKEN_KINDS + TOKEN_BELL);
+            unwatched |=
+                role.server().doorbells.settle(&self.waiting.epoll, *number * TOKEN_KINDS + TOKEN_BELL);
             let rung = role.before_sleep(now);
             role.server().bells_rung += rung;
             let asleep = role.server().sleep_word | 1;

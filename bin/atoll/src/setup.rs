@@ -414,8 +414,13 @@ mod tests {
         assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()), Ok(setup));
         let setup = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
         assert_eq!(LinkServerSetup::from_json(&setup.to_json()), Ok(setup));
-        let setup =
-            IpServerSetup { common: common(), ip_servers: vec![2, 3], servers: 4, has_tap: false, link_server: 2 };
+        let setup = IpServerSetup {
+            common: common(),
+            ip_servers: vec![2, 3],
+            servers: 4,
+            has_tap: false,
+            link_server: 2,
+        };
         assert_eq!(IpServerSetup::from_json(&setup.to_json()), Ok(setup));
         let setup = ManagerSetup { common: common(), managers: 2 };
         assert_eq!(ManagerSetup::from_json(&setup.to_json()), Ok(setup));
@@ -425,13 +430,14 @@ mod tests {
     /// of version 3.
     #[test]
     fn what_processes_share_stands_beside_what_only_some_are_told() {
-        let of_process =
-            r#""stack":"web","supervisor":1,"user":{"uid":990,"gid":991},"guarded":true,"descriptors":8,"index":1"#;
-        let of_server =
-            format!(r#"{{{of_process},"server":3,"pairs":[0,1],"epoch":1,"cpu":null,"batch_scheduling":false"#);
+        let of_process = r#""stack":"web","supervisor":1,"user":{"uid":990,"gid":991},"guarded":true,"descriptors":8,"index":1"#;
+        let of_server = format!(
+            r#"{{{of_process},"server":3,"pairs":[0,1],"epoch":1,"cpu":null,"batch_scheduling":false"#
+        );
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         let host = HostSetup { process: process(), standby: None, has_tap: true };
-        let text = format!(r#"{{{of_process},"standby":null,"has_tap":true,"cpu":1,"batch_scheduling":true}}"#);
+        let text =
+            format!(r#"{{{of_process},"standby":null,"has_tap":true,"cpu":1,"batch_scheduling":true}}"#);
         assert_eq!((value(&host.to_json()), HostSetup::from_json(&text)), (value(&text), Ok(host)));
         let link = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
         let text = format!(r#"{of_server},"first_replica":1,"peers":[0,1]}}"#);

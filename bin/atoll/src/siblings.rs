@@ -227,7 +227,11 @@ mod tests {
             let update = NeighbourUpdate { addr: 0xc612_0001, mac: Mac([2, 1, 2, 3, 4, 5]), basis };
             assert_eq!(neighbour_update(neighbour_message(update)), Some(update));
         }
-        let v6 = Message::Neighbour { addr: Addr::from_octets([0x20; 16]), mac: [2; 6], basis: NewsBasis::Learned };
+        let v6 = Message::Neighbour {
+            addr: Addr::from_octets([0x20; 16]),
+            mac: [2; 6],
+            basis: NewsBasis::Learned,
+        };
         assert_eq!(neighbour_update(v6), None);
     }
 }

@@ -33,8 +33,8 @@ impl Rig {
         let memory = |bytes: usize| ShmMemory::create("order", bytes).expect("there is memory").1;
         let now = Instant::from_millis(1000);
         let config = Config::new(ReplicaId(0), 1, Epoch(3), FlowKey { k0: 1, k1: 2 });
-        let ip =
-            Ip::new(atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, 1]), 0x0a00_0001, 24), 7, now).expect("a valid network");
+        let ip = Ip::new(atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, 1]), 0x0a00_0001, 24), 7, now)
+            .expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [1; 16], fast_open: [1; 16], leases: [1; 16], table: 5, ports: 1 };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
@@ -75,7 +75,9 @@ fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
             let mut seen = 0;
             while seen < PORTS && !is_too_late() {
                 let Some((_, payload)) = events.pop(&arena) else { continue };
-                if let Event::ListenReply { token: port, cause, .. } = Event::decode(&payload).expect("well-formed") {
+                if let Event::ListenReply { token: port, cause, .. } =
+                    Event::decode(&payload).expect("well-formed")
+                {
                     assert!(page.has_port(false, port as u16), "the reply for port {port} came first");
                     assert_eq!(cause, Cause::None);
                     seen += 1;

@@ -27,12 +27,15 @@ fn an_experiment_writes_numbers_a_picture_and_its_sentence() {
     let said = String::from_utf8(output.stdout).expect("text");
     let sentence = said.strip_prefix("neat-fig13: ").expect("it says of what it speaks");
     assert!(sentence.starts_with("Reproduced: ") && sentence.lines().count() == 1, "{sentence}");
-    let read = |ending: &str| fs::read_to_string(folder.join(format!("neat-fig13{ending}"))).expect("it was written");
+    let read = |ending: &str| {
+        fs::read_to_string(folder.join(format!("neat-fig13{ending}"))).expect("it was written")
+    };
     assert_eq!(read(".txt"), sentence);
     assert!(read(".svg").contains("TCP and IP apart, stateless"));
     let csv = read(".csv");
     let configurations: Vec<&str> = csv.lines().skip(1).filter_map(|line| line.split(',').nth(1)).collect();
-    let wanted = ["TS1LS1CM1", "TS2LS2CM2", "TS1CM1+IP1LS1", "TS2CM2+IP2LS2", "TS1+IP1+LS1+CM1", "TS2+IP2+LS2+CM2"];
+    let wanted =
+        ["TS1LS1CM1", "TS2LS2CM2", "TS1CM1+IP1LS1", "TS2CM2+IP2LS2", "TS1+IP1+LS1+CM1", "TS2+IP2+LS2+CM2"];
     assert_eq!(configurations, wanted);
     fs::remove_dir_all(folder).expect("it is there");
 }
@@ -43,7 +46,10 @@ fn what_was_measured_here_counts_instead_of_what_was_measured_elsewhere() {
     let real = "series,x,y\nwithout a system call,1,42\nwithout a system call,300,43\n";
     fs::write(folder.join("real/neat-calls.csv"), real).expect("a file");
     let said = String::from_utf8(make(&folder, "neat-calls").stdout).expect("text");
-    assert!(said.starts_with("neat-calls: Not reproduced: ") && said.contains("on this machine 43.00 %"), "{said}");
+    assert!(
+        said.starts_with("neat-calls: Not reproduced: ") && said.contains("on this machine 43.00 %"),
+        "{said}"
+    );
     fs::write(folder.join("real/neat-calls.csv"), "series,x,y\n").expect("a file");
     let output = make(&folder, "neat-calls");
     let error = String::from_utf8(output.stderr).expect("text");
@@ -54,9 +60,14 @@ fn what_was_measured_here_counts_instead_of_what_was_measured_elsewhere() {
 #[test]
 fn the_list_has_both_papers() {
     let said = String::from_utf8(atoll(&["paper", "list"]).stdout).expect("text");
-    for name in ["pika-fig4a", "pika-fig12", "neat-fig6", "neat-fig12", "neat-fig13", "neat-faults", "neat-table2"] {
+    for name in
+        ["pika-fig4a", "pika-fig12", "neat-fig6", "neat-fig12", "neat-fig13", "neat-faults", "neat-table2"]
+    {
         assert!(said.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {said}");
     }
     let output = atoll(&["paper", "neat-fig99"]);
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("neat-fig99"), "{output:?}");
+    assert!(
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("neat-fig99"),
+        "{output:?}"
+    );
 }

@@ -24,7 +24,13 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Puts an Atoll socket in the place of the kernel socket `fd`, if the stack can be joined: socket(2). Fails
 /// only if the program must run on Atoll.
-pub fn socket(fd: i32, protocol: Protocol, v6: bool, nonblocking: bool, close_on_exec: bool) -> Result<(), Errno> {
+pub fn socket(
+    fd: i32,
+    protocol: Protocol,
+    v6: bool,
+    nonblocking: bool,
+    close_on_exec: bool,
+) -> Result<(), Errno> {
     STATE.with(|state| {
         if state.join() {
             let object = state.client.insert(Object::socket(protocol, v6, nonblocking));
@@ -85,7 +91,8 @@ fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
 /// Binds a socket to an address of the stack: bind(2).
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     let binding = STATE.with(|state| state.client.start_binding(object, local))?;
-    let ask = |passes: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, passes))?);
+    let ask =
+        |passes: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, passes))?);
     let passes = || passes(object, binding.lease, binding.port);
     let shown = if binding.needs_pass { passes()? } else { Vec::new() };
     let bound = match ask(&shown) {
@@ -191,7 +198,8 @@ fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool
     let mut tried = 0;
     let (waits, timeout) = STATE.with(|state| {
         state.client.check_listening(object)?;
-        let timeout = state.client.socket(object).map_or(0, |socket| socket.options.value(Name::ReceiveTimeout));
+        let timeout =
+            state.client.socket(object).map_or(0, |socket| socket.options.value(Name::ReceiveTimeout));
         Ok((!state.client.is_nonblocking(object), (timeout > 0).then(|| Duration::from_micros(timeout))))
     })?;
     let mut step = |state: &mut State| match accept_one(state, fd, object, nonblocking, close_on_exec) {
@@ -248,8 +256,11 @@ pub fn close(fd: i32, object: u32) -> bool {
     let linger = STATE.with(|state| {
         let entry = state.client.object(object)?;
         let is_last = entry.descriptors == 1;
-        let linger =
-            state.client.socket(object).and_then(|s| s.options.linger()).filter(|linger| *linger > 0 && is_last);
+        let linger = state
+            .client
+            .socket(object)
+            .and_then(|s| s.options.linger())
+            .filter(|linger| *linger > 0 && is_last);
         if linger.is_none() {
             return Some(Err(close_now(state, fd, object)));
         }
@@ -294,7 +305,9 @@ fn linger_on(object: u32, seconds: u32) {
             return Ok(());
         }
         match state.client.stream(object) {
-            Some((stream, ..)) if stream.unacknowledged() > 0 && !stream.is_closed() => Err(Failure::WouldBlock),
+            Some((stream, ..)) if stream.unacknowledged() > 0 && !stream.is_closed() => {
+                Err(Failure::WouldBlock)
+            }
             _ => Ok(()),
         }
     });
@@ -325,8 +338,9 @@ pub fn disconnect(object: u32) -> Result<(), Errno> {
 }
 
 fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
-    let is_fast = STATE
-        .with(|state| state.client.socket(object).is_some_and(|socket| socket.options.is_on(Name::FastOpenConnect)));
+    let is_fast = STATE.with(|state| {
+        state.client.socket(object).is_some_and(|socket| socket.options.is_on(Name::FastOpenConnect))
+    });
     let opened = if is_fast { fast_open::connect(object, remote)? } else { Opened::Before };
     let nonblocking = STATE.with(|state| state.client.is_nonblocking(object));
     match opened {
@@ -344,7 +358,8 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
 
 /// Waits until a connection that is being opened is open.
 pub fn await_connection(object: u32) -> Result<(), Errno> {
-    let timeout = STATE.with(|state| state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout)));
+    let timeout =
+        STATE.with(|state| state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout)));
     let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
     let result = block(Some(object), timeout, |state| state.client.poll_connected(object));
     // connect(2), socket(7): the time of SO_SNDTIMEO has passed.

@@ -59,7 +59,8 @@ impl ChildState {
             }
         };
         for object in objects {
-            let places = state.client.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
+            let places =
+                state.client.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
             for place in places {
                 if !child_state.hold(state, place, keep) {
                     child_state.disown(state);
@@ -108,7 +109,8 @@ impl ChildState {
         if let Kind::Listening(listener) = &socket.kind {
             let backlog = listener.backlog;
             for i in 0..replicas {
-                let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+                let listen =
+                    Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
                 let replica = (authority + i) % replicas;
                 shown[replica].iter().for_each(|show| self.own.session.push(replica, show));
                 self.ask(state, replica, token, &listen);
@@ -126,7 +128,8 @@ impl ChildState {
             while let Some(event) = port.next_event() {
                 port.publish();
                 match event {
-                    Event::BindReply { token: of, cause, .. } | Event::ListenReply { token: of, cause, .. }
+                    Event::BindReply { token: of, cause, .. }
+                    | Event::ListenReply { token: of, cause, .. }
                         if of == token =>
                     {
                         return cause == Cause::None;

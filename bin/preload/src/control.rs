@@ -9,7 +9,9 @@ use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
 use atoll_ipc::lease::Pass;
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage,
+};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sockets::Errno;
 use atoll_sockets::client::session::{Shared, SharedReplica};

@@ -109,8 +109,9 @@ fn control_ours(state: &mut State, epoll: u32, target: u32, control: Control) ->
         _ => return Err(Errno::EINVAL),
     };
     state.client.control(epoll, target, fd, change)?;
-    let is_interrupted =
-        |set: &Set<Linux>| set.kernel.sleepers > 0 && set.kernel.interrupt.is_none() && !set.members.is_empty();
+    let is_interrupted = |set: &Set<Linux>| {
+        set.kernel.sleepers > 0 && set.kernel.interrupt.is_none() && !set.members.is_empty()
+    };
     if state.client.set(epoll).is_some_and(is_interrupted) {
         interrupt_kernel_sleepers(state, epoll);
     }
@@ -126,7 +127,9 @@ fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
     let interrupt = table::Internal::new(eventfd);
     let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: INTERRUPT };
     // SAFETY: two numbers and a valid event.
-    unsafe { sys!(libc::SYS_epoll_ctl, set.kernel.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event) };
+    unsafe {
+        sys!(libc::SYS_epoll_ctl, set.kernel.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event)
+    };
     set.kernel.interrupt = Some(interrupt);
 }
 
@@ -143,7 +146,9 @@ pub fn wait(
     }
     let first = STATE.with(|state| look_once(state, epoll, events, timeout == Some(Duration::ZERO)))?;
     let count = match first {
-        Look { count, kernel: Some(fd) } => count + ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?,
+        Look { count, kernel: Some(fd) } => {
+            count + ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?
+        }
         Look { count, kernel: None } => count,
     };
     if count > 0 || timeout == Some(Duration::ZERO) {
@@ -177,7 +182,12 @@ struct Look {
     kernel: Option<i32>,
 }
 
-fn look_once(state: &mut State, epoll: u32, events: &mut [epoll_event], at_once: bool) -> Result<Look, Errno> {
+fn look_once(
+    state: &mut State,
+    epoll: u32,
+    events: &mut [epoll_event],
+    at_once: bool,
+) -> Result<Look, Errno> {
     state.client.drain();
     state.client.accept_watched(epoll);
     let count = collect(state, epoll, events);
@@ -315,7 +325,12 @@ fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
 }
 
 /// Collects events of the kernel's descriptors.
-fn ask_kernel(fd: i32, events: &mut [epoll_event], millis: i32, mask: *const libc::sigset_t) -> Result<usize, Errno> {
+fn ask_kernel(
+    fd: i32,
+    events: &mut [epoll_event],
+    millis: i32,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
     let max = i32::try_from(events.len()).unwrap_or(i32::MAX);
     count_system_call();
     // SAFETY: `events` is valid for `max` entries; the mask is null or the program's. 8: size of the kernel's
@@ -340,9 +355,11 @@ fn millis(timeout: Option<Duration>) -> i32 {
 
 /// Moves the watches of a socket that becomes the kernel's to the kernel's instances.
 pub fn move_to_kernel(state: &mut State, object: u32) {
-    let watches = state.client.watches_on(object).map(|watch| (watch.set, watch.fd, watch.events, watch.data));
+    let watches =
+        state.client.watches_on(object).map(|watch| (watch.set, watch.fd, watch.events, watch.data));
     for (set, fd, events, data) in watches.collect::<Vec<_>>() {
-        let _ = control_kernel(state, set, Control { op: libc::EPOLL_CTL_ADD, fd, event: Some((events, data)) });
+        let _ =
+            control_kernel(state, set, Control { op: libc::EPOLL_CTL_ADD, fd, event: Some((events, data)) });
         if let Some(set) = state.client.set_mut(set) {
             set.kernel.has_members = true;
         }

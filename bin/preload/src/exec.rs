@@ -50,8 +50,11 @@ impl ExecState {
     /// `environment` is a valid environment.
     pub unsafe fn prepare(sockets: &[(c_int, u32)], environment: *const *const c_char) -> Option<ExecState> {
         let (child_state, memory, opened) = STATE.with(|state| {
-            let mut objects: Vec<u32> =
-                sockets.iter().map(|(_, object)| *object).filter(|object| state.client.is_held(*object)).collect();
+            let mut objects: Vec<u32> = sockets
+                .iter()
+                .map(|(_, object)| *object)
+                .filter(|object| state.client.is_held(*object))
+                .collect();
             objects.sort_unstable();
             objects.dedup();
             if objects.is_empty() {
@@ -74,7 +77,9 @@ impl ExecState {
         })?;
         memory.set_inheritable(true);
         child_state.control.descriptor().set_inheritable(true);
-        for session in std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, session)| session)) {
+        for session in
+            std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, session)| session))
+        {
             session.descriptors().for_each(|fd| fd.set_inheritable(true));
         }
         let variable = CString::new([VARIABLE, memory.number().to_string().as_bytes()].concat()).ok()?;
@@ -106,8 +111,9 @@ impl ExecState {
 
 fn close_again(opened: &[c_int]) {
     for fd in opened {
-        let is_pooled =
-            STATE.with(|state| table::object_at(*fd).and_then(|o| state.client.socket(o)).is_some_and(|s| s.pooled));
+        let is_pooled = STATE.with(|state| {
+            table::object_at(*fd).and_then(|o| state.client.socket(o)).is_some_and(|s| s.pooled)
+        });
         if is_pooled || table::closes_on_exec(*fd) {
             table::set_kernel_cloexec(*fd, true);
         }
@@ -136,12 +142,14 @@ unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_ch
 /// Returns the entries that an environment lacks for the library to be loaded and to find its stack: nginx
 /// executes a new version of itself with hardly any environment.
 fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
-    let name_of =
-        |entry: &'static CStr| entry.to_bytes().split_inclusive(|byte| *byte == b'=').next().unwrap_or_default();
+    let name_of = |entry: &'static CStr| {
+        entry.to_bytes().split_inclusive(|byte| *byte == b'=').next().unwrap_or_default()
+    };
     let ours = settings().environment.iter().map(CString::as_c_str);
     // SAFETY: entries of an environment are strings.
-    let is_there =
-        |name: &[u8]| environment.iter().any(|at| unsafe { CStr::from_ptr(*at) }.to_bytes().starts_with(name));
+    let is_there = |name: &[u8]| {
+        environment.iter().any(|at| unsafe { CStr::from_ptr(*at) }.to_bytes().starts_with(name))
+    };
     ours.filter(|entry| !is_there(name_of(entry))).map(CStr::as_ptr).collect()
 }
 
@@ -208,9 +216,11 @@ fn take_connection() {
     let (Ok(fd), Ok(whose)) = (fd.parse::<c_int>(), whose.parse::<i64>()) else { return };
     // SAFETY: only asks for the number.
     let parent = unsafe { libc::getppid() };
-    let is_ours = if whose < 0 { i64::from(parent) == -whose } else { i64::from(std::process::id()) == whose };
+    let is_ours =
+        if whose < 0 { i64::from(parent) == -whose } else { i64::from(std::process::id()) == whose };
     // SAFETY: asks only what it is; nothing else in this process has been told of it.
-    if !is_ours || fd < 0 || !atoll_sys::unix::is_channel(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }) {
+    if !is_ours || fd < 0 || !atoll_sys::unix::is_channel(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+    {
         return;
     }
     STATE.with(|state| state.kept = Some(Control::inherited(Internal::inherited(fd))));
@@ -232,7 +242,12 @@ pub fn survivors() -> Vec<(c_int, u32)> {
 
 // ---- what is written down: words of 64 bits ----
 
-fn write_words(state: &State, child_state: &ChildState, objects: &[u32], sockets: &[(c_int, u32)]) -> Vec<u64> {
+fn write_words(
+    state: &State,
+    child_state: &ChildState,
+    objects: &[u32],
+    sockets: &[(c_int, u32)],
+) -> Vec<u64> {
     let sessions: Vec<&Joined> =
         std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, s)| s)).collect();
     let mut words = vec![MAGIC, child_state.control.descriptor().number() as u64, sessions.len() as u64];
@@ -258,17 +273,26 @@ fn write_words(state: &State, child_state: &ChildState, objects: &[u32], sockets
 fn write_reply(words: &mut Vec<u64>, reply: &Reply) {
     let bytes = reply.encode();
     words.extend(
-        bytes.chunks_exact(8).map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))),
+        bytes
+            .chunks_exact(8)
+            .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))),
     );
 }
 
-pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, index: impl Fn(&Place) -> usize) {
+pub fn write_socket(
+    words: &mut Vec<u64>,
+    socket: &Socket,
+    nonblocking: bool,
+    index: impl Fn(&Place) -> usize,
+) {
     let (kind, extra) = match &socket.kind {
         Kind::Fresh => (0, 0),
         Kind::Bound => (1, 0),
         Kind::Listening(listener) => (2, u64::from(listener.backlog)),
         Kind::Stream(_, local) => (3, u64::from(local.error_taken)),
-        Kind::Datagram(datagram) => (4, u64::from(datagram.connected) | (datagram.sender as u64 & 0xffff) << 8),
+        Kind::Datagram(datagram) => {
+            (4, u64::from(datagram.connected) | (datagram.sender as u64 & 0xffff) << 8)
+        }
     };
     let flags = u64::from(socket.v6) | u64::from(nonblocking) << 1 | u64::from(socket.connect_reported) << 2;
     words.extend([kind, extra, socket.protocol as u64, flags, socket.lease]);
@@ -279,11 +303,18 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
     socket.options.write(words);
     words.push(socket.places().len() as u64);
     for place in socket.places() {
-        words.extend([index(place) as u64, place.replica as u64, u64::from(place.slot.0), u64::from(place.generation)]);
+        words.extend([
+            index(place) as u64,
+            place.replica as u64,
+            u64::from(place.slot.0),
+            u64::from(place.generation),
+        ]);
     }
     let multicast = socket.multicast.as_deref().cloned().unwrap_or_default();
     let Multicast { joined, all, is_looped, ttl, interface, v6 } = &multicast;
-    words.push(u64::from(*all) | u64::from(*is_looped) << 1 | u64::from(*ttl) << 8 | u64::from(*interface) << 32);
+    words.push(
+        u64::from(*all) | u64::from(*is_looped) << 1 | u64::from(*ttl) << 8 | u64::from(*interface) << 32,
+    );
     let flags = u64::from(v6.all) | u64::from(v6.is_looped) << 1;
     words.push(flags | u64::from(v6.hops) << 8 | u64::from(v6.interface) << 32);
     words.push(joined.len() as u64 * 3);

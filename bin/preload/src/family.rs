@@ -82,7 +82,8 @@ fn wait_for(word: &AtomicU32, me: u32) -> Before {
         } else {
             let waited = found | WAITED_FOR;
             if found == waited
-                || found != 0 && word.compare_exchange(found, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                || found != 0
+                    && word.compare_exchange(found, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 let _ = atoll_sys::futex::wait(word, waited, Some(LOOK_EVERY));
             }
@@ -180,7 +181,8 @@ mod tests {
         // SAFETY: a valid siginfo; the child stays a zombie.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
-        let waited = unsafe { libc::waitid(libc::P_PID, child as u32, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        let waited =
+            unsafe { libc::waitid(libc::P_PID, child as u32, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
         assert_eq!(waited, 0);
         child
     }

@@ -36,7 +36,8 @@ pub enum Opened {
 /// Connects a socket with TCP_FASTOPEN_CONNECT, as connect(2). Fails with EISCONN if its SYN waits for text.
 pub fn connect(object: u32, peer: Endpoint) -> Result<Opened, Errno> {
     let (is_new, waits) = STATE.with(|state| {
-        let is_new = matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh | Kind::Bound, .. }));
+        let is_new =
+            matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh | Kind::Bound, .. }));
         (is_new, state.client.stream(object).is_some_and(|(stream, ..)| stream.waits_for_text()))
     });
     if !is_new {

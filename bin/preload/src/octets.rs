@@ -39,7 +39,8 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     parts.check()?;
     let is_fast = flags & MSG_FASTOPEN != 0
-        && STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
+        && STATE
+            .with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
     if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }
 }
 
@@ -72,7 +73,8 @@ fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>)
             None => Err(Errno::ENOTSOCK),
         }
     })?;
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || STATE.with(|state| state.client.is_nonblocking(object));
+    let nonblocking =
+        flags & libc::MSG_DONTWAIT != 0 || STATE.with(|state| state.client.is_nonblocking(object));
     if let Way::Open = way {
         let peer = peer.ok_or(Errno::EINVAL)?;
         if !fast_open::open(object, peer)? {

@@ -64,7 +64,8 @@ fn connection_info(object: u32) -> Option<Info> {
     })?;
     let known = block(None, Some(atoll_base::Duration::from_secs(2)), |state| {
         let cause = state.client.answer(token).ok_or(Failure::WouldBlock)?.cause;
-        let replica = state.client.sessions().get(place.session).and_then(|s| s.replicas().get(place.replica));
+        let replica =
+            state.client.sessions().get(place.session).and_then(|s| s.replicas().get(place.replica));
         let replica = replica.filter(|_| cause == atoll_ipc::Cause::None);
         Ok(replica.map(|replica| Info::load(replica.port().memory(), atoll_ipc::arena::INFO)))
     });

@@ -22,7 +22,11 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
 }
 
 /// Runs poll(2) with at least one of Atoll's descriptors among `fds`. A `timeout` of `None` waits for ever.
-pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
+pub fn poll(
+    fds: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::POLL);
     if asks() {
         let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
@@ -105,7 +109,8 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
-        let slept = if interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
+        let slept =
+            if interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {
             // This takes the bell's event, so that it can come again.
             let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());
@@ -135,7 +140,9 @@ fn is_kernel_too(state: &State, fd: i32) -> bool {
     match lookup(fd) {
         Fd::Kernel => true,
         Fd::Hidden => false,
-        Fd::Object(object) => state.client.object(object).is_some_and(|object| matches!(object.body, Body::Epoll(_))),
+        Fd::Object(object) => {
+            state.client.object(object).is_some_and(|object| matches!(object.body, Body::Epoll(_)))
+        }
     }
 }
 
@@ -165,7 +172,11 @@ fn look_at(state: &mut State, fds: &mut [pollfd]) -> usize {
     count
 }
 
-fn poll_kernel(kernel: &mut [pollfd], left: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
+fn poll_kernel(
+    kernel: &mut [pollfd],
+    left: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
     let mut spec = left.map(|left| libc::timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: left.subsec_nanos().into(),

@@ -42,7 +42,11 @@ pub fn settings() -> &'static Settings {
             required: is_set("ATOLL_REQUIRED"),
             stats: is_set("ATOLL_STATS"),
             follow: is_set("ATOLL_FOLLOW"),
-            kernel: std::env::var("ATOLL_KERNEL").unwrap_or_default().split(',').filter_map(network).collect(),
+            kernel: std::env::var("ATOLL_KERNEL")
+                .unwrap_or_default()
+                .split(',')
+                .filter_map(network)
+                .collect(),
             environment: VARIABLES.iter().filter_map(|name| entry(name)).collect(),
         }
     })

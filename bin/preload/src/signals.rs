@@ -13,7 +13,9 @@ pub fn hold_signals() -> u64 {
 /// Restores the mask from before [`hold_signals`].
 pub fn release_signals(before: u64) {
     // SAFETY: a mask of the kernel's size, 8.
-    unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8) };
+    unsafe {
+        sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8)
+    };
 }
 
 /// Returns the signals that wait to be delivered, a bit each: sigpending(2).
@@ -32,7 +34,8 @@ pub fn signals_restart() -> bool {
         // This is struct sigaction as the kernel has it: handler, flags, restorer, mask.
         let mut action = [0u64; 4];
         // SAFETY: room for the kernel's struct; 8 is the size of its signal set.
-        let known = unsafe { sys!(libc::SYS_rt_sigaction, signal, std::ptr::null::<u64>(), action.as_mut_ptr(), 8) };
+        let known =
+            unsafe { sys!(libc::SYS_rt_sigaction, signal, std::ptr::null::<u64>(), action.as_mut_ptr(), 8) };
         known != 0 || action[0] <= 1 || action[1] & libc::SA_RESTART as u64 != 0
     })
 }

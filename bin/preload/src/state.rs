@@ -97,7 +97,8 @@ impl State {
             Ok(joined) => joined,
             Err(reason) => {
                 self.refused = Some(reason);
-                let instead = if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
+                let instead =
+                    if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
                 let path = path.display();
                 crate::complain(format_args!(
                     "libatoll: this program cannot join the stack at {path}: {reason}; {instead}\n"
@@ -217,7 +218,9 @@ impl Reserved {
             // SAFETY: just created, owned by nobody else.
             self.placeholder = Some(Internal::new(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }));
         }
-        let Some(placeholder) = self.placeholder.as_ref().map(Internal::number) else { return Err(Errno::EMFILE) };
+        let Some(placeholder) = self.placeholder.as_ref().map(Internal::number) else {
+            return Err(Errno::EMFILE);
+        };
         for _ in 0..self.batch {
             count_system_call();
             let fd = table::duplicate(placeholder, 3);

@@ -84,7 +84,9 @@ impl Address {
                 let addr = Addr::from_octets(v6.sin6_addr.s6_addr);
                 match addr.is_link_local() && v6.sin6_scope_id == 0 {
                     true => Address::NoScope,
-                    false => Address::Ours { endpoint: Endpoint::at(addr, u16::from_be(v6.sin6_port)), v6: true },
+                    false => {
+                        Address::Ours { endpoint: Endpoint::at(addr, u16::from_be(v6.sin6_port)), v6: true }
+                    }
                 }
             }
             libc::AF_UNSPEC => Address::Unspecified,

@@ -74,14 +74,17 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         dont_wait: flags & libc::MSG_DONTWAIT != 0,
     };
     let mut done = 0;
-    let mut step = |state: &mut State| match state.client.socket(object).map(|socket| (&socket.kind, socket.protocol)) {
-        Some((Kind::Stream(..), _)) => state.client.receive_octets(object, || parts.targets(), want, how, &mut done),
-        Some((Kind::Datagram(_), _)) => state.client.receive_datagram(object, || parts.targets(), how),
-        // recv(2) on a datagram socket without a port waits for what never comes.
-        Some((_, Protocol::Udp)) => Err(Failure::WouldBlock),
-        Some(_) => Err(Errno::ENOTCONN.into()),
-        None => Err(Errno::EINVAL.into()),
-    };
+    let mut step =
+        |state: &mut State| match state.client.socket(object).map(|socket| (&socket.kind, socket.protocol)) {
+            Some((Kind::Stream(..), _)) => {
+                state.client.receive_octets(object, || parts.targets(), want, how, &mut done)
+            }
+            Some((Kind::Datagram(_), _)) => state.client.receive_datagram(object, || parts.targets(), how),
+            // recv(2) on a datagram socket without a port waits for what never comes.
+            Some((_, Protocol::Udp)) => Err(Failure::WouldBlock),
+            Some(_) => Err(Errno::ENOTCONN.into()),
+            None => Err(Errno::EINVAL.into()),
+        };
     // This is the fast path: no clock, no timeout, one lock.
     let first = STATE.with(|state| {
         let mut result = step(state);
@@ -92,24 +95,29 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         match result {
             Ok(received) => Ok(Now::Done(received)),
             Err(Failure::Error(errno)) => Err(errno),
-            Err(Failure::WouldBlock) if flags & libc::MSG_DONTWAIT != 0 || state.client.is_nonblocking(object) => {
+            Err(Failure::WouldBlock)
+                if flags & libc::MSG_DONTWAIT != 0 || state.client.is_nonblocking(object) =>
+            {
                 Err(Errno::EAGAIN)
             }
-            Err(Failure::WouldBlock) => {
-                Ok(Now::Wait(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
-            }
+            Err(Failure::WouldBlock) => Ok(Now::Wait(
+                state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout)),
+            )),
         }
     });
     let result = match first {
         Ok(Now::Done(received)) => return Ok(received),
-        Ok(Now::Wait(timeout)) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step),
+        Ok(Now::Wait(timeout)) => {
+            block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step)
+        }
         Err(errno) => Err(errno),
     };
     // MSG_WAITALL: what came before the wait ended is the result.
     match result {
         Err(_) if how.peek && how.wait_all => {
             let how = Receiving { dont_wait: true, ..how };
-            let there = STATE.with(|state| state.client.receive_octets(object, || parts.targets(), want, how, &mut 0));
+            let there = STATE
+                .with(|state| state.client.receive_octets(object, || parts.targets(), want, how, &mut 0));
             there.or(result)
         }
         Err(_) if done > 0 => Ok(Received { len: done, ..Received::default() }),
@@ -129,13 +137,16 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
     }
     let how = Sending { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
     let mut done = 0;
-    let result = send_loop(object, flags, |state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
-        Some((Kind::Stream(..), _)) => state.client.send_octets(object, || parts.sources(), want, how, &mut done),
-        Some((_, Protocol::Udp)) => Err(NOT_A_STREAM.into()),
-        // send(2) fails so on a stream socket that was never connected.
-        Some(_) => Err(Errno::EPIPE.into()),
-        None => Err(Errno::EINVAL.into()),
-    });
+    let result =
+        send_loop(object, flags, |state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
+            Some((Kind::Stream(..), _)) => {
+                state.client.send_octets(object, || parts.sources(), want, how, &mut done)
+            }
+            Some((_, Protocol::Udp)) => Err(NOT_A_STREAM.into()),
+            // send(2) fails so on a stream socket that was never connected.
+            Some(_) => Err(Errno::EPIPE.into()),
+            None => Err(Errno::EINVAL.into()),
+        });
     match result {
         Ok(()) => Ok(done),
         Err(_) if done > 0 => Ok(done),
@@ -160,7 +171,9 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
     let result = send_loop(object, 0, |state| {
         loop {
             let family = state.client.family(object);
-            let Some((stream, local, place)) = state.client.stream(object) else { return Err(Errno::EPIPE.into()) };
+            let Some((stream, local, place)) = state.client.stream(object) else {
+                return Err(Errno::EPIPE.into());
+            };
             if done >= count {
                 return Ok(());
             }
@@ -185,7 +198,13 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
                 let n = match start {
                     // SAFETY: `target` is `len` bytes of the send area, ours to write; the rest are numbers.
                     Some(from) => unsafe {
-                        sys!(libc::SYS_pread64, input, target.cast::<c_void>(), len, from + (done + filled) as i64)
+                        sys!(
+                            libc::SYS_pread64,
+                            input,
+                            target.cast::<c_void>(),
+                            len,
+                            from + (done + filled) as i64
+                        )
                     },
                     // SAFETY: as above.
                     None => unsafe { sys!(libc::SYS_read, input, target.cast::<c_void>(), len) },
@@ -242,7 +261,11 @@ fn send_datagram(
 
 /// Repeats a sending step as long as the socket's mode wants it.
 #[inline]
-fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result<(), Failure>) -> Result<(), Errno> {
+fn send_loop(
+    object: u32,
+    flags: i32,
+    mut step: impl FnMut(&mut State) -> Result<(), Failure>,
+) -> Result<(), Errno> {
     let first = STATE.with(|state| {
         let mut result = step(state);
         if matches!(result, Err(Failure::WouldBlock)) {
@@ -252,7 +275,9 @@ fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result
         match result {
             Ok(()) => Ok(Now::Done(())),
             Err(Failure::Error(errno)) => Err(errno),
-            Err(Failure::WouldBlock) if flags & libc::MSG_DONTWAIT != 0 || state.client.is_nonblocking(object) => {
+            Err(Failure::WouldBlock)
+                if flags & libc::MSG_DONTWAIT != 0 || state.client.is_nonblocking(object) =>
+            {
                 Err(Errno::EAGAIN)
             }
             Err(Failure::WouldBlock) => {
@@ -262,7 +287,9 @@ fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result
     });
     match first? {
         Now::Done(()) => Ok(()),
-        Now::Wait(timeout) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step),
+        Now::Wait(timeout) => {
+            block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step)
+        }
     }
 }
 

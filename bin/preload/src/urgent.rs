@@ -35,9 +35,14 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         Ok(Urgent::Octet(octet)) => {
             let mut target = parts.targets();
             let first = target.next();
-            let received =
-                Received { len: usize::from(first.is_some()), truncated: first.is_none(), ..Received::default() };
-            if let Some(place) = first.and_then(|part| part.first_mut()).filter(|_| flags & libc::MSG_TRUNC == 0) {
+            let received = Received {
+                len: usize::from(first.is_some()),
+                truncated: first.is_none(),
+                ..Received::default()
+            };
+            if let Some(place) =
+                first.and_then(|part| part.first_mut()).filter(|_| flags & libc::MSG_TRUNC == 0)
+            {
                 *place = octet;
             }
             Ok(Received { urgent: true, ..received })
@@ -98,7 +103,8 @@ fn watch() {
     }
     // The new thread has all signals blocked.
     let held = hold_signals();
-    let started = std::thread::Builder::new().name("atoll-urgent".to_owned()).stack_size(128 << 10).spawn(keep_watch);
+    let started =
+        std::thread::Builder::new().name("atoll-urgent".to_owned()).stack_size(128 << 10).spawn(keep_watch);
     release_signals(held);
     if started.is_err() {
         WATCHED.store(false, Ordering::Relaxed);

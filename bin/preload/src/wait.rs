@@ -113,7 +113,8 @@ fn block_on<R>(
         };
         // A handler of SIGURG has run in this thread: the effect is as if it had come during the sleep.
         let is_late = interrupts(&mut signals);
-        let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, std::ptr::null()).map(drop) };
+        let slept =
+            if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, std::ptr::null()).map(drop) };
         STATE.with(|state| {
             state.client.after_sleep(1 << bell);
             if let Some(object) = object {

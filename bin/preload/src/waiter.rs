@@ -62,7 +62,13 @@ impl Waiter {
                     let mut event = libc::epoll_event { events: eventfd::WATCHED.bits(), u64: BELL_TOKEN };
                     // SAFETY: two numbers and a valid event.
                     unsafe {
-                        sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd.number(), &raw mut event)
+                        sys!(
+                            libc::SYS_epoll_ctl,
+                            self.number(),
+                            libc::EPOLL_CTL_ADD,
+                            fd.number(),
+                            &raw mut event
+                        )
                     };
                 }
             }
@@ -77,11 +83,13 @@ impl Waiter {
     /// if a signal came.
     pub fn sleep(epoll: i32, left: Option<Duration>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-        let millis = left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        let millis =
+            left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
         count_system_call();
         // SAFETY: room for as many events as are told; the mask is null or the program's. 8: size of the
         // kernel's signal set.
-        let count = unsafe { sys!(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), events.len(), millis, mask, 8) };
+        let count =
+            unsafe { sys!(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), events.len(), millis, mask, 8) };
         if count < 0 {
             return Err(last_errno());
         }
@@ -112,7 +120,15 @@ pub struct KernelSet {
 impl KernelSet {
     /// Creates the part for the kernel's instance `fd`, which has no members.
     pub fn new(fd: i32) -> KernelSet {
-        KernelSet { fd, waiter: None, has_members: false, asked_at: 0, calls_since: 0, sleepers: 0, interrupt: None }
+        KernelSet {
+            fd,
+            waiter: None,
+            has_members: false,
+            asked_at: 0,
+            calls_since: 0,
+            sleepers: 0,
+            interrupt: None,
+        }
     }
 
     /// Forgets the threads that slept in it: the child of a fork has one thread.

@@ -171,7 +171,9 @@ mod tests {
         assert_eq!(Addr::v4(0xc612_0001).to_v4(), Some(0xc612_0001));
         assert_eq!(Addr::LOOPBACK.to_v4(), None);
         assert!(Addr::V4_ANY.is_unspecified() && Addr::ANY.is_unspecified() && Addr::V4_ANY != Addr::ANY);
-        assert!(Addr::v4(0x7f01_0203).is_loopback() && Addr::LOOPBACK.is_loopback() && !Addr::ANY.is_loopback());
+        assert!(
+            Addr::v4(0x7f01_0203).is_loopback() && Addr::LOOPBACK.is_loopback() && !Addr::ANY.is_loopback()
+        );
         let link_local: Addr = "fe80::1".parse::<Ipv6Addr>().unwrap().into();
         assert!(link_local.is_link_local() && !Addr::v4(0xfe80_0000).is_link_local());
         let scoped = |text: &str| Addr::from(text.parse::<Ipv6Addr>().unwrap()).is_link_scoped();

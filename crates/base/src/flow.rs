@@ -143,7 +143,8 @@ mod tests {
     fn the_hash_is_the_one_in_steer_c() {
         // The same vectors stand in the packet fixtures of bpf/.
         let key = FlowKey { k0: 0xdead_beef, k1: 0x0bad_cafe };
-        let tuple = FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::new(0xc612_0002, 40000) };
+        let tuple =
+            FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::new(0xc612_0002, 40000) };
         assert_eq!(key.group(&tuple), FlowGroup(1306));
     }
 

@@ -226,9 +226,13 @@ impl PeerMessage {
     pub fn encode<'a>(&self, out: &'a mut [u8; PEER_BYTES_MAX]) -> &'a [u8] {
         let (kind, flags, lease, session, services) = match &self.body {
             PeerBody::Offer(offer) => (KIND_OFFER, 0, offer.lease, offer.session, Services::default()),
-            PeerBody::Report(report) => {
-                (KIND_REPORT, u8::from(report.timed_out) * TIMED_OUT, report.lease, report.session, report.services)
-            }
+            PeerBody::Report(report) => (
+                KIND_REPORT,
+                u8::from(report.timed_out) * TIMED_OUT,
+                report.lease,
+                report.session,
+                report.services,
+            ),
         };
         out[0] = kind;
         out[1] = self.from.0;
@@ -267,9 +271,11 @@ impl PeerMessage {
         }
         let (lease, session) = (long(8), SessionId(word(16)));
         let body = match fixed[0] {
-            KIND_OFFER if count == 0 => {
-                PeerBody::Offer(PeerOffer { lease, session, service_us: Some(word(20)).filter(|micros| *micros > 0) })
-            }
+            KIND_OFFER if count == 0 => PeerBody::Offer(PeerOffer {
+                lease,
+                session,
+                service_us: Some(word(20)).filter(|micros| *micros > 0),
+            }),
             KIND_REPORT => PeerBody::Report(ServiceReport {
                 lease,
                 session,
@@ -309,8 +315,12 @@ mod tests {
         let offer = |service_us| PeerBody::Offer(PeerOffer { lease: 7, session: SessionId(3), service_us });
         let reports = [0, 1, 31, 32, 40].map(|count| PeerBody::Report(report(count)));
         for body in [offer(None), offer(Some(1)), offer(Some(u32::MAX))].into_iter().chain(reports) {
-            let message =
-                PeerMessage { from: ReplicaId(5), epoch: Epoch(8), sent_at: Instant::from_nanos(1 << 60), body };
+            let message = PeerMessage {
+                from: ReplicaId(5),
+                epoch: Epoch(8),
+                sent_at: Instant::from_nanos(1 << 60),
+                body,
+            };
             let mut out = [0xff; PEER_BYTES_MAX];
             let bytes = message.encode(&mut out);
             assert_eq!(PeerMessage::decode(bytes), Ok(message));

@@ -125,7 +125,9 @@ impl Extents {
         let least = self.current.map_or(MIN_LOG2, |current| current.log2).min(log2);
         let found = (least..=log2).rev().find_map(|log2| Some((blocks.allocate(log2)?, log2)));
         let Some((unit, log2)) = found else {
-            return self.current.map_or(high, |current| (current.base.max(head) + current.size() as u64).min(end));
+            return self
+                .current
+                .map_or(high, |current| (current.base.max(head) + current.size() as u64).min(end));
         };
         let new = Extent { base: high, unit, log2 };
         self.old = self.current;
@@ -272,7 +274,8 @@ mod tests {
             for _ in 0..2000 {
                 let limit = 1 << 16;
                 if rng.below(2) == 0 && tail - head < limit {
-                    let gap = if ahead.is_none() && rng.below(4) == 0 { u64::from(rng.below(3000)) } else { 0 };
+                    let gap =
+                        if ahead.is_none() && rng.below(4) == 0 { u64::from(rng.below(3000)) } else { 0 };
                     let from = tail + gap;
                     let mut end = from + 1 + u64::from(rng.below(9000));
                     end = end.min(head + limit);
@@ -280,7 +283,13 @@ mod tests {
                         end = end.min(a);
                     }
                     if end > from {
-                        let room = extents.reserve(&pool.state_in(&memory), head, high.max(tail), end, limit as usize);
+                        let room = extents.reserve(
+                            &pool.state_in(&memory),
+                            head,
+                            high.max(tail),
+                            end,
+                            limit as usize,
+                        );
                         let end = end.min(room);
                         if end > from {
                             let bytes: Vec<u8> = (from..end).map(byte_of).collect();
@@ -332,7 +341,8 @@ mod tests {
                 memory.store32(place, rng.below(2 * UNITS) << LOG2_BITS | rng.below(24));
             }
             if let Some(extents) = Extents::load(&memory, 0, UNITS)
-                && let Some(pieces) = extents.pieces(rng.next_u64() >> rng.below(64), rng.below(1 << 20) as usize)
+                && let Some(pieces) =
+                    extents.pieces(rng.next_u64() >> rng.below(64), rng.below(1 << 20) as usize)
             {
                 for (at, len) in pieces.iter() {
                     assert!(at + len <= UNITS as usize * UNIT_BYTES);

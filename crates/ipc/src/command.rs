@@ -167,7 +167,15 @@ pub enum Command {
     /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent
     /// again, the command changes the backlog, or adds a holder. With `v6_only`, a socket at `::` takes IPv6
     /// alone (`IPV6_V6ONLY`); at other addresses the flag has no meaning.
-    Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16, v6_only: bool },
+    Listen {
+        token: u32,
+        lease: u64,
+        local: Endpoint,
+        backlog: u32,
+        reuse_port: bool,
+        defer_accept: u16,
+        v6_only: bool,
+    },
     /// Shows the grant of a port's authority to another replica: see [`crate::lease`]. The grant counts for
     /// commands of this session that name the lease, until another one is shown.
     Show { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
@@ -220,23 +228,27 @@ impl Command {
     /// Encodes the message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => Writer::new(1)
-                .u32(token)
-                .u64(lease)
-                .u8(protocol as u8)
-                .endpoint(local)
-                .u8(reuse_addr.into())
-                .u8(reuse_port.into())
-                .u8(v6_only.into()),
+            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => {
+                Writer::new(1)
+                    .u32(token)
+                    .u64(lease)
+                    .u8(protocol as u8)
+                    .endpoint(local)
+                    .u8(reuse_addr.into())
+                    .u8(reuse_port.into())
+                    .u8(v6_only.into())
+            }
             Command::Release { lease } => Writer::new(2).u64(lease),
-            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => Writer::new(3)
-                .u32(token)
-                .u64(lease)
-                .endpoint(local)
-                .u32(backlog)
-                .u8(reuse_port.into())
-                .u16(defer_accept)
-                .u8(v6_only.into()),
+            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => {
+                Writer::new(3)
+                    .u32(token)
+                    .u64(lease)
+                    .endpoint(local)
+                    .u32(backlog)
+                    .u8(reuse_port.into())
+                    .u16(defer_accept)
+                    .u8(v6_only.into())
+            }
             Command::Show { lease, protocol, local, voucher } => {
                 Writer::new(15).u64(lease).u8(protocol as u8).endpoint(local).voucher(voucher)
             }
@@ -247,28 +259,38 @@ impl Command {
             Command::Connect { slot, generation, lease, local, remote } => {
                 Writer::new(7).u32(slot.0).u32(generation).u64(lease).endpoint(local).endpoint(remote)
             }
-            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only } => Writer::new(8)
-                .u32(slot.0)
-                .u32(generation)
-                .u64(lease)
-                .endpoint(local)
-                .endpoint(remote)
-                .u8(reuse_port.into())
-                .u8(v6_only.into()),
+            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only } => {
+                Writer::new(8)
+                    .u32(slot.0)
+                    .u32(generation)
+                    .u64(lease)
+                    .endpoint(local)
+                    .endpoint(remote)
+                    .u8(reuse_port.into())
+                    .u8(v6_only.into())
+            }
             Command::Kick { slot, generation } => Writer::new(9).u32(slot.0).u32(generation),
-            Command::Close { slot, generation, mode } => Writer::new(10).u32(slot.0).u32(generation).u8(mode as u8),
+            Command::Close { slot, generation, mode } => {
+                Writer::new(10).u32(slot.0).u32(generation).u8(mode as u8)
+            }
             Command::SetOption { slot, generation, option, value } => {
                 Writer::new(11).u32(slot.0).u32(generation).u8(option as u8).u32(value)
             }
             Command::SetListenerOption { lease, option, value } => {
                 Writer::new(12).u64(lease).u8(option as u8).u32(value)
             }
-            Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
+            Command::Info { token, slot, generation } => {
+                Writer::new(13).u32(token).u32(slot.0).u32(generation)
+            }
             Command::AskConnection { lease, takes } => Writer::new(14).u64(lease).u8(takes.into()),
             // The record of this command in a ledger of an older build ends before the token.
-            Command::Group { slot, generation, group, inside, joins, token } => {
-                Writer::new(20).u32(slot.0).u32(generation).addr(group).u8(inside.into()).u8(joins.into()).u32(token)
-            }
+            Command::Group { slot, generation, group, inside, joins, token } => Writer::new(20)
+                .u32(slot.0)
+                .u32(generation)
+                .addr(group)
+                .u8(inside.into())
+                .u8(joins.into())
+                .u32(token),
         }
         .bytes
     }
@@ -386,7 +408,10 @@ mod tests {
                 local,
                 voucher: Voucher { uid: u32::MAX, flags: 7, granted: u64::MAX - 3, seal: u64::MAX - 4 },
             },
-            Command::Pass { pass: Pass { lease, uid: 33, protocol: Protocol::Udp, port: 80 }, seal: u64::MAX - 5 },
+            Command::Pass {
+                pass: Pass { lease, uid: 33, protocol: Protocol::Udp, port: 80 },
+                seal: u64::MAX - 5,
+            },
             Command::AcceptConnection { lease },
             Command::AskConnection { lease, takes: true },
             Command::StopAccepting { lease },
@@ -398,7 +423,14 @@ mod tests {
             Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },
             Command::SetListenerOption { lease, option: SocketOption::DeferAccept, value: 5 },
             Command::Info { token, slot, generation },
-            Command::Group { slot, generation, group: Addr::v4(0xe000_0001), inside: true, joins: false, token },
+            Command::Group {
+                slot,
+                generation,
+                group: Addr::v4(0xe000_0001),
+                inside: true,
+                joins: false,
+                token,
+            },
             Command::Group { slot, generation, group: v6, inside: false, joins: true, token: 0 },
         ] {
             assert_eq!(Command::decode(&command.encode()), Ok(command));

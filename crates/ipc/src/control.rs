@@ -191,7 +191,9 @@ pub enum Refusal {
 impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Refusal::Version => "program and stack are of different builds: start the program again, or the stack",
+            Refusal::Version => {
+                "program and stack are of different builds: start the program again, or the stack"
+            }
             Refusal::Sessions => "the stack has as many sessions as it may have ([sessions] max)",
             Refusal::NoSession => "there is no such session",
             Refusal::Members => "too many processes share its sockets",
@@ -236,7 +238,9 @@ impl Request {
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
             Request::Connect => Writer::new(30),
-            Request::Vouch { lease, protocol, port } => Writer::new(31).u64(lease).u8(protocol as u8).u16(port),
+            Request::Vouch { lease, protocol, port } => {
+                Writer::new(31).u64(lease).u8(protocol as u8).u16(port)
+            }
             Request::HandOver { ledger } => Writer::new(20).u32(ledger),
             Request::WriteLedger { version } => Writer::new(21).u32(version),
             Request::Memory { level, buffers_max } => Writer::new(40).u8(level as u8).u64(buffers_max),
@@ -267,9 +271,11 @@ impl Request {
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
             30 => Request::Connect,
-            31 => {
-                Request::Vouch { lease: r.u64(), protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?, port: r.u16() }
-            }
+            31 => Request::Vouch {
+                lease: r.u64(),
+                protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?,
+                port: r.u16(),
+            },
             20 => Request::HandOver { ledger: r.u32() },
             21 => Request::WriteLedger { version: r.u32() },
             40 => Request::Memory { level: MemoryLevel::from_u8(r.u8()), buffers_max: r.u64() },

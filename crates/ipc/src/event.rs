@@ -146,7 +146,9 @@ impl Event {
     /// Encodes the message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Event::Ready { slot, generation, ready } => Writer::new(1).u32(slot.0).u32(generation).u32(ready.0),
+            Event::Ready { slot, generation, ready } => {
+                Writer::new(1).u32(slot.0).u32(generation).u32(ready.0)
+            }
             Event::ConnectionAvailable { listener, slot, generation, local, remote } => {
                 Writer::new(2).u64(listener).u32(slot.0).u32(generation).endpoint(local).endpoint(remote)
             }
@@ -161,7 +163,9 @@ impl Event {
             Event::BindReply { token, cause, port, voucher } => {
                 Writer::new(6).u32(token).u8(cause as u8).u16(port).voucher(voucher)
             }
-            Event::ListenReply { token, cause, voucher } => Writer::new(7).u32(token).u8(cause as u8).voucher(voucher),
+            Event::ListenReply { token, cause, voucher } => {
+                Writer::new(7).u32(token).u8(cause as u8).voucher(voucher)
+            }
             Event::InfoReply { token, cause } => Writer::new(8).u32(token).u8(cause as u8),
             Event::GroupReply { token, cause } => Writer::new(10).u32(token).u8(cause as u8),
         }
@@ -183,9 +187,12 @@ impl Event {
             3 => Event::ClaimVerdict { slot: SlotId(r.u32()), generation: r.u32(), confirmed: r.u8() != 0 },
             4 => Event::AcceptorRemoved { listener: r.u64() },
             5 => Event::SlotDone { slot: SlotId(r.u32()), generation: r.u32() },
-            6 => {
-                Event::BindReply { token: r.u32(), cause: Cause::from_u8(r.u8()), port: r.u16(), voucher: r.voucher() }
-            }
+            6 => Event::BindReply {
+                token: r.u32(),
+                cause: Cause::from_u8(r.u8()),
+                port: r.u16(),
+                voucher: r.voucher(),
+            },
             7 => Event::ListenReply { token: r.u32(), cause: Cause::from_u8(r.u8()), voucher: r.voucher() },
             8 => Event::InfoReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
             10 => Event::GroupReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },

@@ -130,7 +130,12 @@ impl IpMessage {
                     body: IpBody::Network(Box::new(NetworkNews { network, routers, mtu_v6, hop_limit })),
                 });
             }
-            4 => IpBody::Unreachable { protocol: r.u8(), local: r.endpoint(), remote: r.endpoint(), seq: r.u32() },
+            4 => IpBody::Unreachable {
+                protocol: r.u8(),
+                local: r.endpoint(),
+                remote: r.endpoint(),
+                seq: r.u32(),
+            },
             6 => IpBody::Progress { hop: r.addr() },
             5 => IpBody::Neighbour { addr: r.u32(), mac: r.array(), learned: r.u8() != 0 },
             _ => return Err(BadMessage),
@@ -149,7 +154,8 @@ mod tests {
     use crate::network::{AddressFacts, V4Facts};
 
     fn news() -> NetworkNews {
-        let own = AddressFacts { addr: Addr::from_octets([0x20; 16]), prefix_len: 64, ..AddressFacts::default() };
+        let own =
+            AddressFacts { addr: Addr::from_octets([0x20; 16]), prefix_len: 64, ..AddressFacts::default() };
         let v4 = V4Facts { addr: 0x0a00_0001, prefix_len: 24, gateway: 0, mtu: 1400, valid_until: u64::MAX };
         let network = Network { addresses: vec![own], v4: Some(v4), ..Network::default() };
         NetworkNews { network, routers: vec![Addr::from_octets([0xfe; 16]); 3], mtu_v6: 1300, hop_limit: 77 }
@@ -165,7 +171,12 @@ mod tests {
             IpBody::Path { dst, mtu: 1280 },
             IpBody::Network(Box::new(news())),
             IpBody::Network(Box::default()),
-            IpBody::Unreachable { protocol: 6, local: Endpoint::at(dst, 1), remote: Endpoint::at(dst, 2), seq: 3 },
+            IpBody::Unreachable {
+                protocol: 6,
+                local: Endpoint::at(dst, 1),
+                remote: Endpoint::at(dst, 2),
+                seq: 3,
+            },
             IpBody::Progress { hop: dst },
             IpBody::Neighbour { addr: 7, mac: [1, 2, 3, 4, 5, 6], learned: true },
         ] {
@@ -182,7 +193,9 @@ mod tests {
         let body = IpBody::Network(Box::new(NetworkNews { routers, ..news() }));
         let mut bytes = IpMessage { epoch: Epoch(1), body }.encode();
         assert_eq!(bytes.len(), IP_BYTES_MAX);
-        assert!(matches!(IpMessage::decode(&bytes).map(|m| m.body), Ok(IpBody::Network(n)) if n.routers.len() == 8));
+        assert!(
+            matches!(IpMessage::decode(&bytes).map(|m| m.body), Ok(IpBody::Network(n)) if n.routers.len() == 8)
+        );
         for len in [0, 1, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 16, IP_BYTES_MAX - 1] {
             assert_eq!(IpMessage::decode(&bytes[..len]), Err(BadMessage), "{len}");
         }

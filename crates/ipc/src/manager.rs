@@ -96,13 +96,21 @@ impl ManagerMessage {
             }
             ManagerBody::Left { listener, lease } => head(1).u64(listener).u64(lease),
             ManagerBody::Closed { listener } => head(2).u64(listener),
-            ManagerBody::Registered { listener, session, lease } => head(3).u64(listener).u32(session.0).u64(lease),
-            ManagerBody::Deregistered { listener, session, lease } => head(4).u64(listener).u32(session.0).u64(lease),
-            ManagerBody::Forgotten { listener, session, lease } => head(5).u64(listener).u32(session.0).u64(lease),
+            ManagerBody::Registered { listener, session, lease } => {
+                head(3).u64(listener).u32(session.0).u64(lease)
+            }
+            ManagerBody::Deregistered { listener, session, lease } => {
+                head(4).u64(listener).u32(session.0).u64(lease)
+            }
+            ManagerBody::Forgotten { listener, session, lease } => {
+                head(5).u64(listener).u32(session.0).u64(lease)
+            }
             ManagerBody::Established { listener, connection, ticket } => {
                 head(6).u64(listener).u32(connection).u32(ticket)
             }
-            ManagerBody::Claimed { connection, offered_at } => head(7).u32(connection).u64(offered_at.as_nanos()),
+            ManagerBody::Claimed { connection, offered_at } => {
+                head(7).u32(connection).u64(offered_at.as_nanos())
+            }
             ManagerBody::TimedOut { connection, ticket } => head(8).u32(connection).u32(ticket),
             ManagerBody::Returned { connection, ticket } => head(9).u32(connection).u32(ticket),
             ManagerBody::Gone { connection } => head(10).u32(connection),
@@ -128,7 +136,12 @@ impl ManagerMessage {
         let (kind, mut r) = Reader::new(bytes);
         let (epoch, to, at) = (Epoch(r.u32()), Epoch(r.u32()), Instant::from_nanos(r.u64()));
         let body = match kind {
-            0 => ManagerBody::Opened { listener: r.u64(), lease: r.u64(), local: r.endpoint(), v6_only: r.u8() != 0 },
+            0 => ManagerBody::Opened {
+                listener: r.u64(),
+                lease: r.u64(),
+                local: r.endpoint(),
+                v6_only: r.u8() != 0,
+            },
             1 => ManagerBody::Left { listener: r.u64(), lease: r.u64() },
             2 => ManagerBody::Closed { listener: r.u64() },
             3 => ManagerBody::Registered { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
@@ -152,7 +165,13 @@ impl ManagerMessage {
             15 => ManagerBody::AcceptorRemoved { session: SessionId(r.u32()), lease: r.u64() },
             16 => {
                 let (listener, connection, ticket) = (r.u64(), r.u32(), r.u32());
-                ManagerBody::Offered { listener, connection, ticket, session: SessionId(r.u32()), lease: r.u64() }
+                ManagerBody::Offered {
+                    listener,
+                    connection,
+                    ticket,
+                    session: SessionId(r.u32()),
+                    lease: r.u64(),
+                }
             }
             _ => return Err(BadMessage),
         };
@@ -191,7 +210,8 @@ mod tests {
             ManagerBody::Offered { listener, connection, ticket, session, lease },
         ];
         for body in bodies {
-            let message = ManagerMessage { epoch: Epoch(7), to: Epoch(8), at: Instant::from_nanos(1 << 62), body };
+            let message =
+                ManagerMessage { epoch: Epoch(7), to: Epoch(8), at: Instant::from_nanos(1 << 62), body };
             let bytes = message.encode();
             assert_eq!(ManagerMessage::decode(&bytes), Ok(message));
             assert_eq!(ManagerMessage::decode(&bytes[1..]), Err(BadMessage));

@@ -169,7 +169,11 @@ impl MeshConsumer {
             let at = self.base + HEADER_BYTES + within as usize;
             let (len, kind) = (memory.load32(at) as usize, memory.load32(at + 4));
             let bytes = record_bytes(len);
-            if waiting > self.size || !self.head.is_multiple_of(8) || bytes > waiting || bytes > self.size - within {
+            if waiting > self.size
+                || !self.head.is_multiple_of(8)
+                || bytes > waiting
+                || bytes > self.size - within
+            {
                 // The producer's length is impossible: everything it claims to have sent counts as consumed.
                 self.bad += 1;
                 self.head = tail & !7;

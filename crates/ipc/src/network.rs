@@ -144,8 +144,13 @@ impl V4Facts {
         m.read(at + 4, &mut bytes);
         let [prefix_len, is_there, a, b] = bytes;
         let (addr, gateway) = (m.load32(at), m.load32(at + 8));
-        let facts =
-            V4Facts { addr, prefix_len, gateway, mtu: u16::from_ne_bytes([a, b]), valid_until: m.load64(at + 16) };
+        let facts = V4Facts {
+            addr,
+            prefix_len,
+            gateway,
+            mtu: u16::from_ne_bytes([a, b]),
+            valid_until: m.load64(at + 16),
+        };
         (is_there == 1 && prefix_len <= 32).then_some(facts)
     }
 
@@ -170,14 +175,18 @@ impl Network {
     pub fn reaches(&self, addr: Addr) -> bool {
         let is_local = addr.is_link_scoped() || addr.is_v6_multicast();
         self.source_for(addr).is_some()
-            && (is_local || !self.routers.is_empty() || self.on_link.iter().any(|prefix| covers(prefix, addr)))
+            && (is_local
+                || !self.routers.is_empty()
+                || self.on_link.iter().any(|prefix| covers(prefix, addr)))
     }
 
     /// Returns the address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it.
     /// The replica chooses by the same rules.
     pub fn source_for(&self, dst: Addr) -> Option<Addr> {
         let is_local = dst.is_link_scoped();
-        let usable = |own: &&AddressFacts| own.state != AddressState::Duplicate && own.addr.is_link_local() == is_local;
+        let usable = |own: &&AddressFacts| {
+            own.state != AddressState::Duplicate && own.addr.is_link_local() == is_local
+        };
         let common = |addr: Addr| {
             let bits = |addr: Addr| u128::from_be_bytes(addr.octets());
             (bits(addr) ^ bits(dst)).leading_zeros()
@@ -194,7 +203,8 @@ impl Network {
         let version = m.load32(at);
         m.store32(at, version | 1);
         m.fence();
-        let (addresses, prefixes) = (self.addresses.len().min(NETWORK_MAX), self.on_link.len().min(NETWORK_MAX));
+        let (addresses, prefixes) =
+            (self.addresses.len().min(NETWORK_MAX), self.on_link.len().min(NETWORK_MAX));
         let routers = self.routers.len().min(ROUTERS_MAX);
         m.write(at + 4, &[addresses as u8, prefixes as u8, routers as u8, 0]);
         for (i, own) in self.addresses.iter().take(addresses).enumerate() {
@@ -257,7 +267,11 @@ impl Network {
         };
         let prefix = |i: usize| {
             let from = at + PREFIXES + i * PREFIX_BYTES;
-            PrefixFacts { prefix: octets_at(from), len: bytes_at(from + 16)[0].min(128), until: m.load64(from + 24) }
+            PrefixFacts {
+                prefix: octets_at(from),
+                len: bytes_at(from + 16)[0].min(128),
+                until: m.load64(from + 24),
+            }
         };
         let router = |i: usize| {
             let from = at + ROUTERS + i * ROUTER_BYTES;
@@ -322,9 +336,17 @@ mod tests {
         };
         let mut network = Network {
             addresses: (1..=3).map(own).collect(),
-            on_link: (1..=4).map(|n| PrefixFacts { prefix: addr(0x2001, n), len: 64 + n, until: n.into() }).collect(),
+            on_link: (1..=4)
+                .map(|n| PrefixFacts { prefix: addr(0x2001, n), len: 64 + n, until: n.into() })
+                .collect(),
             routers: (1..=2).map(|n| RouterFacts { addr: addr(0xfe80, n), until: u64::MAX - 1 }).collect(),
-            v4: Some(V4Facts { addr: 0x0a00_0002, prefix_len: 24, gateway: 0x0a00_0001, mtu: 1400, valid_until: 9 }),
+            v4: Some(V4Facts {
+                addr: 0x0a00_0002,
+                prefix_len: 24,
+                gateway: 0x0a00_0001,
+                mtu: 1400,
+                valid_until: 9,
+            }),
             dhcp: Some(DhcpFacts {
                 state: DhcpState::Bound,
                 server: 0x0a00_0001,
@@ -364,8 +386,12 @@ mod tests {
 
     #[test]
     fn ways_lead_over_the_link_or_a_router() {
-        let own =
-            |addr| AddressFacts { addr, prefix_len: 64, state: AddressState::Preferred, ..AddressFacts::default() };
+        let own = |addr| AddressFacts {
+            addr,
+            prefix_len: 64,
+            state: AddressState::Preferred,
+            ..AddressFacts::default()
+        };
         let mut network = Network { addresses: Vec::from([own(addr(0xfe80, 1))]), ..Network::default() };
         assert!(network.reaches(addr(0xfe80, 2)) && !network.reaches(addr(0x2001, 2)));
         network.routers.push(RouterFacts { addr: addr(0xfe80, 9), until: u64::MAX });

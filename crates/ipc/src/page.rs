@@ -552,9 +552,9 @@ impl<M: Memory> ReplicaPage<M> {
             let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(word) * 8;
             (word * 64, self.0.load64(at))
         });
-        words
-            .filter(|(_, bits)| *bits != 0)
-            .flat_map(|(first, bits)| (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| first + bit))
+        words.filter(|(_, bits)| *bits != 0).flat_map(|(first, bits)| {
+            (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| first + bit)
+        })
     }
 }
 

@@ -193,7 +193,8 @@ impl Pool {
     }
 
     fn split<M: Memory>(&self, memory: &M, class: usize, suits: impl Fn(u32) -> bool) -> Option<u32> {
-        let (larger, unit) = (class + 1..CLASSES).find_map(|c| self.pop(memory, c, &suits).map(|unit| (c, unit)))?;
+        let (larger, unit) =
+            (class + 1..CLASSES).find_map(|c| self.pop(memory, c, &suits).map(|unit| (c, unit)))?;
         // Keep the first part, free the halves behind it.
         for c in (class..larger).rev() {
             self.push(memory, c, unit + (1 << c));
@@ -252,7 +253,8 @@ mod tests {
     fn what_is_free_is_known_and_only_what_suits_is_taken() {
         let memory = HeapMemory::new(CONTROL_BYTES + 8 + 64 * 4);
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units: 64 };
-        let [a, b, c] = [MIN_LOG2 + 3, MIN_LOG2, MIN_LOG2 + 3].map(|log2| pool.allocate(&memory, log2).unwrap());
+        let [a, b, c] =
+            [MIN_LOG2 + 3, MIN_LOG2, MIN_LOG2 + 3].map(|log2| pool.allocate(&memory, log2).unwrap());
         assert_eq!(pool.high_units(&memory), 17);
         let below = |log2: u8, end: u32| pool.allocate_if(&memory, log2, |unit| unit < end);
         assert_eq!([below(MIN_LOG2, 18), below(MIN_LOG2, 18)], [Some(17), None]);

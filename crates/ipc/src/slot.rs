@@ -239,7 +239,8 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store32(self.at + A_CLAIMED, generation);
         self.memory.fence();
         // Partner: the release in `revoke`; whoever sees the revocation of a later offer sees that offer.
-        self.memory.load32_acquire(self.at + R_REVOKED) != generation && self.replica_generation() == generation
+        self.memory.load32_acquire(self.at + R_REVOKED) != generation
+            && self.replica_generation() == generation
     }
 
     /// Revokes the offer `generation`: the replica's part of [`Slot::claim`]. Returns whether the revocation

@@ -157,7 +157,9 @@ impl Chart {
         };
         let y = Scale::new(&self.y, all().map(|point| point.1), bottom, TOP);
         self.axes(&mut out, &x, &y);
-        for (number, series) in stacked.iter().enumerate().rev().filter(|(_, series)| series.style == Style::Area) {
+        for (number, series) in
+            stacked.iter().enumerate().rev().filter(|(_, series)| series.style == Style::Area)
+        {
             draw(&mut out, series, number, &x, &y);
         }
         for (number, series) in stacked.iter().enumerate().filter(|(_, series)| series.style != Style::Area) {
@@ -252,7 +254,8 @@ fn draw(out: &mut String, series: &Series, number: usize, x: &Scale, y: &Scale) 
     let colour = COLOURS[number % COLOURS.len()];
     let is_shown =
         |&&(a, b): &&(f64, f64)| a.is_finite() && b.is_finite() && (!x.log || a > 0.0) && (!y.log || b > 0.0);
-    let points: Vec<(f64, f64)> = series.points.iter().filter(is_shown).map(|&(a, b)| (x.at(a), y.at(b))).collect();
+    let points: Vec<(f64, f64)> =
+        series.points.iter().filter(is_shown).map(|&(a, b)| (x.at(a), y.at(b))).collect();
     let Some(&(first, _)) = points.first() else { return };
     let last = points[points.len() - 1].0;
     if series.style == Style::Marks {
@@ -356,6 +359,9 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        assert_eq!([1_500_000.0, 20_000.0, 9000.0, 0.05, 0.0].map(number), ["1.5M", "20k", "9000", "0.05", "0"]);
+        assert_eq!(
+            [1_500_000.0, 20_000.0, 9000.0, 0.05, 0.0].map(number),
+            ["1.5M", "20k", "9000", "0.05", "0"]
+        );
     }
 }

@@ -108,7 +108,8 @@ fn parts(group: &str) -> Option<Vec<Part>> {
     let mut rest = group;
     let mut found = Vec::new();
     while !rest.is_empty() {
-        let (kind, after) = rest.split_at_checked(2).filter(|(kind, _)| matches!(*kind, "TS" | "IP" | "LS" | "CM"))?;
+        let (kind, after) =
+            rest.split_at_checked(2).filter(|(kind, _)| matches!(*kind, "TS" | "IP" | "LS" | "CM"))?;
         let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
         found.push(Part { kind: kind.into(), count: after[..digits].parse().ok()? });
         rest = &after[digits..];
@@ -122,7 +123,8 @@ mod tests {
 
     fn servers(text: &str) -> Vec<String> {
         let parsed = Configuration::parse(text).expect(text);
-        let name = |kind: &str, number: Option<usize>| number.map(|n| format!("{kind}{n}")).unwrap_or_default();
+        let name =
+            |kind: &str, number: Option<usize>| number.map(|n| format!("{kind}{n}")).unwrap_or_default();
         let is_apart = text.contains("IP");
         let ip = |roles: &Roles| name("IP", roles.ip.filter(|_| is_apart));
         let of = |r: &Roles| name("TS", r.ts) + &ip(r) + &name("LS", r.ls) + &name("CM", r.cm);
@@ -139,7 +141,10 @@ mod tests {
         assert_eq!(servers("TS2CM2+IP2LS2"), ["TS0CM0", "TS1CM1", "IP0LS0", "IP1LS1"]);
         assert_eq!(servers("TS1+IP1+LS1+CM1"), ["TS0", "IP0", "LS0", "CM0"]);
         let inside = Configuration::parse("TS2CM2+LS1").expect("it works");
-        assert_eq!(inside.servers().iter().map(|roles| roles.ip).collect::<Vec<_>>(), [Some(0), Some(1), None]);
+        assert_eq!(
+            inside.servers().iter().map(|roles| roles.ip).collect::<Vec<_>>(),
+            [Some(0), Some(1), None]
+        );
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl Table {
         }
         for name in Costs::NAMES {
             let cost = table.0.get(*name).ok_or_else(|| format!("`{name}` is missing"))?;
-            let is_sound = cost.low >= 0.0 && cost.low <= cost.median && cost.median <= cost.high && cost.high < 1e9;
+            let is_sound =
+                cost.low >= 0.0 && cost.low <= cost.median && cost.median <= cost.high && cost.high < 1e9;
             if !is_sound {
                 return Err(format!("`{name}`: not 0 <= low <= median <= high < 1e9"));
             }

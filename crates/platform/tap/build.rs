@@ -14,16 +14,28 @@ fn main() {
     // -g is for BTF, which describes the maps to the loader. The folder of the build has no place in it.
     let mut command = Command::new(&clang);
     command
-        .args(["-O2", "-g", "-fdebug-compilation-dir=.", "-target", "bpf", "-Wall", "-Wextra", "-Werror", "-c"])
+        .args([
+            "-O2",
+            "-g",
+            "-fdebug-compilation-dir=.",
+            "-target",
+            "bpf",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-c",
+        ])
         .arg(source)
         .arg("-o")
         .arg(&object);
     match command.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => fail(&format!("{clang} could not compile bpf/steer.c ({status}); its messages are above")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fail(&format!("the C compiler `{clang}` is missing: install the Debian package clang, or set CLANG"))
+        Ok(status) => {
+            fail(&format!("{clang} could not compile bpf/steer.c ({status}); its messages are above"))
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fail(&format!(
+            "the C compiler `{clang}` is missing: install the Debian package clang, or set CLANG"
+        )),
         Err(error) => fail(&format!("cannot run {clang}: {error}")),
     }
 }

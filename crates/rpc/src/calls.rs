@@ -59,7 +59,12 @@ impl Calls {
 
     /// Opens a call, and returns its number.
     #[inline]
-    pub(crate) fn open(&mut self, peer: PeerId, thread: ThreadId, deadline: Instant) -> Result<u32, CallError> {
+    pub(crate) fn open(
+        &mut self,
+        peer: PeerId,
+        thread: ThreadId,
+        deadline: Instant,
+    ) -> Result<u32, CallError> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow()?,
@@ -186,7 +191,11 @@ mod tests {
         let second = calls.open(PEER, ThreadId::NONE, later(10)).unwrap();
         assert_ne!(first, second);
         assert_eq!(calls.answer(PeerId(1), first, ANSWER), None, "another peer");
-        assert_eq!(calls.answer(PEER, first ^ (1 << INDEX_BITS), ANSWER), None, "another call in the same slot");
+        assert_eq!(
+            calls.answer(PEER, first ^ (1 << INDEX_BITS), ANSWER),
+            None,
+            "another call in the same slot"
+        );
         assert_eq!(calls.answer(PEER, 77, ANSWER), None, "no such slot");
         assert_eq!(calls.answer(PEER, second, ANSWER), Some(ThreadId::NONE));
         assert_eq!(calls.answer(PEER, second, ANSWER), None, "a second time");

@@ -40,8 +40,9 @@ impl Asking {
         if self.asked != 0 {
             return Next::Wait;
         }
-        let in_turn =
-            |of: u32| (0..replicas).map(|n| (self.turn + n) % replicas).find(|replica| of & 1 << replica != 0);
+        let in_turn = |of: u32| {
+            (0..replicas).map(|n| (self.turn + n) % replicas).find(|replica| of & 1 << replica != 0)
+        };
         let Some(replica) = in_turn(self.waiting).or_else(|| in_turn(!*tried)) else { return Next::Nobody };
         self.turn = (replica + 1) % replicas;
         *tried |= 1 << replica;

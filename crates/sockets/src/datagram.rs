@@ -50,9 +50,9 @@ impl<'a, M: Memory> Datagrams<'a, M> {
 
     /// Returns whether the replica has opened the socket.
     pub fn is_open(&self) -> bool {
-        self.port
-            .slot(self.slot)
-            .is_some_and(|slot| slot.replica_generation() == self.generation && slot.state() == SlotState::Open)
+        self.port.slot(self.slot).is_some_and(|slot| {
+            slot.replica_generation() == self.generation && slot.state() == SlotState::Open
+        })
     }
 
     /// Returns why the replica has not opened the socket; `None` if it has, or has not answered yet.
@@ -235,7 +235,8 @@ mod tests {
         let len = view.send_tail() as usize;
         let mut bytes = alloc::vec![0; len];
         sent.pieces(0, len).expect("written").read(port.memory(), port.layout().send_area, &mut bytes);
-        let extents = Extents { current: Some(atoll_ipc::buffer::Extent { base: 0, unit: 0, log2: 12 }), old: None };
+        let extents =
+            Extents { current: Some(atoll_ipc::buffer::Extent { base: 0, unit: 0, log2: 12 }), old: None };
         extents.pieces(0, len).expect("fits").write(port.memory(), port.layout().receive_area, &bytes);
         view.set_receive_extents(&extents);
         view.set_receive_tail(len as u64);

@@ -216,7 +216,10 @@ pub const TABLE: [Row; NAMES] = [
         When::NotConnected,
         row(Name::FastOpen, tcp(libc::TCP_FASTOPEN), Codec::Nearest(0, SOMAXCONN), 0, Listener(So::FastOpen)),
     ),
-    only(When::Unconnected, row(Name::FastOpenConnect, tcp(libc::TCP_FASTOPEN_CONNECT), Range(0, 1), 0, Nobody)),
+    only(
+        When::Unconnected,
+        row(Name::FastOpenConnect, tcp(libc::TCP_FASTOPEN_CONNECT), Range(0, 1), 0, Nobody),
+    ),
     row(Name::Linger, socket(libc::SO_LINGER), Codec::Linger, 0, Nobody),
     row(Name::UserTimeout, tcp(libc::TCP_USER_TIMEOUT), Range(0, i32::MAX), 0, Tcp(So::UserTimeout)),
     row(
@@ -226,7 +229,13 @@ pub const TABLE: [Row; NAMES] = [
         RECEIVE_BUFFER,
         Replicas(So::ReceiveBuffer),
     ),
-    row(Name::SendBuffer, socket(libc::SO_SNDBUF), Buffer(2304, 1 << 20), SEND_BUFFER, Replicas(So::SendBuffer)),
+    row(
+        Name::SendBuffer,
+        socket(libc::SO_SNDBUF),
+        Buffer(2304, 1 << 20),
+        SEND_BUFFER,
+        Replicas(So::SendBuffer),
+    ),
     row(Name::WindowClamp, tcp(libc::TCP_WINDOW_CLAMP), Codec::Window, 0, Tcp(So::ReceiveBuffer)),
     row(Name::ReceiveLow, socket(libc::SO_RCVLOWAT), Codec::LowMark, 1, Nobody),
     row(Name::DeferAccept, tcp(libc::TCP_DEFER_ACCEPT), Codec::Retransmissions, 0, Listener(So::DeferAccept)),
@@ -319,7 +328,9 @@ impl Row {
                 value => value.max(1) as u64,
             },
             Codec::Linger => {
-                let (Some(on), Some(seconds)) = (int_at(value, 0), int_at(value, 4)) else { return Err(Errno::EINVAL) };
+                let (Some(on), Some(seconds)) = (int_at(value, 0), int_at(value, 4)) else {
+                    return Err(Errno::EINVAL);
+                };
                 // As on Linux, the time of an option that is switched off is not changed.
                 if on != 0 { LINGERS | u64::from(seconds as u32) } else { before & !LINGERS }
             }

@@ -166,7 +166,10 @@ mod tests {
         let mut outbox = Outbox::new();
         let sent: Vec<Sent> = (0..COMMANDS + 2).map(|number| outbox.send(&mut port, &kick(number))).collect();
         let on_ring = sent.iter().filter(|sent| **sent == Sent::All).count();
-        assert!(on_ring <= COMMANDS && sent[on_ring..].iter().all(|sent| *sent == Sent::Nothing), "{on_ring}");
+        assert!(
+            on_ring <= COMMANDS && sent[on_ring..].iter().all(|sent| *sent == Sent::Nothing),
+            "{on_ring}"
+        );
         take(&memory, 1);
         // There is room for one: the first that waits, and not this one.
         assert_eq!(outbox.send(&mut port, &kick(COMMANDS + 2)), Sent::Some);
@@ -182,8 +185,9 @@ mod tests {
             outbox.send(&mut port, &kick(number));
         }
         let at = |seconds: u64| Instant::ZERO + Duration::from_secs(100 + seconds);
-        let look =
-            |outbox: &mut Outbox, port: &mut _, seconds| (outbox.send_waiting(port, at(seconds)), outbox.has_stalled());
+        let look = |outbox: &mut Outbox, port: &mut _, seconds| {
+            (outbox.send_waiting(port, at(seconds)), outbox.has_stalled())
+        };
         assert_eq!(look(&mut outbox, &mut port, 0), (Sent::Nothing, false), "nobody has looked before");
         assert_eq!(look(&mut outbox, &mut port, 4), (Sent::Nothing, false));
         take(&memory, 1);

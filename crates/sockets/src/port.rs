@@ -151,7 +151,9 @@ impl<M: Memory> Port<M> {
     /// Removes process `member` from the holders of a slot. Returns whether it was the last holder, which has
     /// to notify the replica. The caller holds the family's lock.
     pub fn close_slot(&self, slot: SlotId, generation: u32, member: u8) -> bool {
-        let Some(view) = self.slot(slot).filter(|view| view.app_generation() == generation) else { return false };
+        let Some(view) = self.slot(slot).filter(|view| view.app_generation() == generation) else {
+            return false;
+        };
         if view.remove_holder(member) != 0 {
             return false;
         }
@@ -186,7 +188,8 @@ impl<M: Memory> Port<M> {
     /// [`Port::slot_done`] has not been called for it yet.
     fn is_over(&self, view: &Slot<'_, M>, generation: u32) -> bool {
         let (word, low) = (view.library_word(WORD_CLOSING), u64::from(generation));
-        view.app_generation() == generation && (word == CLOSING | low || view.holders() == 0 && word != DONE | low)
+        view.app_generation() == generation
+            && (word == CLOSING | low || view.holders() == 0 && word != DONE | low)
     }
 
     /// Returns the send buffer of a slot to the pool, whatever the buffer holds.
@@ -202,7 +205,8 @@ impl<M: Memory> Port<M> {
 
     /// Finishes every closed slot that its replica is done with. Call after events were lost.
     pub fn sweep(&mut self) {
-        let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
+        let used =
+            self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
         for n in (0..used).chain(self.layout.replica_slots()) {
             let Some(view) = self.slot(SlotId(n)) else { return };
             let generation = view.app_generation();
@@ -225,7 +229,8 @@ impl<M: Memory> Port<M> {
     /// are lost together with the session's owner, the only process that gives them back.
     pub fn repair(&self) {
         let pool = &self.layout.send_pool;
-        let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
+        let used =
+            self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
         let offered = self.layout.replica_slots().map_while(|n| {
             let view = self.slot(SlotId(n))?;
             (view.replica_generation() != 0).then_some(n)
@@ -233,7 +238,9 @@ impl<M: Memory> Port<M> {
         let mut blocks = Vec::new();
         for view in (0..used).chain(offered).filter_map(|n| self.slot(SlotId(n))) {
             let extents = view.send_extents(&self.layout).unwrap_or_default();
-            blocks.extend([extents.current, extents.old].into_iter().flatten().map(|ring| (ring.unit, ring.log2)));
+            blocks.extend(
+                [extents.current, extents.old].into_iter().flatten().map(|ring| (ring.unit, ring.log2)),
+            );
         }
         pool.reset(&self.memory);
         // Two slots cannot name the same block: extents are published under the lock, after the pool has
@@ -263,7 +270,8 @@ mod tests {
     #[test]
     fn slots_come_back_after_slot_done_only() {
         let mut port = port();
-        let slots: alloc::vec::Vec<_> = (0..8).map(|_| port.allocate_slot().expect("eight of sixteen")).collect();
+        let slots: alloc::vec::Vec<_> =
+            (0..8).map(|_| port.allocate_slot().expect("eight of sixteen")).collect();
         assert_eq!(port.allocate_slot(), None);
         let (slot, generation) = slots[3];
         port.slot(slot).expect("in range").set_holders(1);

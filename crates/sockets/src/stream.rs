@@ -8,8 +8,8 @@ use core::sync::atomic::{Ordering, fence};
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
-    APP_FAST_OPEN, APP_RESET, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN,
-    REPLICA_RESET, REPLICA_UNSENT, REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
+    APP_FAST_OPEN, APP_RESET, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN,
+    REPLICA_FIN, REPLICA_RESET, REPLICA_UNSENT, REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
 };
 use atoll_ipc::{Cause, Memory, Ready};
 
@@ -331,8 +331,13 @@ impl<'a, M: Memory> Stream<'a, M> {
         let before = self.slot.send_extents(self.layout).unwrap_or_default();
         let mut extents = before;
         let size_max = (limit as usize).next_power_of_two();
-        let end =
-            extents.reserve(&self.layout.send_pool.state_in(self.memory), acknowledged, tail, tail + free, size_max);
+        let end = extents.reserve(
+            &self.layout.send_pool.state_in(self.memory),
+            acknowledged,
+            tail,
+            tail + free,
+            size_max,
+        );
         let changed = extents != before;
         let len = end.saturating_sub(tail) as usize;
         if len == 0 {

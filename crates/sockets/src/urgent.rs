@@ -62,7 +62,9 @@ impl<M: Memory> Stream<'_, M> {
     /// Fails with EINVAL if there is no urgent octet, if it was taken already, or if it is part of the stream
     /// (SO_OOBINLINE).
     pub fn receive_urgent(&self, local: &Local, peek: bool) -> Result<Urgent, Failure> {
-        let Some(mark) = self.mark().filter(|_| !local.urgent_inline) else { return Err(Errno::EINVAL.into()) };
+        let Some(mark) = self.mark().filter(|_| !local.urgent_inline) else {
+            return Err(Errno::EINVAL.into());
+        };
         if self.slot().taken() == Some(mark) {
             return Err(Errno::EINVAL.into());
         }
@@ -83,7 +85,12 @@ impl<M: Memory> Stream<'_, M> {
 
     /// Returns the part of `readable` that a call may read, given the mark; `None` if nothing may be read.
     #[cold]
-    pub(crate) fn up_to_mark(&self, mark: u64, mut readable: Readable, local: &mut Local) -> Option<Readable> {
+    pub(crate) fn up_to_mark(
+        &self,
+        mark: u64,
+        mut readable: Readable,
+        local: &mut Local,
+    ) -> Option<Readable> {
         let tail = readable.head.wrapping_add(readable.len);
         let start = readable.head;
         readable.head = start.saturating_add(self.passed(local, mark)).min(tail);

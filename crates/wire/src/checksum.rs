@@ -52,7 +52,11 @@ impl Sum {
     /// Adds a part that starts `offset` bytes into the data: at odd offsets its bytes change places.
     #[must_use]
     pub const fn join(self, offset: usize, part: Sum) -> Sum {
-        if offset.is_multiple_of(2) { self.plus(part) } else { self.plus(Sum(part.folded().swap_bytes() as u64)) }
+        if offset.is_multiple_of(2) {
+            self.plus(part)
+        } else {
+            self.plus(Sum(part.folded().swap_bytes() as u64))
+        }
     }
 
     /// Returns the sum in 16 bits, in host byte order: the content of a *partial* checksum field (vnet

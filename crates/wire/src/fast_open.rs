@@ -21,8 +21,8 @@ impl FastOpen {
     /// Creates the option with a cookie; returns `None` unless its length is one that RFC 7413 allows: an
     /// even number from 4 to 16.
     pub fn cookie(bytes: &[u8]) -> Option<FastOpen> {
-        let is_valid =
-            (FastOpen::COOKIE_MIN..=FastOpen::COOKIE_MAX).contains(&bytes.len()) && bytes.len().is_multiple_of(2);
+        let is_valid = (FastOpen::COOKIE_MIN..=FastOpen::COOKIE_MAX).contains(&bytes.len())
+            && bytes.len().is_multiple_of(2);
         let mut octets = [0; FastOpen::COOKIE_MAX];
         octets.get_mut(..bytes.len()).filter(|_| is_valid)?.copy_from_slice(bytes);
         // Cannot truncate: at most 16.
@@ -56,7 +56,8 @@ pub fn find(header: &[u8]) -> Option<FastOpen> {
                 let body_len = after.first().and_then(|len| usize::from(*len).checked_sub(2))?;
                 let body = after.get(1..1 + body_len)?;
                 if kind == KIND {
-                    let found = if body.is_empty() { Some(FastOpen::REQUEST) } else { FastOpen::cookie(body) };
+                    let found =
+                        if body.is_empty() { Some(FastOpen::REQUEST) } else { FastOpen::cookie(body) };
                     if found.is_some() {
                         return found;
                     }

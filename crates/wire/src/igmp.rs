@@ -71,14 +71,18 @@ pub struct Record {
 
 /// Reads the message that fills `bytes` (an IPv4 payload without padding) and verifies its checksum.
 pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
-    let Some(&[kind, code, _, _, a, b, c, d]) = bytes.first_chunk() else { return Err(ParseError::Truncated) };
+    let Some(&[kind, code, _, _, a, b, c, d]) = bytes.first_chunk() else {
+        return Err(ParseError::Truncated);
+    };
     if !checksum::sum(bytes).is_valid() {
         return Err(ParseError::BadChecksum);
     }
     let group = u32::from_be_bytes([a, b, c, d]);
     Ok(match kind {
         // RFC 3376 §7.1: length and code tell the versions apart. Lengths in between are invalid.
-        QUERY if bytes.len() >= QUERY_V3_LEN => Message::Query { version: 3, group, max_response: decoded(code) },
+        QUERY if bytes.len() >= QUERY_V3_LEN => {
+            Message::Query { version: 3, group, max_response: decoded(code) }
+        }
         QUERY if bytes.len() > HEADER_LEN => return Err(ParseError::BadLength),
         // RFC 2236 §4: version 1 means ten seconds and says zero.
         QUERY if code == 0 => Message::Query { version: 1, group, max_response: 100 },

@@ -183,7 +183,14 @@ pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> 
         // The sender is to be told, or the packet has no transport.
         Err(ExtensionError::Discard | ExtensionError::Problem { .. }) => {
             let (protocol, at) = (Protocol(NO_NEXT_HEADER), text.len());
-            return Ok(Upper { protocol, at, named_at: 0, fragment: None, fragment_named_at: 0, alerts_mld: false });
+            return Ok(Upper {
+                protocol,
+                at,
+                named_at: 0,
+                fragment: None,
+                fragment_named_at: 0,
+                alerts_mld: false,
+            });
         }
     };
     let needed = match upper.protocol {
@@ -204,7 +211,8 @@ pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> 
 /// [`ParseError::BadLength`] if the whole is longer than a packet can be.
 pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<core::ops::Range<usize>, ParseError> {
     let (header, at) = parse_quoted(packet)?;
-    let upper = upper(&header, packet.get(at..).ok_or(ParseError::Truncated)?).map_err(|_| ParseError::Unsupported)?;
+    let upper = upper(&header, packet.get(at..).ok_or(ParseError::Truncated)?)
+        .map_err(|_| ParseError::Unsupported)?;
     let end = HEADER_LEN + upper.at;
     let (Some(_), Some(start)) = (upper.fragment, end.checked_sub(FRAGMENT_LEN)) else {
         return Err(ParseError::Unsupported);
@@ -252,7 +260,11 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
             // RFC 8200 §4.1: hop-by-hop options stand first, or not at all.
             HOP_BY_HOP if n > 0 => {
                 let code = crate::icmpv6_code::UNRECOGNIZED_NEXT_HEADER;
-                return Err(ExtensionError::Problem { code, pointer: named_at as u32, even_to_groups: false });
+                return Err(ExtensionError::Problem {
+                    code,
+                    pointer: named_at as u32,
+                    even_to_groups: false,
+                });
             }
             HOP_BY_HOP => alerts_mld = options(body, HEADER_LEN + at + 2)?,
             DESTINATION => _ = options(body, HEADER_LEN + at + 2)?,
@@ -310,7 +322,8 @@ fn options(mut rest: &[u8], start: usize) -> Result<bool, ExtensionError> {
                 action => return Err(ExtensionError::Problem { code, pointer, even_to_groups: action == 2 }),
             }
         }
-        alerts_mld |= kind == ROUTER_ALERT && tail.starts_with(&ALERT_MLD) && usize::from(len) == ALERT_MLD.len();
+        alerts_mld |=
+            kind == ROUTER_ALERT && tail.starts_with(&ALERT_MLD) && usize::from(len) == ALERT_MLD.len();
         rest = after;
     }
     Err(ExtensionError::Malformed)

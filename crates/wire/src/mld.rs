@@ -154,7 +154,8 @@ mod tests {
     fn queries_say_how_long_an_answer_may_take() {
         let mut bytes = [0; 28];
         (bytes[0], bytes[4], bytes[5]) = (QUERY, 0x27, 0x10);
-        let query = |version, max_response_ms| Ok(Message::Query { version, group: Addr::ANY, max_response_ms });
+        let query =
+            |version, max_response_ms| Ok(Message::Query { version, group: Addr::ANY, max_response_ms });
         assert_eq!(parse(&bytes), query(2, 10_000));
         (bytes[4], bytes[5]) = (0x80, 0);
         assert_eq!(parse(&bytes), query(2, 32768));
@@ -178,7 +179,9 @@ mod tests {
     #[test]
     fn version_1_says_one_thing_at_a_time() {
         let group = Addr::from_octets([0xff; 16]);
-        for (message, expected) in [(Message::Report { group }, group), (Message::Done { group }, ALL_ROUTERS)] {
+        for (message, expected) in
+            [(Message::Report { group }, group), (Message::Done { group }, ALL_ROUTERS)]
+        {
             let mut out = [0xaa; LEN_V1];
             assert_eq!(emit_v1(US, &message, &mut out), Some(expected));
             assert!(icmpv6::parse(US, expected, &out).is_ok());

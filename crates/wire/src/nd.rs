@@ -237,7 +237,25 @@ fn options(bytes: &[u8]) -> Result<RouterAdvertisement, ParseError> {
         match *option? {
             [SOURCE_LINK_LAYER, 1, ref mac @ ..] => found.source_mac = mac.first_chunk().map(|mac| Mac(*mac)),
             [MTU, 1, _, _, a, b, c, d] => found.mtu = Some(u32::from_be_bytes([a, b, c, d])),
-            [PREFIX_INFORMATION, 4, len, flags, v0, v1, v2, v3, p0, p1, p2, p3, _, _, _, _, ref prefix @ ..] => {
+            [
+                PREFIX_INFORMATION,
+                4,
+                len,
+                flags,
+                v0,
+                v1,
+                v2,
+                v3,
+                p0,
+                p1,
+                p2,
+                p3,
+                _,
+                _,
+                _,
+                _,
+                ref prefix @ ..,
+            ] => {
                 let Some(prefix) = prefix.first_chunk().filter(|_| len <= 128) else { continue };
                 found.prefixes.push(PrefixInformation {
                     prefix: Addr::from_octets(*prefix),

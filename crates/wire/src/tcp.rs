@@ -293,7 +293,9 @@ fn parse_options(bytes: &[u8]) -> Options {
             KIND_END => break,
             KIND_NOP => rest = after,
             _ => {
-                let Some(body_len) = after.first().and_then(|len| usize::from(*len).checked_sub(2)) else { break };
+                let Some(body_len) = after.first().and_then(|len| usize::from(*len).checked_sub(2)) else {
+                    break;
+                };
                 let Some(body) = after.get(1..1 + body_len) else { break };
                 parse_option(kind, body, &mut options);
                 rest = after.get(1 + body_len..).unwrap_or_default();

@@ -91,7 +91,8 @@ pub fn verify(src: u32, dst: u32, datagram: &[u8]) -> bool {
 /// is shorter than [`HEADER_LEN`]. Source and destination are of one family.
 pub fn seal(src: impl Into<Addr>, dst: impl Into<Addr>, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..HEADER_LEN].fill(0);
-    let sum = checksum::pseudo_header_of(src.into(), dst.into(), Protocol::UDP.0, datagram.len()).bytes(datagram);
+    let sum =
+        checksum::pseudo_header_of(src.into(), dst.into(), Protocol::UDP.0, datagram.len()).bytes(datagram);
     // RFC 768: a computed zero is sent as all ones, because zero says that there is no checksum.
     let checksum = match sum.finish() {
         0 => 0xffff,
@@ -136,7 +137,8 @@ mod tests {
     #[test]
     fn a_computed_zero_is_sent_as_all_ones() {
         // Find the payload word that makes the sum all ones.
-        let bytes = (0..=u16::MAX).map(|word| datagram(0, 0, &word.to_be_bytes())).find(|d| d[6..8] == [0xff, 0xff]);
+        let bytes =
+            (0..=u16::MAX).map(|word| datagram(0, 0, &word.to_be_bytes())).find(|d| d[6..8] == [0xff, 0xff]);
         let bytes = bytes.expect("one payload sums to all ones");
         assert!(verify(0, 0, &bytes));
     }

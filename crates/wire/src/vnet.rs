@@ -138,8 +138,14 @@ mod tests {
 
     #[test]
     fn a_tso_header_is_laid_out_as_the_kernel_reads_it() {
-        let header =
-            Header { flags: NEEDS_CSUM, gso: Gso::TcpV4, hdr_len: 54, gso_size: 1460, csum_start: 34, csum_offset: 16 };
+        let header = Header {
+            flags: NEEDS_CSUM,
+            gso: Gso::TcpV4,
+            hdr_len: 54,
+            gso_size: 1460,
+            csum_start: 34,
+            csum_offset: 16,
+        };
         let mut out = [0; HEADER_LEN];
         emit(&header, &mut out);
         assert_eq!(out, [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0]);

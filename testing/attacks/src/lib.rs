@@ -52,33 +52,79 @@ impl Attack {
 
 /// All attacks.
 pub const ATTACKS: &[Attack] = &[
-    attack("scribble", Means::Raw, "writes anything anywhere in its arenas", "copies that are judged (decision 4)"),
-    attack("commands", Means::Raw, "sends commands of every kind as fast as it can", "commands per session and round"),
+    attack(
+        "scribble",
+        Means::Raw,
+        "writes anything anywhere in its arenas",
+        "copies that are judged (decision 4)",
+    ),
+    attack(
+        "commands",
+        Means::Raw,
+        "sends commands of every kind as fast as it can",
+        "commands per session and round",
+    ),
     attack("groups", Means::Raw, "joins and leaves groups that are all different", "a pace for groups"),
-    attack("listeners", Means::Raw, "binds, listens, and gives back or does not", "leases and listeners per session"),
+    attack(
+        "listeners",
+        Means::Raw,
+        "binds, listens, and gives back or does not",
+        "leases and listeners per session",
+    ),
     attack("connects", Means::Raw, "connects to where nobody is, and closes", "sockets per user"),
     attack("options", Means::Raw, "sets options without end", "commands per session and round"),
     attack("udp-open", Means::Raw, "opens a datagram socket on the neighbour's port", "the lease"),
     attack("listen", Means::Raw, "listens at the neighbour's port without a lease", "the lease"),
-    attack("usurper", Means::Raw, "asks as nobody by a session that it has opened as root", "the supervisor's word"),
-    attack("openers", Means::Raw, "opens connections to the control socket, says nothing", "connections per user"),
+    attack(
+        "usurper",
+        Means::Raw,
+        "asks as nobody by a session that it has opened as root",
+        "the supervisor's word",
+    ),
+    attack(
+        "openers",
+        Means::Raw,
+        "opens connections to the control socket, says nothing",
+        "connections per user",
+    ),
     attack("attach", Means::Raw, "attaches and leaves in a loop", "a pace for each process and user"),
     attack("sessions", Means::Raw, "keeps all sessions it gets", "sessions per user").memory(256),
     attack("rubbish", Means::Raw, "says what is no request, and half of what is", "messages that are judged"),
     attack("askers", Means::Raw, "asks for sockets and status over and over", "answers in slices, by turns"),
     attack("reopen", Means::Raw, "opens pages for writing by /proc/self/fd", "seals and modes"),
     attack("hog", Means::Crowded, "listens and never accepts", "one offer for who claims none").memory(256),
-    attack("reader", Means::Crowded, "accepts thousands and reads nothing", "memory per session, then in all")
-        .memory(1024),
+    attack(
+        "reader",
+        Means::Crowded,
+        "accepts thousands and reads nothing",
+        "memory per session, then in all",
+    )
+    .memory(1024),
     // Its sockets and their records take about 170 MiB, and no more comes after the first ten seconds.
     attack("bells", Means::Crowded, "waits with 20,000 entries on each bell", "bells of each session's own")
         .memory(256),
     attack("udp-self", Means::Sockets, "sends datagrams to itself", "room of its own socket"),
     attack("udp-flood", Means::Sockets, "sends datagrams to nobody", "datagrams per session and round"),
-    attack("churn", Means::Sockets, "makes sockets of all kinds and closes them", "commands per session and round"),
-    attack("stopped", Means::Sockets, "stops its children wherever they are", "locks are of the family alone"),
-    attack("ring", Means::Sockets, "sends sockets round in messages", "the kernel's limit on descriptors under way"),
-    attack("forks", Means::Sockets, "forks a hundred processes with sockets", "sessions per user").memory(256),
+    attack(
+        "churn",
+        Means::Sockets,
+        "makes sockets of all kinds and closes them",
+        "commands per session and round",
+    ),
+    attack(
+        "stopped",
+        Means::Sockets,
+        "stops its children wherever they are",
+        "locks are of the family alone",
+    ),
+    attack(
+        "ring",
+        Means::Sockets,
+        "sends sockets round in messages",
+        "the kernel's limit on descriptors under way",
+    ),
+    attack("forks", Means::Sockets, "forks a hundred processes with sockets", "sessions per user")
+        .memory(256),
     attack("admin", Means::Intruder, "asks as a worker what its master might", "credentials of each request"),
     attack("thief", Means::Intruder, "shares the port of another user", "SO_REUSEPORT for one user"),
     attack("segv", Means::Signal, "sends SIGSEGV to a replica", "a successor (decision 28)").memory(512),

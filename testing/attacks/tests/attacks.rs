@@ -117,7 +117,10 @@ fn judge_rates(attack: &Attack, first: Seen) {
         median_us: median(|pair| pair.median_us),
         p99_us: median(|pair| pair.p99_us),
     };
-    assert!(seen.is_within(), "the neighbour beside the attack, relative to a fair program: {seen:?} of {pairs:?}");
+    assert!(
+        seen.is_within(),
+        "the neighbour beside the attack, relative to a fair program: {seen:?} of {pairs:?}"
+    );
 }
 
 /// What the neighbour had beside an attack, relative to what it has beside a fair busy program.
@@ -134,7 +137,11 @@ impl Comparison {
         println!("{}: beside a fair program: {}", attack.name, fair.neighbour);
         let ratio = |key: &str, least: u64| seen.number(key) as f64 / fair.number(key).max(least) as f64;
         // Less than a millisecond is the scheduler's business.
-        Comparison { rate: ratio("kb_per_s", 1), median_us: ratio("median_us", 1000), p99_us: ratio("p99_us", 1000) }
+        Comparison {
+            rate: ratio("kb_per_s", 1),
+            median_us: ratio("median_us", 1000),
+            p99_us: ratio("p99_us", 1000),
+        }
     }
 
     fn is_within(&self) -> bool {
@@ -185,7 +192,8 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
         assert!(client.runs(), "{}", client.report());
         let pids = before.iter().copied().chain([supervisor]);
         most = most.max(pids.map(resident).sum());
-        if attack.is_some_and(|attack| attack.means == Means::Signal) && !std::mem::replace(&mut killed, true) {
+        if attack.is_some_and(|attack| attack.means == Means::Signal) && !std::mem::replace(&mut killed, true)
+        {
             // Twice: a handler for overflows of the stack lets the first one pass, as it comes from outside.
             for _ in 0..2 {
                 signal("SEGV", before[0]);
@@ -194,8 +202,10 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    let spoils =
-        attackers.iter().flat_map(|attacker| spoils(&attacker.output())).collect::<std::collections::BTreeSet<_>>();
+    let spoils = attackers
+        .iter()
+        .flat_map(|attacker| spoils(&attacker.output()))
+        .collect::<std::collections::BTreeSet<_>>();
     for attacker in &mut attackers {
         attacker.kill();
     }

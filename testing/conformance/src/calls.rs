@@ -126,7 +126,9 @@ impl Prepared {
     pub fn is_nonblocking(&self) -> bool {
         match self {
             Prepared::Accept { now, .. } | Prepared::Read { now, .. } | Prepared::Write { now, .. } => *now,
-            Prepared::SendTo(.., now) | Prepared::SendFast(_, _, now, _) | Prepared::Connect(_, now, _) => *now,
+            Prepared::SendTo(.., now) | Prepared::SendFast(_, _, now, _) | Prepared::Connect(_, now, _) => {
+                *now
+            }
             Prepared::Poll(_, timeout) | Prepared::Wait { timeout, .. } => *timeout == 0,
             _ => false,
         }
@@ -148,7 +150,9 @@ impl Prepared {
 pub fn attempt(host: &mut Host, call: &Prepared, gives_up: bool) -> Outcome {
     match call {
         Prepared::Poll(polled, _) => return polls::try_poll(host, polled, gives_up),
-        Prepared::Wait { set, waited, max, .. } => return polls::try_wait(host, *set, *max, waited, gives_up),
+        Prepared::Wait { set, waited, max, .. } => {
+            return polls::try_wait(host, *set, *max, waited, gives_up);
+        }
         Prepared::Congestion(fd, expected) => {
             return Ok(if host.congestion(*fd)? == expected { 0 } else { WRONG_VALUE });
         }
@@ -204,8 +208,9 @@ pub fn shown(outcome: std::result::Result<i64, Failure>) -> String {
 /// Returns what is not understood.
 pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
     let argument = |n: usize| call.arguments.get(n).unwrap_or(&Value::Whatever);
-    let wanted =
-        |n: usize| number(argument(n)).ok_or_else(|| format!("argument {} of {}: {:?}", n + 1, call.name, argument(n)));
+    let wanted = |n: usize| {
+        number(argument(n)).ok_or_else(|| format!("argument {} of {}: {:?}", n + 1, call.name, argument(n)))
+    };
     let fd = || wanted(0).map(|fd| host.descriptor(fd as i32));
     let symbol = |n: usize| match argument(n) {
         Value::Symbol(name) => name.as_str(),
@@ -235,10 +240,18 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
         }
         "connect" => {
             let of = fd()?;
-            Prepared::Connect(of, host.is_nonblocking(of), remote(host, argument(1)).ok_or("the address of connect")?)
+            Prepared::Connect(
+                of,
+                host.is_nonblocking(of),
+                remote(host, argument(1)).ok_or("the address of connect")?,
+            )
         }
-        "read" | "recv" | "recvfrom" => received(host, fd()?, wanted(2)?, flags(3, NOW | PEEK | OOB | NO_SIGNAL)?),
-        "write" | "send" => sent(host, fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | NO_SIGNAL | MORE)?, None),
+        "read" | "recv" | "recvfrom" => {
+            received(host, fd()?, wanted(2)?, flags(3, NOW | PEEK | OOB | NO_SIGNAL)?)
+        }
+        "write" | "send" => {
+            sent(host, fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | NO_SIGNAL | MORE)?, None)
+        }
         "sendto" => {
             let to = match argument(4) {
                 Value::Whatever if wanted(0).is_ok_and(|fd| host.is_datagram(host.descriptor(fd as i32))) => {
@@ -319,8 +332,9 @@ fn sent(host: &Host, fd: i32, len: i64, flags: i64, to: Option<Endpoint>) -> Pre
 /// Returns an address: `Some(None)` if the runner chooses it, `None` if it is not understood.
 fn address(host: &Host, address: &Value) -> Option<Option<Endpoint>> {
     let Value::Fields(fields) = address else { return matches!(address, Value::Whatever).then_some(None) };
-    let of =
-        |wanted: [&str; 2]| fields.iter().find(|(name, _)| wanted.contains(&name.as_str())).map(|(_, value)| value);
+    let of = |wanted: [&str; 2]| {
+        fields.iter().find(|(name, _)| wanted.contains(&name.as_str())).map(|(_, value)| value)
+    };
     let port = u16::try_from(number(of(["sin_port", "sin6_port"])?)?).ok()?;
     let addr = match of(["sin_addr", "sin6_addr"]) {
         Some(Value::Text(text)) => match text.parse::<std::net::IpAddr>().ok()? {

@@ -246,8 +246,10 @@ impl Parser<'_> {
             return Ok(-self.atom()?);
         }
         self.rest = self.rest.trim_start();
-        let len =
-            self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.').unwrap_or(self.rest.len());
+        let len = self
+            .rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.')
+            .unwrap_or(self.rest.len());
         let word = &self.rest[..len];
         let value = match word.strip_prefix("0x") {
             Some(digits) => i64::from_str_radix(digits, 16).ok().map(|value| value as f64),
@@ -290,8 +292,12 @@ mod tests {
         for code in bad {
             assert!(matches!(run(code, &info), Err(Trouble::Failed(_))), "{code}");
         }
-        let strange =
-            ["import os", "assert tcpi_snd_cwnd ==", "assert tcpi_nonsense == 1", "assert 1 == 1 if x else 2"];
+        let strange = [
+            "import os",
+            "assert tcpi_snd_cwnd ==",
+            "assert tcpi_nonsense == 1",
+            "assert 1 == 1 if x else 2",
+        ];
         for code in strange {
             assert!(matches!(run(code, &info), Err(Trouble::Unsupported(_))), "{code}");
         }

@@ -11,7 +11,9 @@ pub fn difference(expected: &Message, seen: &Message, flags: u16) -> Option<&'st
         (Message::Udp(expected), Message::Udp(seen)) => {
             of_ip(&expected.ip, &seen.ip).or((expected.len != seen.len).then_some("the length"))
         }
-        (Message::Icmp(expected), Message::Icmp(seen)) => of_ip(&expected.ip, &seen.ip).or(of_icmp(expected, seen)),
+        (Message::Icmp(expected), Message::Icmp(seen)) => {
+            of_ip(&expected.ip, &seen.ip).or(of_icmp(expected, seen))
+        }
         _ => Some("the protocol"),
     }
 }

@@ -52,12 +52,16 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
         strict_segments: false,
     };
     for (line, name, value) in &script.options {
-        let trouble = || Trouble { line: *line, what: format!("the option --{name}={value}"), unsupported: true };
+        let trouble =
+            || Trouble { line: *line, what: format!("the option --{name}={value}"), unsupported: true };
         match (name.as_str(), value.as_str()) {
             ("push", "checked") => asked.checks_push = true,
             ("tolerance_usecs", value) => {
-                asked.tolerance =
-                    value.parse().ok().filter(|usecs| (0..=1_000_000_000).contains(usecs)).ok_or_else(trouble)?;
+                asked.tolerance = value
+                    .parse()
+                    .ok()
+                    .filter(|usecs| (0..=1_000_000_000).contains(usecs))
+                    .ok_or_else(trouble)?;
             }
             ("mtu", value) => asked.settings.mtu = Some(value.parse().map_err(|_| trouble())?),
             ("ip_apart", "1") => asked.settings.ip_apart = true,
@@ -140,8 +144,10 @@ fn defaults(settings: &mut Settings) {
 }
 
 fn set_sysctls(command: &str, asked: &mut Asked) -> Result<(), String> {
-    let assignments =
-        command.split_whitespace().skip(1).filter(|word| !matches!(*word, "-q" | "-w" | "-e" | "-qw" | "-wq"));
+    let assignments = command
+        .split_whitespace()
+        .skip(1)
+        .filter(|word| !matches!(*word, "-q" | "-w" | "-e" | "-qw" | "-wq"));
     // A shell reads `a="1 2 3"` as one word.
     let text = assignments.collect::<Vec<_>>().join(" ").replace("/proc/sys/", "").replace('/', ".");
     for assignment in split_assignments(&text) {
@@ -160,8 +166,11 @@ fn set_sysctl(key: &str, value: &str, asked: &mut Asked) -> Option<()> {
     let Some(name) = key.strip_prefix("net.ipv4.") else {
         // These are limits and defaults of what the stack does not have; the runner is the next hop and its
         // queue.
-        return matches!(key, "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn" | "net.core.optmem_max")
-            .then_some(());
+        return matches!(
+            key,
+            "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn" | "net.core.optmem_max"
+        )
+        .then_some(());
     };
     match (name, numbers.as_slice()) {
         ("tcp_rmem", [_, _, _]) => settings.receive = Some((size(1), size(2))),

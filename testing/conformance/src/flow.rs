@@ -75,7 +75,9 @@ impl Flow {
                         *right = right.wrapping_add(offset);
                     }
                 }
-                TcpOption::Timestamps { echo, .. } => *echo = self.timestamps.get(echo).copied().unwrap_or(*echo),
+                TcpOption::Timestamps { echo, .. } => {
+                    *echo = self.timestamps.get(echo).copied().unwrap_or(*echo)
+                }
                 _ => {}
             }
         }
@@ -176,9 +178,13 @@ impl Flows {
     /// Returns the flow that a packet of the stack belongs to, and whether it has the ports that the script
     /// expects.
     pub fn of_sent(&mut self, sent: &Sent, expected: Ports) -> (&mut Flow, bool) {
-        let matches = |flow: &Flow| flow.remote == sent.to && flow.local.is_none_or(|local| local == sent.from);
-        let known =
-            if matches(&self.all[self.current]) { Some(self.current) } else { self.all.iter().rposition(matches) };
+        let matches =
+            |flow: &Flow| flow.remote == sent.to && flow.local.is_none_or(|local| local == sent.from);
+        let known = if matches(&self.all[self.current]) {
+            Some(self.current)
+        } else {
+            self.all.iter().rposition(matches)
+        };
         let at = known.unwrap_or_else(|| {
             self.all.push(Flow::new(sent.to));
             self.all.len() - 1

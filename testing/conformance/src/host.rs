@@ -78,7 +78,8 @@ const COOKIE_KEY: [u8; 16] = [8; 16];
 /// Returns the Fast Open cookie that the stack gives to the other end.
 pub fn cookie_of_peer(is_v6: bool) -> Vec<u8> {
     let family = if is_v6 { Family::V6 } else { Family::V4 };
-    let tuple = FourTuple { local: Endpoint::at(family.local(), 0), remote: Endpoint::at(family.remote(), 0) };
+    let tuple =
+        FourTuple { local: Endpoint::at(family.local(), 0), remote: Endpoint::at(family.remote(), 0) };
     atoll_tcp::fast_open_cookie(&COOKIE_KEY, &tuple, START).bytes().to_vec()
 }
 
@@ -129,14 +130,21 @@ impl Host {
         };
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         page.announce(ReplicaId(0), EPOCH);
-        let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, leases: [3; 16], table: 5, ports: 9 };
+        let secrets =
+            Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, leases: [3; 16], table: 5, ports: 9 };
         let config = config(settings);
         let buffers = (config.send_limit.0, config.receive_capacity.0);
         let mut transport = Transport::new(config, secrets, ip, page.clone(), START);
         let layout = ARENA.layout();
         let arena = HeapMemory::new(layout.total);
         let app_page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        transport.open_session(START, (SESSION, User::privileged(0)), layout, arena.clone(), app_page.clone());
+        transport.open_session(
+            START,
+            (SESSION, User::privileged(0)),
+            layout,
+            arena.clone(),
+            app_page.clone(),
+        );
         let reply = Reply::Joined { session: SESSION.0, key: 0, member: 0, replicas: 1, config: ARENA };
         let shared = shared(stack_page(settings), app_page, [(page.0, arena)]);
         let (mut client, clock) = (Client::new(), Moment::default());

@@ -62,7 +62,8 @@ pub fn run_with(options: &str, text: &str) -> Result<(), Box<Report>> {
         Box::new(Report { line, what, unsupported, exchange: Vec::new() })
     };
     let script = parse(text).map_err(early)?;
-    let Asked { settings, way, tolerance, checks_push, strict_segments } = configure(&script).map_err(early)?;
+    let Asked { settings, way, tolerance, checks_push, strict_segments } =
+        configure(&script).map_err(early)?;
     let mut runner = Runner {
         host: Host::new(&settings),
         family: settings.family,
@@ -174,7 +175,8 @@ impl Runner {
                 self.call(event.line, call, ends)?;
             }
             Action::Code(text) => {
-                let info = self.host.info().ok_or_else(|| Wrong::new("there is no connection to ask about"))?;
+                let info =
+                    self.host.info().ok_or_else(|| Wrong::new("there is no connection to ask about"))?;
                 code::run(text, &info).map_err(|trouble| match trouble {
                     code::Trouble::Failed(what) => Wrong::new(what),
                     code::Trouble::Unsupported(what) => Wrong { what, unsupported: true },
@@ -199,7 +201,8 @@ impl Runner {
                 return self.retry();
             }
             // A timer that is due stays due until the clock has advanced.
-            let next = self.host.next_timeout().map_or(to, |next| next.max(now + Duration::from_micros(1)).min(to));
+            let next =
+                self.host.next_timeout().map_or(to, |next| next.max(now + Duration::from_micros(1)).min(to));
             let gives_up = self.blocked.as_ref().and_then(|blocked| blocked.gives_up).unwrap_or(to);
             self.host.advance(next.min(gives_up.max(now + Duration::from_micros(1))));
         }
@@ -273,11 +276,15 @@ impl Runner {
     fn note_opening(&mut self, call: &Call, prepared: &Prepared) {
         match *prepared {
             Prepared::Listen(..) => self.segments.open(None),
-            Prepared::Connect(fd, _, remote) if self.host.is_datagram(fd) => self.datagrams.open(Some(remote)),
+            Prepared::Connect(fd, _, remote) if self.host.is_datagram(fd) => {
+                self.datagrams.open(Some(remote))
+            }
             Prepared::SendTo(_, _, Some(to), _) if self.datagrams.current().remote != to => {
                 self.datagrams.open(Some(to))
             }
-            Prepared::Connect(fd, _, remote) | Prepared::SendFast(fd, _, _, remote) if self.host.is_fresh(fd) => {
+            Prepared::Connect(fd, _, remote) | Prepared::SendFast(fd, _, _, remote)
+                if self.host.is_fresh(fd) =>
+            {
                 self.segments.open((call.name != "listen").then_some(remote));
             }
             _ => {}
@@ -320,7 +327,11 @@ impl Runner {
             Message::Udp(datagram) => {
                 let local = self.datagrams.default_local();
                 let flow = self.datagrams.of_injected(datagram.ports, true);
-                let sent = Sent { from: flow.remote, to: *flow.local.get_or_insert(local), message: message.clone() };
+                let sent = Sent {
+                    from: flow.remote,
+                    to: *flow.local.get_or_insert(local),
+                    message: message.clone(),
+                };
                 (sent, None)
             }
             Message::Icmp(icmp) => self.icmp_to_wire(icmp),
@@ -355,7 +366,11 @@ impl Runner {
     }
 
     fn log(&mut self, direction: char, at: Instant, message: &Message) {
-        self.exchange.push(format!("{} {direction} {}", seconds(micros(at)), wire::describe(message, self.family)));
+        self.exchange.push(format!(
+            "{} {direction} {}",
+            seconds(micros(at)),
+            wire::describe(message, self.family)
+        ));
     }
 
     /// Waits for a packet, and compares it. Returns when it was sent.
@@ -384,7 +399,8 @@ impl Runner {
             return Err(Wrong::new(text + &wire::describe(&seen, self.family)));
         }
         if sent < from - self.tolerance || sent > to.saturating_add(self.tolerance) {
-            let due = if from == to { seconds(from) } else { format!("{} to {}", seconds(from), seconds(to)) };
+            let due =
+                if from == to { seconds(from) } else { format!("{} to {}", seconds(from), seconds(to)) };
             return Err(Wrong::new(format!("sent at {}, but due at {due}: {script}", seconds(sent))));
         }
         Ok(sent)
@@ -399,9 +415,13 @@ impl Runner {
         };
         while packet.len < *len && !self.strict_segments {
             let next_seq = packet.seq.wrapping_add(packet.len);
-            let Some((_, Sent { from, to, message: Message::Tcp(next) })) = self.host.sent.front() else { break };
-            let continues =
-                (sent.from, sent.to) == (*from, *to) && next.seq == next_seq && next.len > 0 && next.ack == packet.ack;
+            let Some((_, Sent { from, to, message: Message::Tcp(next) })) = self.host.sent.front() else {
+                break;
+            };
+            let continues = (sent.from, sent.to) == (*from, *to)
+                && next.seq == next_seq
+                && next.len > 0
+                && next.ack == packet.ack;
             if !continues || packet.len + next.len > *len {
                 break;
             }

@@ -69,14 +69,18 @@ impl Message {
     /// Returns the IP header of the packet.
     pub fn ip(&self) -> &IpFacts {
         match self {
-            Message::Tcp(Packet { ip, .. }) | Message::Udp(Datagram { ip, .. }) | Message::Icmp(Icmp { ip, .. }) => ip,
+            Message::Tcp(Packet { ip, .. })
+            | Message::Udp(Datagram { ip, .. })
+            | Message::Icmp(Icmp { ip, .. }) => ip,
         }
     }
 
     /// Returns the IP header of the packet, to be changed.
     pub fn ip_mut(&mut self) -> &mut IpFacts {
         match self {
-            Message::Tcp(Packet { ip, .. }) | Message::Udp(Datagram { ip, .. }) | Message::Icmp(Icmp { ip, .. }) => ip,
+            Message::Tcp(Packet { ip, .. })
+            | Message::Udp(Datagram { ip, .. })
+            | Message::Icmp(Icmp { ip, .. }) => ip,
         }
     }
 }

@@ -23,12 +23,15 @@ fn every_script_passes_where_ip_is_apart() {
 fn every_script(options: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     let entries = fs::read_dir(folder).expect("the folder is there");
-    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.retain(|name| name.ends_with(".pkt"));
     names.sort();
     assert!(names.len() > 30, "{names:?}");
-    let failures: Vec<String> =
-        names.iter().filter_map(|name| Some(format!("{name}: {}", run_with(options, &script(name)).err()?))).collect();
+    let failures: Vec<String> = names
+        .iter()
+        .filter_map(|name| Some(format!("{name}: {}", run_with(options, &script(name)).err()?)))
+        .collect();
     assert!(failures.is_empty(), "{} of {} scripts:\n{}", failures.len(), names.len(), failures.join("\n\n"));
 }
 
@@ -73,8 +76,8 @@ fn every_difference_is_seen() {
 
 #[test]
 fn a_report_shows_the_exchange_and_the_line() {
-    let text =
-        script("fast_retransmit_sack.pkt").replace("ack 10001 win 320", "ack 10001 win 320\n   +0 > . 7:7(0) ack 1");
+    let text = script("fast_retransmit_sack.pkt")
+        .replace("ack 10001 win 320", "ack 10001 win 320\n   +0 > . 7:7(0) ack 1");
     let report = run(&text).expect_err("nothing is sent");
     let shown = report.to_string();
     assert!(shown.contains("0.300000 < . 1:1(0) ack 10001 win 320"), "{shown}");

@@ -175,7 +175,9 @@ impl Adversary {
         let header_len = tcp::emit(segment, &mut header);
         let mut text = header[..header_len].to_vec();
         text.resize(header_len + len, 0xbb);
-        let sum = checksum::pseudo_header(self.addr, self.server.0, Protocol::TCP.0, text.len()).bytes(&text).finish();
+        let sum = checksum::pseudo_header(self.addr, self.server.0, Protocol::TCP.0, text.len())
+            .bytes(&text)
+            .finish();
         text[16..18].copy_from_slice(&sum.to_be_bytes());
         let mut frame = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
         let addresses = ethernet::Header { dst: self.server.1, src: self.mac, ethertype: EtherType::IPV4 };

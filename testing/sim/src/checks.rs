@@ -50,7 +50,9 @@ impl Watch {
             // A window that does not fit the field of a SYN, which is never scaled, does not count either.
             let is_cut = segment.flags.contains(Flags::SYN) && segment.window == u16::MAX;
             if lost >= 1 << scale && !is_cut {
-                return Err(format!("the window's right edge goes back by {lost} octets, its scale is {scale}"));
+                return Err(format!(
+                    "the window's right edge goes back by {lost} octets, its scale is {scale}"
+                ));
             }
             if lost > 0 {
                 return Ok(());
@@ -83,9 +85,12 @@ impl Watch {
         let Some(connection) = &host.connection else { return Ok(()) };
         let state = connection.state();
         let ended = matches!(state, State::Closed | State::TimeWait);
-        let owes = connection.send_tail() > connection.send_una() || (host.has_closed() && !connection.fin_acked());
+        let owes =
+            connection.send_tail() > connection.send_una() || (host.has_closed() && !connection.fin_acked());
         if owes && !ended && connection.next_timeout().is_none() {
-            return Err(format!("stalled: something is to be sent or acknowledged in {state:?}, and no timer runs"));
+            return Err(format!(
+                "stalled: something is to be sent or acknowledged in {state:?}, and no timer runs"
+            ));
         }
         let flight = connection.send_nxt() - connection.send_una();
         if flight > host.send_buffer() + 1 {

@@ -84,7 +84,8 @@ impl Flow {
         for (index, host) in hosts.iter_mut().enumerate().take(active) {
             let path = Path { mss: settings.mss[index] };
             let iss = SeqNum(rng.next_u32());
-            let mut connection = Connection::connect(now, iss, rng.next_u32(), path, &settings.settings[index]);
+            let mut connection =
+                Connection::connect(now, iss, rng.next_u32(), path, &settings.settings[index]);
             if settings.fast_open
                 && let Some(cookie) = FastOpen::cookie(&[7; 8])
             {
@@ -156,7 +157,8 @@ impl Flow {
             let connection = if segment.len > 0 {
                 // Some servers do not have room for all of it.
                 let len = if rng.below(3) == 0 { rng.below(segment.len) } else { segment.len };
-                let connection = Connection::accept_fast(now, segment, iss, ts_offset, path, settings, len, None);
+                let connection =
+                    Connection::accept_fast(now, segment, iss, ts_offset, path, settings, len, None);
                 self.hosts[index].place(&text[..connection.receive_nxt() as usize]);
                 connection
             } else {

@@ -98,8 +98,8 @@ impl Host {
         }
         self.connection = None;
         let Some(record) = &self.record else { return Ok(()) };
-        let mut connection =
-            Connection::resume(now, record, self.read).ok_or_else(|| format!("cannot go on with {record:?}"))?;
+        let mut connection = Connection::resume(now, record, self.read)
+            .ok_or_else(|| format!("cannot go on with {record:?}"))?;
         connection.check_invariants();
         connection.handle_send_tail(now, self.written);
         if self.closed {
@@ -147,7 +147,13 @@ impl Host {
     }
 
     /// Handles a segment that arrives.
-    pub fn handle(&mut self, now: Instant, rng: &mut Rng, segment: &Segment, text: &[u8]) -> Result<(), String> {
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        segment: &Segment,
+        text: &[u8],
+    ) -> Result<(), String> {
         if let Some(time_wait) = &mut self.time_wait {
             match time_wait.handle_segment(now, segment) {
                 TimeWaitAnswer::Ack(answer) => self.answers.push_back(answer),

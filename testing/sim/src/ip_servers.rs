@@ -113,7 +113,13 @@ impl Egress for Exit<'_> {
 
 impl IpServers {
     /// Creates the IP servers. `config` describes the network, as a replica would have it.
-    pub(crate) fn new(plan: IpPlan, replicas: u8, config: atoll_ip::Config, seed: u64, now: Instant) -> IpServers {
+    pub(crate) fn new(
+        plan: IpPlan,
+        replicas: u8,
+        config: atoll_ip::Config,
+        seed: u64,
+        now: Instant,
+    ) -> IpServers {
         let plan = IpPlan { count: plan.count.clamp(1, replicas), ..plan };
         let (count, others) = (usize::from(plan.count), usize::from(replicas));
         let mut servers = IpServers {
@@ -143,8 +149,12 @@ impl IpServers {
         let config = atoll_ip::Config { sibling, ..self.config.clone() };
         let seed = self.seed + u64::from(epoch) * 100 + u64::from(number);
         let ip = Ip::new(config, seed, now).expect("a valid network");
-        let config =
-            atoll_ip_server::Config { number, servers: self.plan.count, replicas: self.replicas, epoch: Epoch(epoch) };
+        let config = atoll_ip_server::Config {
+            number,
+            servers: self.plan.count,
+            replicas: self.replicas,
+            epoch: Epoch(epoch),
+        };
         let (from_link, from_siblings) = (VecDeque::new(), VecDeque::new());
         let server = IpServer::new(config, ip);
         Node { server, epoch, from_link, from_siblings, starts_at: now, wakes_at: Some(now) }
@@ -228,7 +238,11 @@ impl IpServers {
                 delivered: Vec::new(),
                 to_siblings: Vec::new(),
                 messages_left: 1 + rng.below(RING_ITEMS as u32) as usize,
-                replicas_take: self.to_replicas.iter().map(|ring| RING_ITEMS.saturating_sub(waiting(ring))).collect(),
+                replicas_take: self
+                    .to_replicas
+                    .iter()
+                    .map(|ring| RING_ITEMS.saturating_sub(waiting(ring)))
+                    .collect(),
             };
             let node = &mut self.servers[number];
             let (server, zero) = (&mut node.server, [0; vnet::HEADER_LEN]);
@@ -241,7 +255,9 @@ impl IpServers {
             for (replica, ring) in (0..).zip(&mut self.from_replicas[number]) {
                 while !server.is_crowded() && rng.below(4) > 0 {
                     match ring.pop_front() {
-                        Some(Item::Frame(mut frame)) => server.transmit(now, replica, &zero, &mut frame, &mut exit),
+                        Some(Item::Frame(mut frame)) => {
+                            server.transmit(now, replica, &zero, &mut frame, &mut exit)
+                        }
                         Some(Item::Message(message)) => {
                             server.handle_message(now, Party::Transport(replica), &message);
                         }
@@ -255,8 +271,8 @@ impl IpServers {
             // A replica that is away takes nothing for a while; the real server retries every
             // `CONTROL_EVERY`.
             let most = if is_read && exit.replicas_take.contains(&0) { 1000 } else { 20 };
-            let soon =
-                (!is_read || server.has_work()).then(|| now + Duration::from_micros(1 + u64::from(rng.below(most))));
+            let soon = (!is_read || server.has_work())
+                .then(|| now + Duration::from_micros(1 + u64::from(rng.below(most))));
             node.wakes_at = soon.into_iter().chain(server.next_timeout()).min();
             let Exit { sent, delivered, to_siblings, .. } = exit;
             leaving.extend(sent.into_iter().map(|frame| (number, frame)));
@@ -318,7 +334,8 @@ impl IpServers {
         // The successor takes time to start; its input waits meanwhile.
         let most = [1, 1000, 20_000][rng.below(3) as usize];
         let starts_at = now + Duration::from_micros(u64::from(rng.below(most)));
-        self.servers[usize::from(number)] = Node { from_link, from_siblings, ..self.start(number, epoch, starts_at) };
+        self.servers[usize::from(number)] =
+            Node { from_link, from_siblings, ..self.start(number, epoch, starts_at) };
         true
     }
 }

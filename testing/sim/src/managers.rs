@@ -54,7 +54,15 @@ impl Managers {
         let manager = |number| Manager::new(config(number), seed + u64::from(number));
         let apart = (0..plan.count).filter(|_| plan.apart).map(manager).collect();
         let epochs = vec![Epoch(3); plan.count.into()];
-        Managers { plan, apart, epochs, news: Vec::new(), rules: None, rings: BTreeMap::new(), wakes_at: None }
+        Managers {
+            plan,
+            apart,
+            epochs,
+            news: Vec::new(),
+            rules: None,
+            rings: BTreeMap::new(),
+            wakes_at: None,
+        }
     }
 
     /// Returns `config` with what a replica has to know of the CMs.
@@ -95,7 +103,9 @@ impl Managers {
     /// its control socket.
     fn spread(&mut self, now: Instant, rng: &mut Rng, number: usize, epoch: Epoch, replicas: usize) {
         self.epochs[number] = epoch;
-        for index in (number..replicas).step_by(self.epochs.len()).filter(|index| self.plan.apart || *index != number) {
+        for index in
+            (number..replicas).step_by(self.epochs.len()).filter(|index| self.plan.apart || *index != number)
+        {
             let at = now + Duration::from_micros(u64::from(rng.below(1000)));
             // A socket keeps the order of messages.
             let last = self.news.iter().filter(|(_, to, _)| *to == index).map(|(at, ..)| *at).max();
@@ -174,8 +184,9 @@ impl Managers {
         }
         let mut said = Vec::new();
         for (number, manager) in (0..).zip(&mut self.apart) {
-            manager
-                .send(now, |to, message| put(&mut self.rings, (Node::Manager(number), Node::Replica(to.0)), message));
+            manager.send(now, |to, message| {
+                put(&mut self.rings, (Node::Manager(number), Node::Replica(to.0)), message)
+            });
             let reach = Reach { awake: u64::MAX, takes: u64::MAX };
             said.extend(std::iter::from_fn(|| manager.poll_peer(now, reach, true)));
         }

@@ -51,13 +51,21 @@ impl NetworkSettings {
     ///
     /// `bottleneck` is the line from client to server, and the line back. `flows` has the ends, and the
     /// one-way access delay.
-    pub fn dumbbell(seed: u64, bottleneck: [LineSettings; 2], flows: Vec<(FlowSettings, Duration)>) -> NetworkSettings {
+    pub fn dumbbell(
+        seed: u64,
+        bottleneck: [LineSettings; 2],
+        flows: Vec<(FlowSettings, Duration)>,
+    ) -> NetworkSettings {
         let mut lines = bottleneck.to_vec();
         let mut routed = Vec::new();
         for (flow, delay) in flows {
             let access = lines.len();
             lines.extend([LineSettings { delay, ..LineSettings::default() }; 2]);
-            routed.push(RoutedFlow { flow, routes: [vec![access, 0], vec![1, access + 1]], starts: Duration::ZERO });
+            routed.push(RoutedFlow {
+                flow,
+                routes: [vec![access, 0], vec![1, access + 1]],
+                starts: Duration::ZERO,
+            });
         }
         NetworkSettings { seed, lines, flows: routed, changes: Vec::new(), calm: true }
     }
@@ -189,7 +197,8 @@ impl Network {
         let lines = self.lines.iter().filter_map(Line::next_due);
         let flows = self.flows.iter().flatten().filter_map(Flow::next_event);
         let starts = self.settings.flows.iter().zip(&self.flows);
-        let starts = starts.filter(|(_, flow)| flow.is_none()).map(|(settings, _)| self.start + settings.starts);
+        let starts =
+            starts.filter(|(_, flow)| flow.is_none()).map(|(settings, _)| self.start + settings.starts);
         let changes = self.settings.changes.get(self.changes_made).map(|(after, ..)| self.start + *after);
         lines.chain(flows).chain(starts).chain(changes).min()
     }
@@ -287,7 +296,8 @@ impl Network {
         for (number, line) in self.lines.iter().enumerate() {
             // A queue that becomes shorter does not lose what already waits.
             let changed = self.settings.changes.iter().filter(|(_, which, _)| *which == number);
-            let queues = changed.map(|(.., settings)| settings.queue).chain([self.settings.lines[number].queue]);
+            let queues =
+                changed.map(|(.., settings)| settings.queue).chain([self.settings.lines[number].queue]);
             if line.octets_waiting() > queues.max().unwrap_or(0).max(OCTETS_MAX) {
                 return Err(format!("{} octets wait at line {number}", line.octets_waiting()));
             }

@@ -243,7 +243,10 @@ impl Pair {
 
     /// Kills the process of an end now and then, as long as there are faults.
     fn perhaps_crash(&mut self, index: usize) -> Result<(), String> {
-        if self.crashes == 0 || self.healed || self.crashed > CRASHES_MAX || !self.rng.chance_per_million(self.crashes)
+        if self.crashes == 0
+            || self.healed
+            || self.crashed > CRASHES_MAX
+            || !self.rng.chance_per_million(self.crashes)
         {
             return Ok(());
         }

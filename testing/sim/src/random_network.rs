@@ -31,7 +31,8 @@ impl NetworkSettings {
 
 fn line(rng: &mut Rng) -> LineSettings {
     let rate = [500_000, 2_000_000, 10_000_000, 100_000_000, 0][rng.below(5) as usize];
-    let delay = Duration::from_micros(u64::from([10, 500, 10_000, 100_000][rng.below(4) as usize] + rng.below(1000)));
+    let delay =
+        Duration::from_micros(u64::from([10, 500, 10_000, 100_000][rng.below(4) as usize] + rng.below(1000)));
     // The queue holds from two packets to several times what is in flight.
     let queue = [3_100, 15_000, 60_000, 250_000, 2_000_000][rng.below(5) as usize];
     let loss = match rng.below(6) {

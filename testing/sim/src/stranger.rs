@@ -43,8 +43,8 @@ pub(crate) fn forged(
     let mut sack = SackBlocks::new();
     sack.push(SeqNum(next.0.wrapping_sub(rng.below(3000))), next.plus(rng.below(3000)));
     let clock = now.as_millis() as u32;
-    let timestamps =
-        (rng.below(2) == 0).then(|| Timestamps { value: clock.wrapping_add(rng.next_u32()), echo: rng.next_u32() });
+    let timestamps = (rng.below(2) == 0)
+        .then(|| Timestamps { value: clock.wrapping_add(rng.next_u32()), echo: rng.next_u32() });
     let options = Options { timestamps, sack, ..Options::default() };
     let window = rng.next_u32() as u16;
     Some((Segment { seq, ack, flags, window, options, len, ..Segment::default() }, vec![0xee; len as usize]))

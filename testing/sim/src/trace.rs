@@ -28,8 +28,10 @@ impl Trace {
 fn line((at, from, how, segment): &(Instant, usize, &'static str, Segment)) -> String {
     let ms = at.as_nanos() as f64 / 1e6;
     let Segment { seq, ack, flags, window, len, options, .. } = segment;
-    let names = [("S", Flags::SYN), ("F", Flags::FIN), ("R", Flags::RST), ("P", Flags::PSH), (".", Flags::ACK)];
-    let flags: String = names.iter().filter(|(_, flag)| flags.contains(*flag)).map(|(name, _)| *name).collect();
+    let names =
+        [("S", Flags::SYN), ("F", Flags::FIN), ("R", Flags::RST), ("P", Flags::PSH), (".", Flags::ACK)];
+    let flags: String =
+        names.iter().filter(|(_, flag)| flags.contains(*flag)).map(|(name, _)| *name).collect();
     let sack: Vec<_> = options.sack.iter().collect();
     let arrow = ["> ", "< "][from % 2];
     format!("{ms:14.3} {arrow} {how}[{flags}] {seq}+{len} ack {ack} win {window} {sack:?}")

@@ -10,7 +10,9 @@ mod scaling;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::{Addr, Duration, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_base::{
+    Addr, Duration, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId,
+};
 use atoll_connmgr::Reach;
 use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout};
@@ -153,7 +155,8 @@ impl Workforce {
             estimator: [Estimator::Median, Estimator::Average][rng.below(2) as usize],
             ..Balance::new()
         };
-        let mut stop = || (rng.below(workers as u32) as usize, Duration::from_micros(rng.below(50_000).into()));
+        let mut stop =
+            || (rng.below(workers as u32) as usize, Duration::from_micros(rng.below(50_000).into()));
         let stops = Some(stop()).filter(|_| !seed.is_multiple_of(3));
         let stands = (Duration::from_micros(rng.below(500_000).into()), seed % 3 == 2);
         Workforce {
@@ -277,13 +280,19 @@ impl Machine {
         let is_faulty = story.poison.is_some() && host == SERVER;
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
-        let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+        let ip_config =
+            atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
         let ip_servers = story.ip.map(|plan| IpServers::new(plan, count, ip_config, seed, now));
         let legacy = || (HeapMemory::new(REPLICA_PAGE_BYTES), HeapMemory::new(LEDGER.bytes()));
         let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
         (0..FLOW_GROUPS as u16)
             .for_each(|group| page.set_owner(FlowGroup(group), ReplicaId((group % u16::from(count)) as u8)));
-        page.write_facts(&StackFacts { replicas: count, key: KEY, naive_accept: story.asks, ..StackFacts::default() });
+        page.write_facts(&StackFacts {
+            replicas: count,
+            key: KEY,
+            naive_accept: story.asks,
+            ..StackFacts::default()
+        });
         let mut steering = Box::new(Steering::new(KEY));
         steering.refresh(&page, count);
         let mut machine = Machine {
@@ -326,14 +335,20 @@ impl Machine {
         let config = Config { quota: Quota { requests: LEDGER.requests / 4, ..config.quota }, ..config };
         let config = self.managers.as_ref().map_or(config, |managers| managers.configure(config));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
-        let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+        let ip_config =
+            atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
         let ip_config = self.ip_servers.as_ref().map_or(ip_config, |servers| servers.config_of(index));
         let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
         let (page, ledger) = &self.legacies[usize::from(index)];
         let life = &self.lives[usize::from(index)];
         let ports = seed + u64::from(index) + u64::from(epoch.0 - 3);
-        let secrets =
-            Secrets { sequence: [host; 16], fast_open: [host; 16], leases: [host; 16], table: seed + 5, ports };
+        let secrets = Secrets {
+            sequence: [host; 16],
+            fast_open: [host; 16],
+            leases: [host; 16],
+            table: seed + 5,
+            ports,
+        };
         let page = ReplicaPage(Mortal::new(page.clone(), life));
         page.announce(ReplicaId(index), epoch);
         let mut transport = Transport::new(config, secrets, ip, page, now);
@@ -348,7 +363,8 @@ impl Machine {
         // one.
         let is_old = epoch.0 % 2 == 1 && written_version(ledger) == Some(1);
         let newest = if is_old { 1 } else { LEDGER_VERSION };
-        let ledger = Ledger::open_as(Mortal::new(ledger.clone(), life), LEDGER, epoch, newest).expect("a ledger");
+        let ledger =
+            Ledger::open_as(Mortal::new(ledger.clone(), life), LEDGER, epoch, newest).expect("a ledger");
         transport.set_ledger(ledger);
         transport
     }
@@ -398,7 +414,9 @@ impl Machine {
     /// Lets a replica open one more session of its predecessor. Returns whether there was one.
     fn open_one(&mut self, now: Instant, index: usize) -> bool {
         let at = self.unopened.iter().position(|(replica, ..)| *replica == index);
-        let Some((_, session, layout, arena, page)) = at.and_then(|at| self.unopened.remove(at)) else { return false };
+        let Some((_, session, layout, arena, page)) = at.and_then(|at| self.unopened.remove(at)) else {
+            return false;
+        };
         self.replicas[index].open_session(now, (session, User::privileged(0)), layout, arena, page);
         self.replicas[index].remind(session);
         true
@@ -424,7 +442,10 @@ fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
             let mut bytes = frame[..ethernet::HEADER_LEN + len].to_vec();
             let payload_len = (ipv6::FRAGMENT_LEN + part.len) as u16;
             let next_header = ipv4::Protocol(ipv6::FRAGMENT);
-            ipv6::emit(&ipv6::Header { next_header, payload_len, ..header }, &mut bytes[ethernet::HEADER_LEN..]);
+            ipv6::emit(
+                &ipv6::Header { next_header, payload_len, ..header },
+                &mut bytes[ethernet::HEADER_LEN..],
+            );
             let mut head = [0; ipv6::FRAGMENT_LEN];
             let place = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id };
             ipv6::emit_fragment(header.next_header, &place, &mut head);
@@ -624,7 +645,8 @@ impl World {
             world.attach(0);
             let rogue = world.processes.last_mut().expect("just attached");
             rogue.is_rogue = true;
-            rogue.wakes_at = Some(Instant::from_millis(1000) + Duration::from_micros(story.seed * 7919 % 20_000));
+            rogue.wakes_at =
+                Some(Instant::from_millis(1000) + Duration::from_micros(story.seed * 7919 % 20_000));
         }
         world.begins_at += delay;
         world.attach(1);
@@ -663,7 +685,8 @@ impl World {
         let Machine { replicas, lives, legacies, stack, .. } = &mut self.machines[machine];
         for (replica, life) in replicas.iter_mut().zip(lives) {
             let arena = HeapMemory::new(layout.total);
-            let (theirs, their_page) = (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
+            let (theirs, their_page) =
+                (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
             replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
             arenas.push(arena);
         }
@@ -768,14 +791,17 @@ impl World {
                 continue;
             }
             let own = process.program.as_mut().and_then(|program| program.client.own_mut());
-            let own = own.into_iter().flat_map(|session| session.replicas_mut()).map(|replica| replica.port_mut());
+            let own =
+                own.into_iter().flat_map(|session| session.replicas_mut()).map(|replica| replica.port_mut());
             for (replica, port) in process.ports.iter_mut().chain(own).enumerate() {
                 port.sweep();
                 let slots = port.layout().application_slots().len();
                 let free = std::iter::from_fn(|| port.allocate_slot()).count();
                 if free != slots {
                     let session = process.session.0;
-                    return Err(format!("session {session} has {free} of {slots} slots with replica {replica}"));
+                    return Err(format!(
+                        "session {session} has {free} of {slots} slots with replica {replica}"
+                    ));
                 }
             }
         }
@@ -816,8 +842,10 @@ impl World {
         let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
         let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
         let ips = self.machines.iter().filter_map(|machine| machine.ip_servers.as_ref()?.wakes_at());
-        let managers =
-            self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at(&machine.serving()));
+        let managers = self
+            .machines
+            .iter()
+            .filter_map(|machine| machine.managers.as_ref()?.wakes_at(&machine.serving()));
         let hosts = self.machines.iter().filter_map(|machine| machine.hosts.as_ref()?.next_timeout());
         let next = timers
             .chain(wakes)
@@ -850,7 +878,11 @@ impl World {
 
     fn is_over(&self) -> bool {
         let finished = |is_server| -> u64 {
-            self.processes.iter().filter(|process| process.is_server == is_server).map(|process| process.finished).sum()
+            self.processes
+                .iter()
+                .filter(|process| process.is_server == is_server)
+                .map(|process| process.finished)
+                .sum()
         };
         // The poisoned connection fails, and its client knows.
         let fails = self.story.poison == Some(Poison::Segment);
@@ -887,8 +919,9 @@ impl World {
             for (object, socket) in &process.sockets {
                 let Socket { sent, got, held, ended, shut, .. } = socket;
                 let held = held.len();
-                text +=
-                    &format!("\n    socket {object}: {sent} sent, {got} got, {held} held, ended {ended}, shut {shut}");
+                text += &format!(
+                    "\n    socket {object}: {sent} sent, {got} got, {held} held, ended {ended}, shut {shut}"
+                );
             }
         }
         for machine in &self.machines {
@@ -932,7 +965,8 @@ impl World {
     fn run_ip_servers(&mut self) -> bool {
         let mut any = false;
         for at in 0..2 {
-            let Machine { ip_servers: Some(servers), steering, link_server, .. } = &mut self.machines[at] else {
+            let Machine { ip_servers: Some(servers), steering, link_server, .. } = &mut self.machines[at]
+            else {
                 continue;
             };
             let room = |server| link_server.as_ref().map_or(usize::MAX, |link| link.room(server));
@@ -945,7 +979,9 @@ impl World {
                 }
             }
             let there = self.machines[at].serving();
-            let Machine { ip_servers: Some(servers), replicas, hosts, .. } = &mut self.machines[at] else { continue };
+            let Machine { ip_servers: Some(servers), replicas, hosts, .. } = &mut self.machines[at] else {
+                continue;
+            };
             for index in (0..replicas.len()).filter(|index| there[*index]) {
                 let taken = servers.deliver(self.now, &mut self.rng, index, &mut replicas[index]);
                 any |= taken > 0;
@@ -1084,7 +1120,10 @@ impl World {
 
     /// Decides whether a replica is going to die.
     fn doom(&mut self, at: usize, index: usize) {
-        if self.story.crashes > 0 && self.crashed < CRASHES_MAX && self.rng.chance_per_million(self.story.crashes) {
+        if self.story.crashes > 0
+            && self.crashed < CRASHES_MAX
+            && self.rng.chance_per_million(self.story.crashes)
+        {
             self.crashed += 1;
             self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
             if self.rng.below(3) == 0 {
@@ -1111,7 +1150,9 @@ impl World {
         let life = &machine.lives[index];
         let needed = next.sessions_in_ledger();
         let mut later = Vec::new();
-        for process in self.processes.iter().filter(|process| process.machine == at && !process.is_over(index)) {
+        for process in
+            self.processes.iter().filter(|process| process.machine == at && !process.is_over(index))
+        {
             if self.cut_off.contains(&process.session) {
                 continue;
             }
@@ -1225,8 +1266,10 @@ impl World {
     fn run_processes(&mut self) -> bool {
         let mut any = false;
         any |= self.stop_and_go();
-        for process in
-            self.processes.iter_mut().filter(|process| process.stands_until.is_none() && process.departure.is_none())
+        for process in self
+            .processes
+            .iter_mut()
+            .filter(|process| process.stands_until.is_none() && process.departure.is_none())
         {
             if process.wakes_at.is_some_and(|at| at <= self.now) {
                 any = true;

@@ -93,7 +93,10 @@ fn with_deaths_every_call_ends_and_no_answer_is_taken_for_another() {
         failed += world.servers.iter().map(|server| server.ended.borrow().failed).sum::<u64>();
         stale += world.servers.iter().map(|server| server.dispatcher.counts().stale).sum::<u64>();
     }
-    assert!(failed > 0 && stale > 0, "deaths are noticed: {failed} calls failed, {stale} messages were stale");
+    assert!(
+        failed > 0 && stale > 0,
+        "deaths are noticed: {failed} calls failed, {stale} messages were stale"
+    );
 }
 
 impl World {
@@ -183,7 +186,9 @@ impl World {
             let result = router.call(PeerId(peer), question, router.now() + PATIENCE).await;
             let mut ended = ended.borrow_mut();
             match result {
-                Ok(Message::Hello { replica, epoch }) if epoch.0 == n + 1 && (relayed || replica.0 == callee as u8) => {
+                Ok(Message::Hello { replica, epoch })
+                    if epoch.0 == n + 1 && (relayed || replica.0 == callee as u8) =>
+                {
                     ended.answered += 1;
                 }
                 Ok(other) => ended.wrong = Some(format!("call {n}: {other:?}")),

@@ -132,7 +132,8 @@ impl Lan {
         let (header, at) = ethernet::parse(frame).expect("hosts send frames");
         if header.ethertype == EtherType::ARP {
             let (question, _) = arp::parse(&frame[at..]).expect("hosts send ARP packets");
-            if question.operation == Operation::Request && question.target_addr == SERVER && self.server.is_up {
+            if question.operation == Operation::Request && question.target_addr == SERVER && self.server.is_up
+            {
                 self.send(arp_reply(&question));
             }
             return;
@@ -171,7 +172,10 @@ impl Lan {
     fn serve_all(&mut self) {
         self.had.fill(false);
         let day = Duration::from_secs(24 * 3600);
-        assert!(self.run(self.now + day, |lan| lan.had.iter().all(|had| *had)), "not everybody has had an address");
+        assert!(
+            self.run(self.now + day, |lan| lan.had.iter().all(|had| *had)),
+            "not everybody has had an address"
+        );
     }
 }
 
@@ -208,10 +212,15 @@ impl Server {
     }
 
     fn free(&self, now: Instant, mac: Mac, wanted: Option<u32>) -> Option<u32> {
-        let is_free = |addr: &u32| self.leases.get(addr).is_none_or(|(holder, until)| *holder == mac || *until <= now);
+        let is_free =
+            |addr: &u32| self.leases.get(addr).is_none_or(|(holder, until)| *holder == mac || *until <= now);
         let known = self.leases.iter().find(|(_, (holder, _))| *holder == mac).map(|(addr, _)| *addr);
         let pool = POOL..POOL + u32::from(HOSTS);
-        wanted.filter(|addr| pool.contains(addr)).or(known).filter(is_free).or_else(|| pool.clone().find(is_free))
+        wanted
+            .filter(|addr| pool.contains(addr))
+            .or(known)
+            .filter(is_free)
+            .or_else(|| pool.clone().find(is_free))
     }
 
     fn frame(&self, kind: Kind, asked: &Header, addr: u32) -> Vec<u8> {
@@ -229,10 +238,19 @@ impl Server {
         let dst = if addr == 0 { u32::MAX } else { addr };
         let to = if addr == 0 { Mac::BROADCAST } else { asked.mac };
         let mut bytes = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN];
-        let at = ethernet::emit(&ethernet::Header { dst: to, src: SERVER_MAC, ethertype: EtherType::IPV4 }, &mut bytes);
+        let at = ethernet::emit(
+            &ethernet::Header { dst: to, src: SERVER_MAC, ethertype: EtherType::IPV4 },
+            &mut bytes,
+        );
         let payload_len = (udp::HEADER_LEN + text.len()) as u16;
-        let header =
-            ipv4::Header { src: SERVER, dst, protocol: Protocol::UDP, payload_len, ttl: 64, ..ipv4::Header::default() };
+        let header = ipv4::Header {
+            src: SERVER,
+            dst,
+            protocol: Protocol::UDP,
+            payload_len,
+            ttl: 64,
+            ..ipv4::Header::default()
+        };
         let len = ipv4::emit(&header, &mut bytes[at..]);
         let ports = udp::Header { src_port: 67, dst_port: 68, payload_len: text.len() as u16, checksum: 0 };
         udp::emit(&ports, &mut bytes[at + len..]);

@@ -20,7 +20,8 @@ impl Shares {
     /// have.
     fn of(flows: &[(Algorithm, Duration)]) -> Shares {
         // One product of rate and round-trip time.
-        let line = LineSettings { rate: RATE, queue: RATE / 8 / 50, delay: 10 * MS, ..LineSettings::default() };
+        let line =
+            LineSettings { rate: RATE, queue: RATE / 8 / 50, delay: 10 * MS, ..LineSettings::default() };
         let ends = flows.iter().map(|&(algorithm, delay)| (FlowSettings::bulk(algorithm), delay)).collect();
         let mut settings = NetworkSettings::dumbbell(1, [line; 2], ends);
         for (number, flow) in settings.flows.iter_mut().enumerate() {
@@ -31,8 +32,11 @@ impl Shares {
         network.run_for(Duration::from_secs(20)).expect("all rules hold");
         let before = read(&network);
         network.run_for(Duration::from_secs(20)).expect("all rules hold");
-        let mbps =
-            read(&network).iter().zip(before).map(|(after, before)| (after - before) as f64 * 8.0 / 20e6).collect();
+        let mbps = read(&network)
+            .iter()
+            .zip(before)
+            .map(|(after, before)| (after - before) as f64 * 8.0 / 20e6)
+            .collect();
         Shares { mbps }
     }
 
@@ -63,7 +67,8 @@ fn equal_senders_get_equal_shares() {
 
 #[test]
 fn nobody_is_starved_in_a_mixture() {
-    let mixture: Vec<_> = Algorithm::ALL.into_iter().flat_map(|algorithm| [(algorithm, Duration::ZERO); 2]).collect();
+    let mixture: Vec<_> =
+        Algorithm::ALL.into_iter().flat_map(|algorithm| [(algorithm, Duration::ZERO); 2]).collect();
     let shares = Shares::of(&mixture);
     let fair = RATE as f64 / 1e6 / mixture.len() as f64;
     assert!(shares.mbps.iter().all(|&share| share > fair / 5.0), "{}", shares.line("mixture"));
@@ -72,17 +77,27 @@ fn nobody_is_starved_in_a_mixture() {
 /// A snapshot.
 #[test]
 fn shares_of_a_bottleneck() {
-    let mut table = String::from("10 Mb/s, round trip of 20 ms, buffer of one product; the second half of 40 s\n");
+    let mut table =
+        String::from("10 Mb/s, round trip of 20 ms, buffer of one product; the second half of 40 s\n");
     for algorithm in Algorithm::ALL {
         table += &Shares::of(&[(algorithm, Duration::ZERO); 2]).line(&format!("{algorithm:?}, 2"));
         table += &Shares::of(&[(algorithm, Duration::ZERO); 8]).line(&format!("{algorithm:?}, 8"));
-        let far =
-            [(algorithm, Duration::ZERO), (algorithm, Duration::ZERO), (algorithm, 40 * MS), (algorithm, 40 * MS)];
+        let far = [
+            (algorithm, Duration::ZERO),
+            (algorithm, Duration::ZERO),
+            (algorithm, 40 * MS),
+            (algorithm, 40 * MS),
+        ];
         table += &Shares::of(&far).line(&format!("{algorithm:?}, round trips of 20, 20, 100, 100 ms"));
     }
     for (number, one) in Algorithm::ALL.into_iter().enumerate() {
         for &other in &Algorithm::ALL[number + 1..] {
-            let both = [(one, Duration::ZERO), (one, Duration::ZERO), (other, Duration::ZERO), (other, Duration::ZERO)];
+            let both = [
+                (one, Duration::ZERO),
+                (one, Duration::ZERO),
+                (other, Duration::ZERO),
+                (other, Duration::ZERO),
+            ];
             table += &Shares::of(&both).line(&format!("{one:?} twice, {other:?} twice"));
         }
     }

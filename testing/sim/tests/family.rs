@@ -50,7 +50,8 @@ impl Replica {
         let mut text = vec![0; (to - from) as usize];
         if !text.is_empty() {
             let extents = slot.send_extents(&LAYOUT).expect("sane");
-            let pieces = extents.pieces(from, text.len()).unwrap_or_else(|| panic!("{story}: text without a ring"));
+            let pieces =
+                extents.pieces(from, text.len()).unwrap_or_else(|| panic!("{story}: text without a ring"));
             pieces.read(&self.arena, LAYOUT.send_area, &mut text);
         }
         for (at, byte) in (from..).zip(&text) {
@@ -99,7 +100,13 @@ struct Process {
 }
 
 /// A session of one replica as a member sees it.
-fn session(arena: &HeapMemory, config: ArenaConfig, id: u32, member: u8, life: &Life) -> Session<Simulated<Mortal>> {
+fn session(
+    arena: &HeapMemory,
+    config: ArenaConfig,
+    id: u32,
+    member: u8,
+    life: &Life,
+) -> Session<Simulated<Mortal>> {
     let mortal = |memory: HeapMemory| Mortal::new(memory, life);
     let stack = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
     stack.write_facts(&StackFacts { replicas: 1, ..StackFacts::default() });
@@ -128,7 +135,8 @@ impl Process {
         let index = client.add_session(joined);
         let mut objects = BTreeMap::new();
         for socket in sockets {
-            let place = Place { session: index, replica: 0, slot: socket.slot, generation: socket.generation };
+            let place =
+                Place { session: index, replica: 0, slot: socket.slot, generation: socket.generation };
             let mut connection = Connection::new(Protocol::Tcp, false);
             connection.kind = Kind::Stream(place, connection.options.local());
             let object = client.insert_inherited(Object::new(Body::Socket(connection), true));

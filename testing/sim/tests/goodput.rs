@@ -70,11 +70,13 @@ fn marks_take_the_place_of_losses() {
     for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
         let mut flow = FlowSettings::bulk(algorithm);
         flow.settings[0].ecn = EcnMode::Request;
-        let mut network = Network::new(&NetworkSettings::dumbbell(1, [line; 2], vec![(flow, Duration::ZERO)]));
+        let mut network =
+            Network::new(&NetworkSettings::dumbbell(1, [line; 2], vec![(flow, Duration::ZERO)]));
         // Slow start goes beyond any queue; what comes after it does not.
         network.run_for(Duration::from_secs(5)).expect("all rules hold");
-        let so_far =
-            |network: &Network| network.flows().map(|flow| (flow.retransmits(), flow.hosts()[1].read())).next();
+        let so_far = |network: &Network| {
+            network.flows().map(|flow| (flow.retransmits(), flow.hosts()[1].read())).next()
+        };
         let (again, before) = so_far(&network).expect("it has begun");
         network.take_counts(0);
         network.run_for(Duration::from_secs(SECONDS)).expect("all rules hold");

@@ -61,7 +61,9 @@ fn throughput_over_loss() {
         for (loss, reorder) in [(0, 0), (1_000, 0), (10_000, 0), (50_000, 0), (0, 10_000)] {
             let (ms, again) = measure(loss, reorder, strip_sack, algorithm);
             let sack = if strip_sack { "no SACK" } else { "SACK" };
-            table += &format!("{algorithm:?} {sack}: loss {loss} reorder {reorder}: {ms} ms, {again} sent again\n");
+            table += &format!(
+                "{algorithm:?} {sack}: loss {loss} reorder {reorder}: {ms} ms, {again} sent again\n"
+            );
         }
     }
     let expected = include_str!("throughput.txt");

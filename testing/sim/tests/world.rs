@@ -4,7 +4,9 @@
 
 use atoll_base::{Duration, SessionId};
 use atoll_ipc::balance::{Balance, Scheme};
-use atoll_sim::{Appetite, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds};
+use atoll_sim::{
+    Appetite, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds,
+};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -66,7 +68,8 @@ fn forged_commands_get_nobody_another_ones_port_or_datagrams() {
         let story = Story { replicas, loss: 0, duplicate: 0, tear: 0, late: 0, links_apart: false, ..story };
         let mut world = World::new(&story);
         crash_of(seed, &story, &mut world);
-        let (datagrams, grants) = world.mail().unwrap_or_else(|fault| panic!("ATOLL_SEED={seed}: {fault}\n{story:#?}"));
+        let (datagrams, grants) =
+            world.mail().unwrap_or_else(|fault| panic!("ATOLL_SEED={seed}: {fault}\n{story:#?}"));
         (got, had) = (got + datagrams, had + grants);
         world.settle().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}"));
     }
@@ -126,7 +129,8 @@ fn replicas_that_die_lose_no_connection() {
 fn replicas_that_die_lose_no_connection_whose_buffers_were_given_back() {
     let mut crashed = 0;
     for seed in seeds(100) {
-        let (crashes, rests) = ([20_000, 200_000][(seed % 2) as usize], [20_000, 200_000][(seed / 2 % 2) as usize]);
+        let (crashes, rests) =
+            ([20_000, 200_000][(seed % 2) as usize], [20_000, 200_000][(seed / 2 % 2) as usize]);
         crashed += crash(seed, &Story { crashes, rests, ..Story::random(seed) });
     }
     println!("{crashed} deaths");
@@ -140,7 +144,8 @@ fn replicas_that_die_lose_no_connection_that_waits() {
     for seed in seeds(100) {
         let crashes = [20_000, 100_000, 400_000][(seed % 3) as usize];
         let length = [1, 500, 3000, 70_000][(seed % 4) as usize];
-        crashed += crash(seed, &Story { crashes, workers: 1, length, workforce: waits(), ..Story::random(seed) });
+        crashed +=
+            crash(seed, &Story { crashes, workers: 1, length, workforce: waits(), ..Story::random(seed) });
     }
     println!("{crashed} deaths");
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
@@ -157,9 +162,16 @@ fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
         crash_of(seed, &story, &mut world);
         let (deaths, quarantined, lost, cut_off) = world.verdicts();
         let rogue = story.workers as u32 + 1;
-        assert_eq!((quarantined, lost, cut_off), (0, 0, vec![SessionId(rogue)]), "ATOLL_SEED={seed}: {story:#?}");
+        assert_eq!(
+            (quarantined, lost, cut_off),
+            (0, 0, vec![SessionId(rogue)]),
+            "ATOLL_SEED={seed}: {story:#?}"
+        );
         // The supervisor tells the others, once one replica knows.
-        assert!((2..=1 + u32::from(story.replicas[0])).contains(&deaths), "ATOLL_SEED={seed}: {deaths} deaths");
+        assert!(
+            (2..=1 + u32::from(story.replicas[0])).contains(&deaths),
+            "ATOLL_SEED={seed}: {deaths} deaths"
+        );
     }
 }
 
@@ -173,11 +185,16 @@ fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
         let length = random.length.max(500);
         let waits = if seed % 4 == 3 { waits() } else { Workforce::default() };
         let workers = if seed % 4 == 3 { 1 } else { random.workers };
-        let story = Story { poison: Some(Poison::Segment), crashes, length, workers, workforce: waits, ..random };
+        let story =
+            Story { poison: Some(Poison::Segment), crashes, length, workers, workforce: waits, ..random };
         let mut world = World::new(&story);
         crash_of(seed, &story, &mut world);
         let (deaths, quarantined, lost, cut_off) = world.verdicts();
-        assert_eq!((quarantined, lost, cut_off), (1, 1, vec![]), "ATOLL_SEED={seed}: {deaths} deaths, {story:#?}");
+        assert_eq!(
+            (quarantined, lost, cut_off),
+            (1, 1, vec![]),
+            "ATOLL_SEED={seed}: {deaths} deaths, {story:#?}"
+        );
     }
 }
 
@@ -328,13 +345,19 @@ fn moving(seed: u64) -> Story {
 
 /// The same, in which processes mostly die.
 fn moving_and_dying(seed: u64) -> Story {
-    let (crashes, deaths) = ([0, 0, 2000, 20_000][(seed % 4) as usize], [0, 100_000, 600_000][(seed / 4 % 3) as usize]);
+    let (crashes, deaths) =
+        ([0, 0, 2000, 20_000][(seed % 4) as usize], [0, 100_000, 600_000][(seed / 4 % 3) as usize]);
     Story { crashes, scaling: Some(by_a_person(seed / 2, deaths)), ..moving(seed) }
 }
 
 fn by_a_person(seed: u64, deaths: u32) -> ScalingPlan {
     let every = Duration::from_micros([300, 2000, 20_000][(seed / 2 % 3) as usize]);
-    ScalingPlan { start: 1 + (seed % 4) as u8, by: ScaledBy::Person(every), at_once: seed.is_multiple_of(2), deaths }
+    ScalingPlan {
+        start: 1 + (seed % 4) as u8,
+        by: ScaledBy::Person(every),
+        at_once: seed.is_multiple_of(2),
+        deaths,
+    }
 }
 
 /// The same with whatever else a story may have.
@@ -386,21 +409,26 @@ fn move_apart(usual: u64, change: impl Fn(u64, Story) -> Story) -> Counts {
     let mut counts = Counts::default();
     for seed in seeds(usual) {
         let (moves, deaths, told) = scale(seed, &change(seed, moving_and_dying(seed)));
-        counts = Counts { moves: counts.moves + moves, deaths: counts.deaths + deaths, told: counts.told + told };
+        counts =
+            Counts { moves: counts.moves + moves, deaths: counts.deaths + deaths, told: counts.told + told };
     }
     counts
 }
 
 fn check(counts: Counts) {
     println!("{counts:?}");
-    assert!(counts.moves > 50 && counts.deaths > 200 || std::env::var_os("ATOLL_SEED").is_some(), "{counts:?}");
+    assert!(
+        counts.moves > 50 && counts.deaths > 200 || std::env::var_os("ATOLL_SEED").is_some(),
+        "{counts:?}"
+    );
 }
 
 /// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were, and
 /// successors who were told of programs that had died.
 fn scale(seed: u64, story: &Story) -> (u32, u32, u32) {
     let mut world = World::new(story);
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run().and_then(|_| world.settle())));
+    let outcome =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run().and_then(|_| world.settle())));
     match outcome {
         Ok(Ok(())) => (world.moves(), world.crashed(), world.told()),
         Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
@@ -476,7 +504,8 @@ fn a_link_server_apart_loses_nothing() {
 #[test]
 fn connection_managers_apart_lose_no_connection() {
     for seed in seeds(150) {
-        let managers = Some(ManagerPlan { count: 1 + (seed % 2) as u8, apart: seed % 3 != 0, die: seed % 5 < 2 });
+        let managers =
+            Some(ManagerPlan { count: 1 + (seed % 2) as u8, apart: seed % 3 != 0, die: seed % 5 < 2 });
         let workers = 2 + (seed % 4) as usize;
         let story = Story {
             managers,

@@ -54,7 +54,8 @@ impl Impairments {
         Impairments { drop: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 1_000, mark: 0, seed: 1 };
 
     /// 1 % marked, and nothing else.
-    pub const MARKS: Impairments = Impairments { drop: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 10_000, seed: 2 };
+    pub const MARKS: Impairments =
+        Impairments { drop: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 10_000, seed: 2 };
 }
 
 /// Whether the amounts that take long are asked for (`make soak`).
@@ -148,7 +149,16 @@ impl Net {
             }
             Stack::Atoll => {
                 let mut up = Command::new(atoll());
-                up.args(["up", "--daemon", "--name", &self.name, "--configuration", "TS2LS2CM2", "--netns", &middle]);
+                up.args([
+                    "up",
+                    "--daemon",
+                    "--name",
+                    &self.name,
+                    "--configuration",
+                    "TS2LS2CM2",
+                    "--netns",
+                    &middle,
+                ]);
                 up.args(["--address", "198.18.0.2/24"]);
                 Proc::start(&mut up, None).success(20);
                 let device = self.atoll_says("status")["stack"]["link"]["device"].clone();
@@ -204,7 +214,13 @@ impl Net {
         self.in_namespace(&self.names().middle, program)
     }
 
-    fn set(stack: Stack, configuration: &str, impairments: Option<Impairments>, settings: &str, lock: File) -> Net {
+    fn set(
+        stack: Stack,
+        configuration: &str,
+        impairments: Option<Impairments>,
+        settings: &str,
+        lock: File,
+    ) -> Net {
         let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
         let settings = net.scratch.file("atoll.toml", settings);
         net.set_up(configuration, &settings, impairments);
@@ -234,7 +250,16 @@ impl Net {
             }
             Stack::Atoll => {
                 let mut up = Command::new(atoll());
-                up.args(["up", "--daemon", "--name", &self.name, "--configuration", configuration, "--netns", peer]);
+                up.args([
+                    "up",
+                    "--daemon",
+                    "--name",
+                    &self.name,
+                    "--configuration",
+                    configuration,
+                    "--netns",
+                    peer,
+                ]);
                 up.args(["--config", settings]);
                 up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
                 up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
@@ -253,7 +278,8 @@ impl Net {
         self.relay = Some(relay);
         ip(&format!("-n {client} addr add 198.18.0.130/24 dev wire0"));
         ip(&format!("-n {middle} route add 198.18.0.130/32 dev wire0"));
-        let settings = "ip_forward=1 conf/all/proxy_arp=1 neigh/wire0/proxy_delay=0 conf/all/send_redirects=0";
+        let settings =
+            "ip_forward=1 conf/all/proxy_arp=1 neigh/wire0/proxy_delay=0 conf/all/send_redirects=0";
         for setting in settings.split_whitespace() {
             let (key, value) = setting.split_once('=').expect("written so");
             self.in_namespace(&middle, "sh")
@@ -274,7 +300,10 @@ impl Net {
 
     fn in_namespace(&self, namespace: &str, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{namespace}")).args(["--", program]).current_dir(self.scratch.path());
+        command
+            .arg(format!("--net=/run/netns/{namespace}"))
+            .args(["--", program])
+            .current_dir(self.scratch.path());
         command
     }
 
@@ -290,7 +319,8 @@ impl Net {
 
     /// The network interface that leads from the client's namespace to the stack.
     pub fn client_interface(&self) -> String {
-        let output = Command::new("ip").args(["-n", &self.names().client, "-o", "route", "get", Net::SERVER]).output();
+        let output =
+            Command::new("ip").args(["-n", &self.names().client, "-o", "route", "get", Net::SERVER]).output();
         let output = String::from_utf8(output.expect("ip is installed").stdout).expect("it prints text");
         let mut words = output.split_whitespace().skip_while(|&word| word != "dev");
         words.nth(1).expect("there is a route to the stack").into()
@@ -304,7 +334,9 @@ impl Net {
             Stack::Atoll => {
                 let status = self.atoll_says("status");
                 let all = status["stack"]["link"]["addresses6"].as_array().cloned().unwrap_or_default();
-                let is = |own: &Value, flag: &str| own["flags"].as_array().is_some_and(|f| f.contains(&flag.into()));
+                let is = |own: &Value, flag: &str| {
+                    own["flags"].as_array().is_some_and(|f| f.contains(&flag.into()))
+                };
                 let usable = |own: &&Value| !is(own, "tentative") && !is(own, "dadfailed");
                 all.iter().filter(usable).map(|own| of(own, "address")).collect()
             }
@@ -491,7 +523,8 @@ struct Names {
 }
 
 fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
     assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -511,7 +544,9 @@ pub fn atoll() -> PathBuf {
     BUILD.call_once(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--release", "-p", "atoll", "-p", "atoll-preload", "--target-dir"]).arg(target_folder());
+        build
+            .args(["build", "--release", "-p", "atoll", "-p", "atoll-preload", "--target-dir"])
+            .arg(target_folder());
         let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
         assert!(status.is_ok_and(|status| status.success()), "cannot build Atoll");
     });

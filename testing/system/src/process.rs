@@ -154,8 +154,9 @@ impl Proc {
 
     /// What a failed test has to say about it.
     pub fn report(&self) -> String {
-        let tail =
-            |text: String| text.chars().rev().take(3000).collect::<Vec<_>>().into_iter().rev().collect::<String>();
+        let tail = |text: String| {
+            text.chars().rev().take(3000).collect::<Vec<_>>().into_iter().rev().collect::<String>()
+        };
         format!("{}\n--- output:\n{}\n--- errors:\n{}", self.name, tail(self.output()), tail(self.errors()))
     }
 }

@@ -23,7 +23,8 @@ pub fn compiled_of(source: &str) -> String {
     let name = Path::new(source).file_stem().expect("a source has a name").to_string_lossy();
     let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}"));
     if !newer(&target, Path::new(source)) {
-        std::fs::create_dir_all(target.parent().expect("it lies in tmp")).expect("the target folder is writable");
+        std::fs::create_dir_all(target.parent().expect("it lies in tmp"))
+            .expect("the target folder is writable");
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-D_FORTIFY_SOURCE=2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pthread", "-o"]);
         let status = cc.arg(&target).arg(source).status().expect("a C compiler is installed");

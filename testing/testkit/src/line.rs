@@ -324,7 +324,13 @@ struct CoDel {
 
 impl CoDel {
     /// Handles a packet that leaves after having waited for `wait`. Returns whether to mark it.
-    fn handle_departure(&mut self, now: Instant, wait: Duration, target: Duration, interval: Duration) -> bool {
+    fn handle_departure(
+        &mut self,
+        now: Instant,
+        wait: Duration,
+        target: Duration,
+        interval: Duration,
+    ) -> bool {
         if wait < target {
             self.patience_ends = None;
             self.next_mark = None;

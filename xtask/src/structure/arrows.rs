@@ -30,7 +30,7 @@ pub struct Arrow {
 const SIDEWAYS: &[(&str, &str)] = &[
     ("crates/platform/shm", "crates/platform/sys"), // mappings and doorbells are system calls
     ("crates/platform/tap", "crates/platform/sys"), // so are devices
-    ("crates/papers", "crates/platform/shm"),       // the real code is measured in memory as processes share it
+    ("crates/papers", "crates/platform/shm"), // the real code is measured in memory as processes share it
     ("crates/servers/transport", "crates/servers/connmgr"), // a TS hosts the replica's part of the CM
     ("crates/servers/transport", "crates/servers/ip"), // a TS says on its page what its part of IP knows
 ];
@@ -90,12 +90,16 @@ pub fn parse_metadata(json: &[u8], root: &Path) -> Result<Vec<Crate>, String> {
     let mut crates = BTreeMap::new();
     for package in packages {
         let name = package["name"].as_str().ok_or("cargo metadata: a package without a name")?;
-        let manifest = package["manifest_path"].as_str().ok_or("cargo metadata: a package without a manifest")?;
+        let manifest =
+            package["manifest_path"].as_str().ok_or("cargo metadata: a package without a manifest")?;
         let folder = relative(manifest.trim_end_matches("/Cargo.toml"));
         let mut arrows = Vec::new();
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             if let Some(path) = dependency["path"].as_str() {
-                arrows.push(Arrow { to: relative(path), only_tests: dependency["kind"].as_str() == Some("dev") });
+                arrows.push(Arrow {
+                    to: relative(path),
+                    only_tests: dependency["kind"].as_str() == Some("dev"),
+                });
             }
         }
         crates.insert(folder.clone(), Crate { name: name.into(), folder, arrows });

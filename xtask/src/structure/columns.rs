@@ -25,7 +25,8 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
             is_picture || ["|", "structure: ", "covers: ", "["].iter().any(|start| prose.starts_with(start));
         let columns = line.chars().count();
         if columns > COLUMNS_MAX && !may_be_long && prose.contains(' ') {
-            violations.push(format!("{path}:{number}: {columns} columns of prose, and {COLUMNS_MAX} are enough"));
+            violations
+                .push(format!("{path}:{number}: {columns} columns of prose, and {COLUMNS_MAX} are enough"));
         }
     }
     violations

@@ -73,7 +73,8 @@ pub fn check_overflow(manifest: &str, crates: &[Crate]) -> Vec<String> {
     // The simulated machine for the papers is a tool, not a server.
     let expected: BTreeSet<&str> =
         servers.difference(&library).copied().filter(|name| *name != "atoll-papers").collect();
-    let without = expected.difference(&checked).map(|name| format!("Cargo.toml: no overflow checks in {name}"));
+    let without =
+        expected.difference(&checked).map(|name| format!("Cargo.toml: no overflow checks in {name}"));
     let beyond = checked.difference(&expected).map(|name| format!("Cargo.toml: overflow checks in {name}"));
     without.chain(beyond).collect()
 }
@@ -93,7 +94,12 @@ fn closure<'a>(folder: &str, crates: &'a [Crate]) -> BTreeSet<&'a str> {
 
 /// Checks that the text which a mutant replaces stands in its file once, and that its test exists.
 /// `testing/mutants/run` explains mutants.
-pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, tests: &BTreeSet<String>) -> Vec<String> {
+pub fn check_mutant(
+    path: &str,
+    text: &str,
+    files: &BTreeMap<String, String>,
+    tests: &BTreeSet<String>,
+) -> Vec<String> {
     let mut violations = Vec::new();
     let (mut file, mut old): (Option<&str>, Option<Vec<&str>>) = (None, None);
     for line in text.lines() {
@@ -101,16 +107,19 @@ pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, te
             (None, "<<<<") => old = Some(Vec::new()),
             (Some(lines), "====") => {
                 let wanted = lines.join("\n");
-                let count = file.and_then(|file| files.get(file)).map_or(0, |text| text.matches(&wanted).count());
+                let count =
+                    file.and_then(|file| files.get(file)).map_or(0, |text| text.matches(&wanted).count());
                 if count != 1 {
-                    violations.push(format!("{path}: {} has its text {count} times", file.unwrap_or("no file")));
+                    violations
+                        .push(format!("{path}: {} has its text {count} times", file.unwrap_or("no file")));
                 }
                 old = None;
             }
             (Some(lines), line) => lines.push(line),
             (None, line) => {
                 file = line.strip_prefix("file ").or(file);
-                if let Some(test) = line.strip_prefix("test ").and_then(|test| test.split_whitespace().last()) {
+                if let Some(test) = line.strip_prefix("test ").and_then(|test| test.split_whitespace().last())
+                {
                     // The test may be in a module.
                     let name = test.rsplit("::").next().unwrap_or(test);
                     if !tests.iter().any(|known| known.contains(name)) {
@@ -126,8 +135,12 @@ pub fn check_mutant(path: &str, text: &str, files: &BTreeMap<String, String>, te
 /// Returns the rows of the first table under a heading, with their line numbers.
 fn table<'a>(text: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> {
     let lines = (1..).zip(text.lines());
-    let section =
-        lines.skip_while(|(_, line)| *line != heading).skip(1).take_while(|(_, line)| !line.starts_with("## "));
+    let section = lines
+        .skip_while(|(_, line)| *line != heading)
+        .skip(1)
+        .take_while(|(_, line)| !line.starts_with("## "));
     let rows = section.filter(|(_, line)| line.starts_with('|'));
-    rows.skip(2).map(|(number, line)| (number, line.trim_matches('|').split('|').map(str::trim).collect())).collect()
+    rows.skip(2)
+        .map(|(number, line)| (number, line.trim_matches('|').split('|').map(str::trim).collect()))
+        .collect()
 }

@@ -51,8 +51,10 @@ impl Labels {
         match self {
             Labels::All(all) => all.iter().any(|known| known == label),
             Labels::Sections(_) => {
-                let number =
-                    label.split_once(' ').filter(|(_, level)| LEVELS.contains(level)).map(|(number, _)| number);
+                let number = label
+                    .split_once(' ')
+                    .filter(|(_, level)| LEVELS.contains(level))
+                    .map(|(number, _)| number);
                 number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_alphanumeric()))
             }
         }
@@ -63,7 +65,8 @@ impl Labels {
         match self {
             Labels::All(all) => all.iter().filter(|label| !seen.contains(label.as_str())).cloned().collect(),
             Labels::Sections(rules) => {
-                let numbers: BTreeSet<&str> = seen.iter().filter_map(|label| Some(label.split_once(' ')?.0)).collect();
+                let numbers: BTreeSet<&str> =
+                    seen.iter().filter_map(|label| Some(label.split_once(' ')?.0)).collect();
                 rules.iter().filter(|rule| !numbers.contains(*rule)).map(|rule| (*rule).to_owned()).collect()
             }
         }
@@ -76,7 +79,8 @@ pub fn check(path: &str, text: &str, labels: &Labels, known: &Known) -> Vec<Stri
     let mut seen = BTreeSet::new();
     let mut notes = BTreeSet::new();
     for row in rows(text) {
-        let mut report = |what: String| violations.push(format!("{path}:{}: {}: {what}", row.line, row.label));
+        let mut report =
+            |what: String| violations.push(format!("{path}:{}: {}: {what}", row.line, row.label));
         if !labels.allow(row.label) {
             report("no such label".to_owned());
         }
@@ -152,7 +156,9 @@ fn labels_of_rfc_9293() -> Vec<String> {
 /// named in a macro that makes tests of them.
 pub fn tests_in(text: &str) -> Vec<String> {
     let macros = [("on_both_stacks![", ']'), ("with_ip_inside_and_apart![", ']'), ("attacks! {", '}')];
-    let lists = macros.iter().flat_map(|(name, end)| text.split(name).skip(1).filter_map(|rest| rest.split_once(*end)));
+    let lists = macros
+        .iter()
+        .flat_map(|(name, end)| text.split(name).skip(1).filter_map(|rest| rest.split_once(*end)));
     // A name may be followed by the arguments of the test.
     let mut names: Vec<String> = lists
         .flat_map(|(list, _)| list.split(','))
@@ -212,15 +218,18 @@ const RULES: [(&str, &[&str]); 8] = [
     (
         "4443",
         &[
-            "2.4-a", "2.4-b", "2.4-c", "2.4-d", "2.4-e.1", "2.4-e.2", "2.4-e.3", "2.4-e.4", "2.4-e.5", "2.4-e.6",
-            "2.4-f",
+            "2.4-a", "2.4-b", "2.4-c", "2.4-d", "2.4-e.1", "2.4-e.2", "2.4-e.3", "2.4-e.4", "2.4-e.5",
+            "2.4-e.6", "2.4-f",
         ],
     ),
     ("4862", &["5.5.3-a", "5.5.3-b", "5.5.3-c", "5.5.3-d", "5.5.3-e"]),
     ("5681", &["3.2-1", "3.2-2", "3.2-3", "3.2-4", "3.2-5", "3.2-6"]),
     ("5961", &["3.2-1", "3.2-2", "3.2-3", "4.2a", "5.2"]),
     ("6298", &["2.1", "2.2", "2.3", "2.4", "2.5", "3", "4", "5.1", "5.2", "5.3", "5.4", "5.5", "5.6", "5.7"]),
-    ("6675", &["4-NextSeg-1", "4-NextSeg-2", "4-NextSeg-3", "4-NextSeg-4", "5-1", "5-2", "5-A", "5-B", "5-C"]),
+    (
+        "6675",
+        &["4-NextSeg-1", "4-NextSeg-2", "4-NextSeg-3", "4-NextSeg-4", "5-1", "5-2", "5-A", "5-B", "5-C"],
+    ),
     ("7323", &["5.3-R1", "5.3-R2", "5.3-R3", "5.3-R4", "5.3-R5"]),
     ("8961", &["4-1", "4-2a", "4-2b", "4-2c", "4-2d", "4-3", "4-4a", "4-4b", "4-4c"]),
 ];

@@ -59,8 +59,9 @@ pub fn check(files: &BTreeMap<String, String>) -> Vec<String> {
             }
             None => true,
         });
-        violations
-            .extend(listed.iter().map(|(name, line)| format!("{path}:{line}: `{name}` need not be listed any more")));
+        violations.extend(
+            listed.iter().map(|(name, line)| format!("{path}:{line}: `{name}` need not be listed any more")),
+        );
         modules.uses.insert(module, found.uses);
     }
     violations.extend(crates.iter().flat_map(|(folder, modules)| modules.check(folder)));
@@ -203,7 +204,8 @@ impl Modules {
         let mut needed: Vec<&str> = Vec::new();
         for (parent, arrows) in self.arrows() {
             for circle in circles(&arrows) {
-                let listed = self.listed.iter().find(|listed| listed.parent == parent && listed.names == circle);
+                let listed =
+                    self.listed.iter().find(|listed| listed.parent == parent && listed.names == circle);
                 match listed {
                     Some(listed) => needed.push(&listed.at),
                     None => {
@@ -218,7 +220,8 @@ impl Modules {
             }
         }
         let unneeded = self.listed.iter().filter(|listed| !needed.contains(&listed.at.as_str()));
-        violations.extend(unneeded.map(|listed| format!("{}: this circle need not be listed any more", listed.at)));
+        violations
+            .extend(unneeded.map(|listed| format!("{}: this circle need not be listed any more", listed.at)));
         violations
     }
 
@@ -268,7 +271,8 @@ fn circles(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>>
         }
         seen
     };
-    let reached: BTreeMap<&String, BTreeSet<String>> = arrows.keys().map(|name| (name, reached(name))).collect();
+    let reached: BTreeMap<&String, BTreeSet<String>> =
+        arrows.keys().map(|name| (name, reached(name))).collect();
     let mut all: Vec<BTreeSet<String>> = Vec::new();
     for (name, to) in &reached {
         let back = |other: &&String| reached.get(*other).is_some_and(|to| to.contains(*name));

@@ -10,7 +10,8 @@ pub fn check_file(path: &str, text: &str) -> Vec<String> {
     let mut violations = Vec::new();
     if !may_be_unsafe(folder) {
         for token in tokens.iter().filter(|token| token.text == "unsafe") {
-            violations.push(format!("{path}:{}: unsafe code outside crates/platform and bin/preload", token.line));
+            violations
+                .push(format!("{path}:{}: unsafe code outside crates/platform and bin/preload", token.line));
         }
         let is_root = matches!(&path[folder.len()..], "/src/lib.rs" | "/src/main.rs");
         if is_root && !has(&tokens, &["forbid", "(", "unsafe_code", ")"]) {
@@ -18,11 +19,9 @@ pub fn check_file(path: &str, text: &str) -> Vec<String> {
         }
     }
     if matches!(storey(folder), Ok(Some(0..=3))) && !is_test(path) {
-        violations.extend(
-            impurities(&tokens).into_iter().map(|(line, what)| {
-                format!("{path}:{line}: {what}; storeys 0 to 3 get time and randomness as arguments")
-            }),
-        );
+        violations.extend(impurities(&tokens).into_iter().map(|(line, what)| {
+            format!("{path}:{line}: {what}; storeys 0 to 3 get time and randomness as arguments")
+        }));
     }
     violations
 }
@@ -41,7 +40,10 @@ fn may_be_unsafe(folder: &str) -> bool {
 
 /// Returns whether the file is a test; tests may start threads and read clocks.
 fn is_test(path: &str) -> bool {
-    path.ends_with("/tests.rs") || path.contains("/tests/") || path.contains("/benches/") || path.contains("/examples/")
+    path.ends_with("/tests.rs")
+        || path.contains("/tests/")
+        || path.contains("/benches/")
+        || path.contains("/examples/")
 }
 
 /// Returns the uses of clocks, threads and randomness, with their lines.
@@ -81,7 +83,9 @@ fn members_of_std(tokens: &[Token<'_>]) -> Vec<(usize, &'static str)> {
     if first.text != "{" {
         let map = tokens.get(3).filter(|_| first.text == "collections");
         let map = map.filter(|token| matches!(token.text, "HashMap" | "HashSet"));
-        let map = map.map(|token| (token.line, "std's hash maps draw randomness (BTreeMap, or hashbrown with a seed)"));
+        let map = map.map(|token| {
+            (token.line, "std's hash maps draw randomness (BTreeMap, or hashbrown with a seed)")
+        });
         return judge(first).or(map).into_iter().collect();
     }
     let (mut depth, mut found) = (0, Vec::new());

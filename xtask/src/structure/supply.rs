@@ -33,13 +33,16 @@ const SEVERAL: &[(&str, &str)] =
 
 /// Checks the output of `cargo metadata`; returns the violations.
 pub fn check(metadata: &[u8]) -> Result<Vec<String>, String> {
-    let metadata: Value = serde_json::from_slice(metadata).map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: Value =
+        serde_json::from_slice(metadata).map_err(|error| format!("cargo metadata: {error}"))?;
     let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no graph")?;
     let used: BTreeSet<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let mut violations = Vec::new();
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for package in packages.iter().filter(|package| package["id"].as_str().is_some_and(|id| used.contains(id))) {
+    for package in
+        packages.iter().filter(|package| package["id"].as_str().is_some_and(|id| used.contains(id)))
+    {
         let text = |key: &str| package[key].as_str().unwrap_or_default();
         let (name, licence) = (text("name"), text("license"));
         // Crates of this workspace have no source.

@@ -65,7 +65,9 @@ fn violations(path: &str, line: &str) -> usize {
 
 #[test]
 fn unsafe_code_is_reported_outside_its_crates() {
-    for path in ["crates/base/src/seq.rs", "bin/atoll/src/main.rs", "testing/sim/src/lib.rs", "xtask/src/main.rs"] {
+    for path in
+        ["crates/base/src/seq.rs", "bin/atoll/src/main.rs", "testing/sim/src/lib.rs", "xtask/src/main.rs"]
+    {
         assert_eq!(violations(path, "fn f(p: *const u8) -> u8 { unsafe { *p } }"), 1, "{path}");
     }
     for path in ["crates/platform/shm/src/ring.rs", "bin/preload/src/lib.rs"] {
@@ -97,10 +99,14 @@ fn clocks_threads_and_randomness_are_reported_below_the_platform() {
         "let s = RandomState::new();",
     ];
     for line in lines {
-        for path in ["crates/base/src/a.rs", "crates/servers/supervisor/src/a.rs", "crates/sockets/src/poll.rs"] {
+        for path in
+            ["crates/base/src/a.rs", "crates/servers/supervisor/src/a.rs", "crates/sockets/src/poll.rs"]
+        {
             assert!(violations(path, line) > 0, "{path}: {line}");
         }
-        for path in ["crates/platform/sys/src/clock.rs", "bin/atoll/src/run.rs", "crates/ipc/src/ring/tests.rs"] {
+        for path in
+            ["crates/platform/sys/src/clock.rs", "bin/atoll/src/run.rs", "crates/ipc/src/ring/tests.rs"]
+        {
             assert_eq!(violations(path, line), 0, "{path}: {line}");
         }
     }
@@ -135,9 +141,13 @@ fn judged_by(labels: &Labels, rows: &str) -> Vec<String> {
         files: [("a.rs".to_owned(), "fn obey() {}".to_owned())].into(),
         tests: ["a_test".to_owned(), "script.pkt".to_owned()].into(),
     };
-    let text = format!("| label | what | here | code | tests |\n|---|---|---|---|---|\n{rows}\n1. Because.\n");
+    let text =
+        format!("| label | what | here | code | tests |\n|---|---|---|---|---|\n{rows}\n1. Because.\n");
     let notes = "nothing refers to note 1";
-    requirements::check("t.md", &text, labels, &known).into_iter().filter(|what| !what.ends_with(notes)).collect()
+    requirements::check("t.md", &text, labels, &known)
+        .into_iter()
+        .filter(|what| !what.ends_with(notes))
+        .collect()
 }
 
 fn judged(rows: &str) -> Vec<String> {
@@ -173,7 +183,12 @@ fn what_a_standard_asks_for_is_kept_or_argued_about() {
         "| MUST-1 | x | deviates (1) | | |\n| MUST-2 | x | deviates (1) | | |",
     ];
     for row in bad {
-        assert_eq!(judged(&format!("{row}\n{may}")).len(), 1, "{row}: {:?}", judged(&format!("{row}\n{may}")));
+        assert_eq!(
+            judged(&format!("{row}\n{may}")).len(),
+            1,
+            "{row}: {:?}",
+            judged(&format!("{row}\n{may}"))
+        );
     }
 }
 
@@ -216,9 +231,13 @@ fn nothing() -> requirements::Known {
 
 #[test]
 fn tests_are_found_by_their_attributes() {
-    let text = "#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[should_panic]\nfn two() {}\n@case\ndef three():\n";
+    let text =
+        "#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[should_panic]\nfn two() {}\n@case\ndef three():\n";
     assert_eq!(requirements::tests_in(text), ["one", "two", "three"]);
-    assert_eq!(requirements::tests_in("on_both_stacks![\n    one,\n    two,\n];\nfn one() {}\n"), ["one", "two"]);
+    assert_eq!(
+        requirements::tests_in("on_both_stacks![\n    one,\n    two,\n];\nfn one() {}\n"),
+        ["one", "two"]
+    );
     assert!(matches!(Labels::of("9293"), Labels::All(all) if all.len() == 119));
 }
 
@@ -226,10 +245,15 @@ fn tests_are_found_by_their_attributes() {
 fn a_claim_without_a_test_that_exists_is_reported() {
     let known = ["it_holds".to_owned()].into();
     let text = |tests: &str| {
-        format!("## Claims\n| claim | mechanism | tests |\n|---|---|---|\n| a | b | {tests} |\n## More\n| x |\n")
+        format!(
+            "## Claims\n| claim | mechanism | tests |\n|---|---|---|\n| a | b | {tests} |\n## More\n| x |\n"
+        )
     };
     assert_eq!(proofs::check_claims("T.md", &text("`it_holds`"), &known), [""; 0]);
-    assert_eq!(proofs::check_claims("T.md", &text("`it_held`"), &known), ["T.md:4: there is no test it_held"]);
+    assert_eq!(
+        proofs::check_claims("T.md", &text("`it_held`"), &known),
+        ["T.md:4: there is no test it_held"]
+    );
     assert_eq!(proofs::check_claims("T.md", &text("fuzz"), &known), ["T.md:4: shown by which test?"]);
     assert_eq!(proofs::check_claims("T.md", "nothing", &known), ["T.md: no table of claims"]);
 }
@@ -253,12 +277,16 @@ fn a_servers_crate_without_overflow_checks_is_reported_and_one_of_the_librarys_w
         member("crates/ipc", &[]),
     ];
     let found = |names: &[&str]| {
-        let lines: String = names.iter().map(|name| format!("{name} = {{ overflow-checks = true }}\n")).collect();
+        let lines: String =
+            names.iter().map(|name| format!("{name} = {{ overflow-checks = true }}\n")).collect();
         proofs::check_overflow(&format!("[profile.release.package]\n{lines}\n[profile.dev]\n"), &crates)
     };
     assert_eq!(found(&["bin-atoll", "crates-proto-tcp"]), [""; 0]);
     assert_eq!(found(&["bin-atoll"]), ["Cargo.toml: no overflow checks in crates-proto-tcp"]);
-    assert_eq!(found(&["bin-atoll", "crates-proto-tcp", "crates-ipc"]), ["Cargo.toml: overflow checks in crates-ipc"]);
+    assert_eq!(
+        found(&["bin-atoll", "crates-proto-tcp", "crates-ipc"]),
+        ["Cargo.toml: overflow checks in crates-ipc"]
+    );
 }
 
 #[test]
@@ -289,12 +317,15 @@ fn a_crate_from_elsewhere_or_under_another_licence_or_in_two_versions_is_reporte
         );
         supply::check(metadata.as_bytes()).expect("it is what cargo prints")
     };
-    let good =
-        r#"{"id": "x", "name": "x", "version": "1", "source": "INDEX", "license": "(GPL-3.0 OR MIT) AND Unicode-3.0"}"#;
+    let good = r#"{"id": "x", "name": "x", "version": "1", "source": "INDEX", "license": "(GPL-3.0 OR MIT) AND Unicode-3.0"}"#;
     assert_eq!(found(good), [""; 0]);
-    assert_eq!(found(&good.replace("INDEX", "git+https://example.org/x")), ["x: comes from git+https://example.org/x"]);
+    assert_eq!(
+        found(&good.replace("INDEX", "git+https://example.org/x")),
+        ["x: comes from git+https://example.org/x"]
+    );
     assert_eq!(found(&good.replace(" OR MIT", "")), ["x: its licence is `(GPL-3.0) AND Unicode-3.0`"]);
-    let twice = format!("{good}, {}", good.replace(r#""id": "x""#, r#""id": "y""#).replace(r#""1""#, r#""2""#));
+    let twice =
+        format!("{good}, {}", good.replace(r#""id": "x""#, r#""id": "y""#).replace(r#""1""#, r#""2""#));
     assert_eq!(found(&twice), [r#"x: there are several versions: {"1", "2"}"#]);
     // A crate that is not built is not checked.
     assert_eq!(found(&good.replace(r#""id": "x""#, r#""id": "z""#).replace("MIT", "GPL-2.0")), [""; 0]);
@@ -316,12 +347,16 @@ fn what_is_too_large_is_reported_unless_it_is_listed_with_a_reason() {
     assert!(found_in(&[("a.rs", listed("a field for each option"))]).is_empty());
     assert_eq!(found_in(&[("a.rs", listed(" "))]), ["crates/proto/tcp/src/a.rs:2: `Large` has 21 fields"]);
 
-    let function = |lines: usize| format!("impl A {{\n    fn long(&self) {{{}}}\n}}\n", "\n".repeat(lines - 1));
+    let function =
+        |lines: usize| format!("impl A {{\n    fn long(&self) {{{}}}\n}}\n", "\n".repeat(lines - 1));
     assert!(found_in(&[("a.rs", function(70))]).is_empty());
     assert_eq!(found_in(&[("a.rs", function(71))]), ["crates/proto/tcp/src/a.rs:2: `long` has 71 lines"]);
     let parameters = |count| format!("trait T {{ fn many(&self, {}); }}", fields(count));
     assert!(found_in(&[("a.rs", parameters(6))]).is_empty());
-    assert_eq!(found_in(&[("a.rs", parameters(7))]), ["crates/proto/tcp/src/a.rs:1: `many` has 7 parameters"]);
+    assert_eq!(
+        found_in(&[("a.rs", parameters(7))]),
+        ["crates/proto/tcp/src/a.rs:1: `many` has 7 parameters"]
+    );
 }
 
 #[test]
@@ -337,7 +372,8 @@ fn tests_may_be_large_and_what_need_not_be_listed_is_reported() {
 #[test]
 fn modules_that_use_each_other_are_reported_unless_they_are_listed() {
     let lib = |list: &str| ("lib.rs", format!("{list}mod a;\nmod b;\nmod c;\n"));
-    let (a, b) = (("a.rs", "use crate::b::B;".to_owned()), ("b/inner.rs", "fn f() { crate::c::g(); }".to_owned()));
+    let (a, b) =
+        (("a.rs", "use crate::b::B;".to_owned()), ("b/inner.rs", "fn f() { crate::c::g(); }".to_owned()));
     let b_itself = ("b.rs", "mod inner;".to_owned());
     let c = |text: &str| ("c.rs", text.to_owned());
     let to_a = "use super::{a::A, d};";

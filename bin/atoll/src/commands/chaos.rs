@@ -145,7 +145,8 @@ impl Chaos {
         let start = Instant::now();
         while start.elapsed() < self.time && !course.is_interrupted()? {
             course.act(kinds)?;
-            let pause = course.rng.below(u32::try_from(2 * self.every.as_micros()).unwrap_or(u32::MAX).max(1));
+            let pause =
+                course.rng.below(u32::try_from(2 * self.every.as_micros()).unwrap_or(u32::MAX).max(1));
             let left = self.time.saturating_sub(start.elapsed());
             course.wait(Duration::from_micros(pause.into()).min(left))?;
         }
@@ -185,7 +186,8 @@ impl<'a> Course<'a> {
         signals: Signals,
     ) -> Result<Course<'a>, Failure> {
         let before = supervisor.status()?;
-        let crashes = victims(&before).into_iter().map(|victim| (victim.name, victim.recovery.crashes)).collect();
+        let crashes =
+            victims(&before).into_iter().map(|victim| (victim.name, victim.recovery.crashes)).collect();
         Ok(Course {
             name,
             supervisor,
@@ -209,8 +211,10 @@ impl<'a> Course<'a> {
         if moves && (!kill && !stop || self.rng.below(3) == 0) {
             return self.rearrange(&status);
         }
-        let mut serving: Vec<Victim> =
-            victims(&status).into_iter().filter(|victim| victim.recovery.state == ServerState::Serving).collect();
+        let mut serving: Vec<Victim> = victims(&status)
+            .into_iter()
+            .filter(|victim| victim.recovery.state == ServerState::Serving)
+            .collect();
         if supervisor && status.stack.guardian.is_some_and(is_atoll) {
             serving.push(Victim {
                 name: SUPERVISOR.into(),
@@ -248,7 +252,8 @@ impl<'a> Course<'a> {
         match process::send_signal(&process, signal) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                return Err(error).or_fail(format!("{} (pid {}, epoch {})", victim.name, victim.pid, victim.epoch));
+                return Err(error)
+                    .or_fail(format!("{} (pid {}, epoch {})", victim.name, victim.pid, victim.epoch));
             }
             Err(_) => return Ok(false),
         }
@@ -381,7 +386,8 @@ impl<'a> Course<'a> {
         let deadline = Instant::now() + RETURN_TIME;
         let status = loop {
             let status = self.watch()?;
-            let is_whole = victims(&status).iter().all(|victim| victim.recovery.state == ServerState::Serving);
+            let is_whole =
+                victims(&status).iter().all(|victim| victim.recovery.state == ServerState::Serving);
             if is_whole || Instant::now() >= deadline {
                 break status;
             }
@@ -455,12 +461,17 @@ fn text(report: &Report) -> String {
     let Report { stack, seed, seconds, kills, stops, pairs, .. } = report;
     let mut out = format!("stack {stack}  {seconds:.1} s  seed {seed}\n");
     let takeovers = report.takeovers;
-    out +=
-        &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once; {takeovers} supervisors\n");
+    out += &format!(
+        "deeds        {kills} killed, {stops} stopped; {pairs} times two at once; {takeovers} supervisors\n"
+    );
     if report.rearrangements > 0 {
-        out += &format!("moves        {} of replicas, in {} rearrangements\n", report.moves, report.rearrangements);
+        out += &format!(
+            "moves        {} of replicas, in {} rearrangements\n",
+            report.moves, report.rearrangements
+        );
     }
-    let restarts: Vec<String> = report.restarts.iter().map(|(name, count)| format!("{name}: {count}")).collect();
+    let restarts: Vec<String> =
+        report.restarts.iter().map(|(name, count)| format!("{name}: {count}")).collect();
     out += &format!("restarts     {}\n", restarts.join(", "));
     out += &format!(
         "recoveries   {}  median {:.1} ms  p99 {:.1} ms  max {:.1} ms\n",
@@ -488,7 +499,10 @@ fn time(text: &str) -> Result<Duration, String> {
         "h" => number.checked_mul(3_600_000),
         _ => return Err("its unit is ms, s, m or h".into()),
     };
-    millis.filter(|millis| *millis <= TIME_MAX_MS).map(Duration::from_millis).ok_or_else(|| "that is too long".into())
+    millis
+        .filter(|millis| *millis <= TIME_MAX_MS)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "that is too long".into())
 }
 
 const SUPERVISOR: &str = "supervisor";
@@ -509,7 +523,9 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, millis) in [("90s", 90_000), ("500ms", 500), ("10m", 600_000), ("1h", 3_600_000), ("0s", 0)] {
+        for (text, millis) in
+            [("90s", 90_000), ("500ms", 500), ("10m", 600_000), ("1h", 3_600_000), ("0s", 0)]
+        {
             assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "s", "10", "-1s", "1.5s", "1d", "99999999999h", "18446744073709551616s", "1000h"] {
@@ -531,12 +547,18 @@ mod tests {
             ..Report::default()
         };
         let said = text(&report);
-        assert!(said.starts_with("stack default  90.0 s  seed 7\ndeeds        50 killed, 0 stopped"), "{said}");
+        assert!(
+            said.starts_with("stack default  90.0 s  seed 7\ndeeds        50 killed, 0 stopped"),
+            "{said}"
+        );
         assert!(said.contains("connections  1000 kept, 0 lost") && !said.contains("missing"), "{said}");
         assert!(!said.contains("moves"), "{said}");
         let moved = Report { rearrangements: 3, moves: 5, ..report.clone() };
         assert!(text(&moved).contains("moves        5 of replicas, in 3 rearrangements\n"));
-        assert!(text(&Report { missing: vec!["replica 1".into()], ..report }).ends_with("missing      replica 1\n"));
+        assert!(
+            text(&Report { missing: vec!["replica 1".into()], ..report })
+                .ends_with("missing      replica 1\n")
+        );
     }
 
     #[test]

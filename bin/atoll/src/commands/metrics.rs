@@ -114,7 +114,8 @@ type Labels = Vec<(&'static str, String)>;
 
 impl Status {
     fn servers(&self) -> Vec<Server<'_>> {
-        let of = |view: ServerView<'_>| vec![("kind", view.kind.to_owned()), ("index", view.index.to_string())];
+        let of =
+            |view: ServerView<'_>| vec![("kind", view.kind.to_owned()), ("index", view.index.to_string())];
         self.0.servers().map(|view| Server { labels: self.labels(of(view)), view }).collect()
     }
 
@@ -127,7 +128,12 @@ impl Status {
 struct Writer<'a, 'e>(&'a mut DescriptorEncoder<'e>);
 
 impl Writer<'_, '_> {
-    fn gauges(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels, f64)>) -> fmt::Result {
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in samples {
             ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
@@ -135,7 +141,12 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    fn counters(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels, f64)>) -> fmt::Result {
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
             ConstCounter::new(value).encode(metric.encode_family(&labels)?)?;
@@ -149,10 +160,15 @@ impl Collector for Status {
         let mut to = Writer(&mut encoder);
         let stack = &self.0.stack;
         let one = |value: f64| [(self.labels(Vec::new()), value)];
-        let of_build = vec![("configuration", stack.configuration.clone()), ("version", stack.version.clone())];
+        let of_build =
+            vec![("configuration", stack.configuration.clone()), ("version", stack.version.clone())];
         to.gauges("atoll_stack_info", "What the stack is", [(self.labels(of_build), 1.0)])?;
         to.gauges("atoll_stack_uptime_seconds", "How long it has been up", one(stack.uptime_s))?;
-        to.gauges("atoll_stack_processes", "Processes that replicas are in", one(stack.scaling.processes.into()))?;
+        to.gauges(
+            "atoll_stack_processes",
+            "Processes that replicas are in",
+            one(stack.scaling.processes.into()),
+        )?;
         to.gauges("atoll_stack_sessions", "Programs that use it", one(self.0.sessions.len() as f64))?;
         to.counters(
             "atoll_stack_takeovers",
@@ -160,9 +176,17 @@ impl Collector for Status {
             one(stack.takeovers.into()),
         )?;
         to.counters("atoll_stack_sessions_opened", "Sessions opened", one(stack.sessions_opened as f64))?;
-        to.counters("atoll_stack_library_calls", "Socket calls of programs", one(stack.library_calls as f64))?;
+        to.counters(
+            "atoll_stack_library_calls",
+            "Socket calls of programs",
+            one(stack.library_calls as f64),
+        )?;
         let with_syscall = one(stack.library_calls_with_syscall as f64);
-        to.counters("atoll_stack_library_calls_with_syscall", "Those that needed a system call", with_syscall)?;
+        to.counters(
+            "atoll_stack_library_calls_with_syscall",
+            "Those that needed a system call",
+            with_syscall,
+        )?;
 
         let servers = self.servers();
         let all = |value: &dyn Fn(&Server<'_>) -> f64| -> Vec<(Labels, f64)> {
@@ -178,7 +202,8 @@ impl Collector for Status {
         let moves = all(&|server| server.view.recovery.moves as f64);
         to.counters("atoll_server_moves", "Times that it went on in another process", moves)?;
         let recoveries = servers.iter().flat_map(|server| {
-            let times = server.view.recovery.last.map(|last| [("start", last.start_us), ("ready", last.ready_us)]);
+            let times =
+                server.view.recovery.last.map(|last| [("start", last.start_us), ("ready", last.ready_us)]);
             times.into_iter().flatten().map(|(phase, us)| {
                 let labels = server.labels.iter().cloned().chain([("phase", phase.to_owned())]).collect();
                 (labels, us as f64 / 1e6)
@@ -187,10 +212,15 @@ impl Collector for Status {
         let help = "The last recovery: until its next process was started, and from then until it served";
         to.gauges("atoll_server_last_recovery_seconds", help, recoveries)?;
         for stat in Stat::ALL {
-            let samples =
-                servers.iter().filter_map(|it| Some((it.labels.clone(), *it.view.stats.get(stat.name())? as f64)));
+            let samples = servers
+                .iter()
+                .filter_map(|it| Some((it.labels.clone(), *it.view.stats.get(stat.name())? as f64)));
             let (name, help) = (format!("atoll_{}", stat.name()), stat.name().replace('_', " "));
-            if stat.is_gauge() { to.gauges(&name, &help, samples)? } else { to.counters(&name, &help, samples)? }
+            if stat.is_gauge() {
+                to.gauges(&name, &help, samples)?
+            } else {
+                to.counters(&name, &help, samples)?
+            }
         }
         Ok(())
     }

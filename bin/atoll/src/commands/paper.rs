@@ -55,20 +55,30 @@ impl Paper {
             }
             "measure" => {
                 let runs = if self.quick { 3 } else { 11 };
-                let table = atoll_papers::measure(&table, runs, |done| complain!("measure: {done} of {runs}"));
+                let table =
+                    atoll_papers::measure(&table, runs, |done| complain!("measure: {done} of {runs}"));
                 print!("{}", table.to_toml());
             }
             "all" => {
                 let mut failed = 0;
                 for (number, experiment) in EXPERIMENTS.iter().enumerate() {
-                    complain!("[{}/{}] {}: {}", number + 1, EXPERIMENTS.len(), experiment.name, experiment.about);
+                    complain!(
+                        "[{}/{}] {}: {}",
+                        number + 1,
+                        EXPERIMENTS.len(),
+                        experiment.name,
+                        experiment.about
+                    );
                     if let Err(failure) = self.make(experiment, &table) {
                         complain!("atoll: {failure}");
                         failed += 1;
                     }
                 }
                 if failed > 0 {
-                    return Err(Failure::new(format!("{failed} of {} experiments were not made", EXPERIMENTS.len())));
+                    return Err(Failure::new(format!(
+                        "{failed} of {} experiments were not made",
+                        EXPERIMENTS.len()
+                    )));
                 }
             }
             name => match Experiment::find(name) {
@@ -95,7 +105,8 @@ impl Paper {
                 progress: &mut |what| complain!("{}: {what}", experiment.name),
             })
             .map_err(|error| Failure::new(format!("{}: {error}", experiment.name)))?;
-        let mut written = vec![(file(".csv"), outcome.to_csv()), (file(".txt"), outcome.sentence.clone() + "\n")];
+        let mut written =
+            vec![(file(".csv"), outcome.to_csv()), (file(".txt"), outcome.sentence.clone() + "\n")];
         for (part, chart) in &outcome.charts {
             written.push((file(&format!("{part}.svg")), chart.to_svg()));
         }
@@ -124,7 +135,8 @@ struct Valgrind {
 impl Valgrind {
     /// Returns `None` if Valgrind is not installed.
     fn find(folder: &Path) -> Option<Valgrind> {
-        let there = Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success());
+        let there =
+            Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success());
         there.then(|| Valgrind { folder: folder.to_path_buf() })
     }
 }
@@ -164,8 +176,7 @@ fn count(text: &str, what: &str) -> Option<u64> {
 mod tests {
     #[test]
     fn the_counts_of_cachegrind_are_read() {
-        let text =
-            "==1== I   refs:      1,234,567\n==1== I1  misses:        12,345\n==1== D1  misses:    678  (  1 rd)";
+        let text = "==1== I   refs:      1,234,567\n==1== I1  misses:        12,345\n==1== D1  misses:    678  (  1 rd)";
         assert_eq!(super::count(text, "I1  misses:"), Some(12_345));
         assert_eq!(super::count(text, "D1  misses:"), Some(678));
         assert_eq!(super::count(text, "LL misses:"), None);

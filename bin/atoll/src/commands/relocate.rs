@@ -52,7 +52,8 @@ impl Move {
 }
 
 fn numbers(text: &str) -> Result<Vec<u8>, Failure> {
-    let wrong = || Failure::new(format!("{text:?}: give numbers of replicas, with commas between them, such as 1,3"));
+    let wrong =
+        || Failure::new(format!("{text:?}: give numbers of replicas, with commas between them, such as 1,3"));
     text.split(',').map(|number| number.parse().map_err(|_| wrong())).collect()
 }
 

@@ -116,7 +116,11 @@ impl Run {
         let options = &self.options;
         let mut file = options.load()?;
         // A stack without options for a link has none, which works without privileges.
-        if options.config.is_none() && options.link.is_none() && options.peer.is_none() && !describes_tap(options) {
+        if options.config.is_none()
+            && options.link.is_none()
+            && options.peer.is_none()
+            && !describes_tap(options)
+        {
             file.link.kind = LinkType::None;
         }
         let name = private_name(std::process::id());
@@ -133,7 +137,9 @@ impl Run {
         match wait_for_end(&stack.channel) {
             Some(report) if self.stats => print_stats("its stack", None, &report),
             None if self.stats => {
-                complain!("atoll: processes of the program go on, and so does their stack: see `atoll status {name}`")
+                complain!(
+                    "atoll: processes of the program go on, and so does their stack: see `atoll status {name}`"
+                )
             }
             _ => {}
         }
@@ -182,7 +188,8 @@ fn library() -> Result<OsString, Failure> {
     }
     let binary = std::env::current_exe().or_fail("finding this program's file")?;
     let folder = binary.parent().unwrap_or(&binary);
-    let places = ["libatoll.so", "../lib/libatoll.so", "../lib/atoll/libatoll.so"].map(|place| folder.join(place));
+    let places =
+        ["libatoll.so", "../lib/libatoll.so", "../lib/atoll/libatoll.so"].map(|place| folder.join(place));
     match places.iter().find_map(|place| place.canonicalize().ok()) {
         Some(found) => preloadable(found),
         None => Err(Failure::new(format!(
@@ -262,9 +269,10 @@ fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) 
     };
     let since = |name: &str| counter(after, name) - before.map_or(0, |before| counter(before, name));
     let calls = after.stack.library_calls - before.map_or(0, |before| before.stack.library_calls);
-    let with_system_call =
-        after.stack.library_calls_with_syscall - before.map_or(0, |before| before.stack.library_calls_with_syscall);
-    let share = if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
+    let with_system_call = after.stack.library_calls_with_syscall
+        - before.map_or(0, |before| before.stack.library_calls_with_syscall);
+    let share =
+        if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
     complain!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
     complain!(
         "atoll: connections {} in, {} out; frames {} in, {} out, {} internal; segments {} in, {} out, {} again",

@@ -81,7 +81,8 @@ impl Ss {
 
     fn text(&self, rows: &[SocketRow], sessions: &BTreeMap<u32, SessionReport>) -> String {
         let with_protocol = self.tcp == self.udp;
-        let heads = ["Netid", "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Process"];
+        let heads =
+            ["Netid", "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Process"];
         let cells = |row: &SocketRow| {
             [
                 row.proto.clone(),
@@ -199,7 +200,8 @@ fn acceptor_lines(acceptors: &[AcceptorRow]) -> String {
 /// Returns the processes of a socket's session, such as `users:(("nginx",pid=12),("nginx",pid=13))`.
 fn users(row: &SocketRow, sessions: &BTreeMap<u32, SessionReport>) -> String {
     let Some(session) = sessions.get(&row.session) else { return String::new() };
-    let users: Vec<String> = session.members.iter().map(|pid| format!("(\"{}\",pid={pid})", comm(*pid))).collect();
+    let users: Vec<String> =
+        session.members.iter().map(|pid| format!("(\"{}\",pid={pid})", comm(*pid))).collect();
     if users.is_empty() { String::new() } else { format!("users:({})", users.join(",")) }
 }
 
@@ -212,7 +214,11 @@ fn info_line(info: &TcpRow) -> String {
     }
     out.push(format!("rto:{}", trimmed(info.rto_ms)));
     if info.rtt_us > 0 {
-        out.push(format!("rtt:{}/{}", trimmed(info.rtt_us as f64 / 1e3), trimmed(info.rttvar_us as f64 / 1e3)));
+        out.push(format!(
+            "rtt:{}/{}",
+            trimmed(info.rtt_us as f64 / 1e3),
+            trimmed(info.rttvar_us as f64 / 1e3)
+        ));
     }
     if info.ato_ms > 0.0 {
         out.push(format!("ato:{}", trimmed(info.ato_ms)));
@@ -292,7 +298,10 @@ mod tests {
             row("ESTAB", "198.18.0.2:80", 1),
         ];
         let merged = merge_listeners(rows);
-        assert_eq!(merged.iter().map(|row| row.state.as_str()).collect::<Vec<_>>(), ["LISTEN", "ESTAB", "ESTAB"]);
+        assert_eq!(
+            merged.iter().map(|row| row.state.as_str()).collect::<Vec<_>>(),
+            ["LISTEN", "ESTAB", "ESTAB"]
+        );
         assert_eq!((merged[0].recv_q, merged[0].send_q), (2, 511));
     }
 
@@ -361,7 +370,11 @@ mod tests {
             lines[0].split_whitespace().collect::<Vec<_>>(),
             ["State", "Recv-Q", "Send-Q", "Local", "Address:Port", "Peer", "Address:Port", "Process"]
         );
-        assert!(lines[1].starts_with("ESTAB 1      511") && lines[1].ends_with("timer:(on,7.2sec,1)"), "{}", lines[1]);
+        assert!(
+            lines[1].starts_with("ESTAB 1      511") && lines[1].ends_with("timer:(on,7.2sec,1)"),
+            "{}",
+            lines[1]
+        );
         assert!(lines[2].starts_with("\t ts sack cubic"));
     }
 }

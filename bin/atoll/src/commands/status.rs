@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BuildReport, ConfinementReport, FileSystem, LinkType, MemoryReport, Rates, RecoveryReport, ReplicaReport, RunAs,
-    ServerReport, ServerState, ServerView, StackName, StatusReport, Steering,
+    BuildReport, ConfinementReport, FileSystem, LinkType, MemoryReport, Rates, RecoveryReport, ReplicaReport,
+    RunAs, ServerReport, ServerState, ServerView, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -134,10 +134,13 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     if verbose {
         out += &handshakes(report);
         let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
-        let link_servers = report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
+        let link_servers =
+            report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
         let ip_servers = report.ip_servers.iter().map(|server| ("IP server", server.index, &server.stats));
-        let managers =
-            report.connection_managers.iter().map(|server| ("connection manager", server.index, &server.stats));
+        let managers = report
+            .connection_managers
+            .iter()
+            .map(|server| ("connection manager", server.index, &server.stats));
         for (role, index, stats) in replicas.chain(link_servers).chain(ip_servers).chain(managers) {
             out += &format!("\n{role} {index}\n");
             for (name, value) in stats.iter().filter(|(_, value)| **value != 0) {
@@ -186,7 +189,8 @@ fn link(report: &StatusReport) -> String {
         out += &format!("  gateway6 {gateway}");
     }
     if let Some(peer) = &link.peer {
-        out += &format!("  to stack {peer} ({})", if link.peer_present == Some(true) { "up" } else { "down" });
+        out +=
+            &format!("  to stack {peer} ({})", if link.peer_present == Some(true) { "up" } else { "down" });
     }
     if link.kind == LinkType::Tap {
         let steering = if link.steering == Steering::Bpf { "by bpf" } else { "in software" };
@@ -196,7 +200,8 @@ fn link(report: &StatusReport) -> String {
     if let Some(dhcp) = &link.dhcp {
         out += &format!("      dhcp {}", dhcp.state);
         let names: Vec<String> = dhcp.dns.iter().map(ToString::to_string).collect();
-        let valid = dhcp.server.map(|_| dhcp.valid_s.map_or("forever".to_owned(), |left| format!("{left}sec")));
+        let valid =
+            dhcp.server.map(|_| dhcp.valid_s.map_or("forever".to_owned(), |left| format!("{left}sec")));
         for (key, value) in [
             ("server", dhcp.server.map(|server| server.to_string())),
             ("valid_lft", valid),
@@ -221,7 +226,10 @@ fn link(report: &StatusReport) -> String {
 /// Returns which replicas share a process; empty if each has its own, and that is how it stays.
 fn processes(report: &StatusReport) -> String {
     let scaling = &report.stack.scaling;
-    if usize::from(scaling.processes) == report.replicas.len() && scaling.wanted == scaling.processes && !scaling.auto {
+    if usize::from(scaling.processes) == report.replicas.len()
+        && scaling.wanted == scaling.processes
+        && !scaling.auto
+    {
         return String::new();
     }
     let mut hosted: BTreeMap<u8, (u32, Vec<String>)> = BTreeMap::new();
@@ -230,7 +238,8 @@ fn processes(report: &StatusReport) -> String {
         *pid = replica.pid;
         replicas.push(replica.index.to_string());
     }
-    let all: Vec<String> = hosted.values().map(|(pid, replicas)| format!("{} in {pid}", replicas.join(","))).collect();
+    let all: Vec<String> =
+        hosted.values().map(|(pid, replicas)| format!("{} in {pid}", replicas.join(","))).collect();
     format!("{}  replicas {}\n", super::scale::text(scaling), all.join("  "))
 }
 
@@ -254,8 +263,11 @@ fn confinement(servers: &ConfinementReport) -> String {
         FileSystem::EmptyRoot => "no files (an empty root: the kernel has no landlock)",
         FileSystem::Open => "WITH FILES (the kernel has no landlock, and allows no empty root)",
     };
-    let calls =
-        if servers.seccomp { "few system calls (seccomp)" } else { "ALL SYSTEM CALLS (the kernel has no seccomp)" };
+    let calls = if servers.seccomp {
+        "few system calls (seccomp)"
+    } else {
+        "ALL SYSTEM CALLS (the kernel has no seccomp)"
+    };
     let user = match servers.user {
         RunAs::Own => "  a user of their own",
         RunAs::Root => "  AS ROOT WITHOUT CAPABILITIES (there is no user for them: servers.user)",
@@ -423,7 +435,8 @@ fn recoveries(report: &StatusReport) -> String {
             ServerState::Starting | ServerState::Down => "restarting",
         };
         let times = recovery.last.unwrap_or_default();
-        let time = |micros: u64| recovery.last.map_or("-".into(), |_| format!("{:.1}ms", micros as f64 / 1000.0));
+        let time =
+            |micros: u64| recovery.last.map_or("-".into(), |_| format!("{:.1}ms", micros as f64 / 1000.0));
         let connections = |stat: Stat| stats.get(stat.name()).map_or("-".into(), u64::to_string);
         let [kept, lost, quarantined] =
             [Stat::ConnectionsKept, Stat::ConnectionsLost, Stat::ConnectionsQuarantined].map(connections);
@@ -462,7 +475,8 @@ fn table(rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
     for row in rows {
-        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let line: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         out += line.join("  ").trim_end();
         out.push('\n');
     }
@@ -503,7 +517,10 @@ mod tests {
 
     #[test]
     fn figures_are_short() {
-        assert_eq!([0.0, 9999.0, 12_345.0, 3.21e6, 9.87e9].map(quantity), ["0", "9999", "12.3k", "3.2M", "9.9G"]);
+        assert_eq!(
+            [0.0, 9999.0, 12_345.0, 3.21e6, 9.87e9].map(quantity),
+            ["0", "9999", "12.3k", "3.2M", "9.9G"]
+        );
         assert_eq!([4.9, 67.0, 7500.0, 273_600.0].map(duration), ["4s", "1m07s", "2h05m", "3d04h"]);
         assert_eq!(share(0, 0), "-");
         assert_eq!(share(200, 1), "99.50%");

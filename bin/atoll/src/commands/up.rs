@@ -76,9 +76,9 @@ impl Up {
 /// Returns the exit status after the end of a stack; an end that was not asked for is a failure.
 fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
     match ending {
-        Ending::ServerGone { .. } => {
-            Err(Failure::new(format!("{ending}; stack \"{name}\" is taken down, and its connections are lost")))
-        }
+        Ending::ServerGone { .. } => Err(Failure::new(format!(
+            "{ending}; stack \"{name}\" is taken down, and its connections are lost"
+        ))),
         _ => Ok(ExitCode::SUCCESS),
     }
 }
@@ -178,7 +178,8 @@ pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
             let log = match job.mode {
                 Mode::Daemon => {
                     let name: Option<StackName> = job.file.name.parse().ok();
-                    name.map(|name| format!("; see {}", runtime::paths(&name).log.display())).unwrap_or_default()
+                    name.map(|name| format!("; see {}", runtime::paths(&name).log.display()))
+                        .unwrap_or_default()
                 }
                 Mode::Private => String::new(),
             };
@@ -219,34 +220,28 @@ impl Supervise {
             open_log(&job);
         }
         let Ok(mut descriptors) = process::take_inherited(count) else { return ExitCode::FAILURE };
-        let say = |failure: Failure| {
-            say!("{failure}");
-            failure::exit_code(failure.is_shortage())
-        };
         if let Some(pid) = self.guardian_of {
-            let (Some(channel), Some(pidfd)) = (descriptors.pop(), descriptors.pop()) else { return ExitCode::FAILURE };
+            let (Some(channel), Some(pidfd)) = (descriptors.pop(), descriptors.pop()) else {
+                return ExitCode::FAILURE;
+            };
             let supervisor = Child::foster(pid, pidfd);
-            return guardian::succeed(&self.job, job.rootless, supervisor, channel.into()).unwrap_or_else(say);
+            return guardian::succeed(&self.job, job.rootless, supervisor, channel.into())
+                .unwrap_or_else(say);
         }
         let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
         let guardian = (self.guarded || self.takeover).then(|| descriptors.pop()).flatten();
-        let guardian = guardian.map(|channel| Guardian { pid, channel: channel.into(), job: self.job.clone() });
+        let guardian =
+            guardian.map(|channel| Guardian { pid, channel: channel.into(), job: self.job.clone() });
         if self.takeover {
-            let (Some(guardian), Ok(config)) = (guardian, job.file.validate()) else { return ExitCode::FAILURE };
-            let stack = supervise::take_over(config, guardian).and_then(|stack| {
-                stack.confine(job.rootless)?;
-                Ok(stack)
-            });
-            return match stack {
-                Ok(stack) => serve(stack, &job),
-                Err(failure) => say(failure),
-            };
+            return guardian.map_or(ExitCode::FAILURE, |guardian| take_over(guardian, &job));
         }
         let Some(channel) = descriptors.pop() else { return ExitCode::FAILURE };
         // A stack that joins another one's link ends with its supervisor, and so does one that is made for a
         // program.
-        let wants_guardian = guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
-        let prepared = if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
+        let wants_guardian =
+            guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
+        let prepared =
+            if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
         if is_first {
             open_log(&job);
         }
@@ -278,6 +273,25 @@ impl Supervise {
             }
         }
         serve(stack, &job)
+    }
+}
+
+/// Writes why the process ends to the log, and returns its exit status.
+fn say(failure: Failure) -> ExitCode {
+    say!("{failure}");
+    failure::exit_code(failure.is_shortage())
+}
+
+/// Goes on with the stack of a supervisor that has ended, and serves it.
+fn take_over(guardian: Guardian, job: &Job) -> ExitCode {
+    let Ok(config) = job.file.validate() else { return ExitCode::FAILURE };
+    let stack = supervise::take_over(config, guardian).and_then(|stack| {
+        stack.confine(job.rootless)?;
+        Ok(stack)
+    });
+    match stack {
+        Ok(stack) => serve(stack, job),
+        Err(failure) => say(failure),
     }
 }
 

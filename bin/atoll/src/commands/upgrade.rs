@@ -29,7 +29,8 @@ impl Upgrade {
     /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let path = self.path.display().to_string();
-        let file = rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).or_fail(&path)?;
+        let file =
+            rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).or_fail(&path)?;
         let found = rustix::fs::fstat(&file).or_fail(&path)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
             || rustix::fs::accessat(CWD, &self.path, Access::EXEC_OK, AtFlags::EACCESS).is_err()

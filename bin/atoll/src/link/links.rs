@@ -85,7 +85,16 @@ impl Links {
     /// device cuts, 0 if it cuts none.
     pub fn new(device: Device, internal: InternalLink, steering: Box<Steering>, segment_max: u32) -> Links {
         let retry_queue = RetryQueue::new(internal.rings.len());
-        Links { device, internal, retry_queue, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
+        Links {
+            device,
+            internal,
+            retry_queue,
+            steering,
+            segment_max,
+            frames_out: 0,
+            bytes_out: 0,
+            failures: 0,
+        }
     }
 
     /// Gives a frame from outside to the replica that owns it. `now` is when the frame came.
@@ -214,7 +223,11 @@ fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_
     }
 }
 
-fn outgoing<'a>(vnet: &[u8; vnet::HEADER_LEN], headers: &'a [u8], text: &'a TextRef<'_, ShmMemory>) -> Outgoing<'a> {
+fn outgoing<'a>(
+    vnet: &[u8; vnet::HEADER_LEN],
+    headers: &'a [u8],
+    text: &'a TextRef<'_, ShmMemory>,
+) -> Outgoing<'a> {
     let mut prefix = [0; FRAME_PREFIX];
     prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
     let (slice, pieces): (&[u8], _) = match text {
@@ -261,7 +274,10 @@ fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
         6 | 17 => word(34)?,
         _ => 0,
     };
-    Some(FourTuple { local: Endpoint::new(dst, ports as u16), remote: Endpoint::new(src, (ports >> 16) as u16) })
+    Some(FourTuple {
+        local: Endpoint::new(dst, ports as u16),
+        remote: Endpoint::new(src, (ports >> 16) as u16),
+    })
 }
 
 fn receivers_tuple_v6(headers: &[u8]) -> Option<FourTuple> {

@@ -95,7 +95,8 @@ impl RetryQueue {
             return;
         }
         for server in 0..self.servers.len() {
-            if let (Some(record), Some(queue)) = (self.servers[server].outbound.take(), queue.as_deref_mut()) {
+            if let (Some(record), Some(queue)) = (self.servers[server].outbound.take(), queue.as_deref_mut())
+            {
                 if self.put_record(queue, &record) {
                     self.kept -= 1;
                     rings.hold_up(server, false);

@@ -88,7 +88,9 @@ pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRA
 /// Returns how long ago a frame with this prefix was passed on. Times beyond two seconds, half the range of
 /// the timestamp, read as zero.
 pub fn waited(now: Instant, prefix: &[u8]) -> Duration {
-    let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else { return Duration::ZERO };
+    let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else {
+        return Duration::ZERO;
+    };
     let nanos = (now.as_nanos() as u32).wrapping_sub(u32::from_le_bytes(*stamp));
     // A negative time means that the frame came after the round had begun.
     if nanos > i32::MAX as u32 { Duration::ZERO } else { Duration::from_nanos(nanos.into()) }

@@ -78,7 +78,8 @@ fn again(test: &str, kind: &str, what: &str) -> Outcome {
 
 /// Returns the resources of a test process, which is confined then; `None` in the harness itself.
 fn inside() -> Option<Inside> {
-    let (kind, what) = std::env::var(INSIDE).ok()?.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let (kind, what) =
+        std::env::var(INSIDE).ok()?.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let mut fds = process::take_inherited(5).unwrap().into_iter();
     let mut next = || fds.next().unwrap();
     let page = ReplicaPage(ShmMemory::map(next(), REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap());
@@ -99,7 +100,9 @@ const ATTEMPTS: &[Attempt] = &[
     ("open its own memory", &["openat"], |_| drop(File::options().write(true).open("/proc/self/mem"))),
     ("remove a file", &["unlink", "unlinkat"], |_| drop(std::fs::remove_file("/etc/atoll-no-such-file"))),
     ("run a program", &[], |_| drop(Command::new("/bin/true").spawn())),
-    ("start a thread", &["clone3", "clone", "mmap", "mprotect"], |_| drop(std::thread::Builder::new().spawn(|| ()))),
+    ("start a thread", &["clone3", "clone", "mmap", "mprotect"], |_| {
+        drop(std::thread::Builder::new().spawn(|| ()))
+    }),
     ("make a socket", &["socket"], |_| drop(std::net::UdpSocket::bind("127.0.0.1:0"))),
     ("connect", &["socket"], |_| drop(std::net::TcpStream::connect("127.0.0.1:1"))),
     ("reach a stack", &["socket"], |_| {
@@ -121,8 +124,12 @@ const ATTEMPTS: &[Attempt] = &[
     }),
     ("move to another processor", &["sched_setaffinity"], |_| drop(sched::set_affinity(&[0]))),
     ("change a limit", &["prlimit64", "getrlimit"], |_| drop(process::raise_nofile_limit(100))),
-    ("regain capabilities", &["capget", "prctl"], |_| drop(privileges::keep_capabilities(CapabilitySet::all()))),
-    ("have another list", &["seccomp", "prctl"], |inside| drop(calls(inside.kind, EndsWith::Stack).enforce())),
+    ("regain capabilities", &["capget", "prctl"], |_| {
+        drop(privileges::keep_capabilities(CapabilitySet::all()))
+    }),
+    ("have another list", &["seccomp", "prctl"], |inside| {
+        drop(calls(inside.kind, EndsWith::Stack).enforce())
+    }),
     ("outlive the supervisor", &["prctl"], |_| drop(process::outlive_parent())),
     ("let the supervisor's socket block", &["fcntl", "ioctl"], |inside| {
         let _ = rustix::io::ioctl_fionbio(&inside.control, false);
@@ -146,7 +153,8 @@ fn what_is_not_on_the_list_is_deadly() {
             let outcome = again("what_is_not_on_the_list_is_deadly", kind, what);
             assert_eq!(outcome.exit, Exit::Signal(libc::SIGSYS), "{kind}: {what}: {outcome:?}");
             // The library starts programs with all signals blocked, so the handler does not run.
-            let is_named = outcome.call.as_ref().map_or(*what == "run a program", |call| names.contains(&&**call));
+            let is_named =
+                outcome.call.as_ref().map_or(*what == "run a program", |call| names.contains(&&**call));
             assert!(is_named, "{kind}: {what}: {outcome:?}");
             assert!(outcome.layers & LAYER_SECCOMP != 0 && outcome.layers & LAYER_CAPABILITIES != 0);
         }
@@ -158,7 +166,8 @@ fn what_is_not_on_the_list_is_deadly() {
 #[test]
 fn all_memory_that_a_server_can_have_is_counted() {
     use libc::{
-        MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE,
+        MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
+        MAP_SHARED_VALIDATE,
     };
     let anonymous = MAP_ANONYMOUS;
     for (name, kind) in KINDS {
@@ -167,11 +176,20 @@ fn all_memory_that_a_server_can_have_is_counted() {
             let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
             list.permits(libc::SYS_mmap, [0, 1 << 40, protection, flags as u64, fd as u64, 0])
         };
-        for flags in [MAP_SHARED, MAP_SHARED_VALIDATE, MAP_SHARED | MAP_HUGETLB, MAP_PRIVATE | MAP_GROWSDOWN, 8, 0] {
+        for flags in
+            [MAP_SHARED, MAP_SHARED_VALIDATE, MAP_SHARED | MAP_HUGETLB, MAP_PRIVATE | MAP_GROWSDOWN, 8, 0]
+        {
             assert!(!may(anonymous | flags, -1), "{name}: {flags:#x}");
         }
-        assert!(may(anonymous | MAP_PRIVATE, -1) && may(anonymous | MAP_PRIVATE | MAP_NORESERVE, -1), "{name}");
-        assert_eq!(may(MAP_SHARED, 5), matches!(kind, Kind::Replica { .. }), "{name}: the memory of a session");
+        assert!(
+            may(anonymous | MAP_PRIVATE, -1) && may(anonymous | MAP_PRIVATE | MAP_NORESERVE, -1),
+            "{name}"
+        );
+        assert_eq!(
+            may(MAP_SHARED, 5),
+            matches!(kind, Kind::Replica { .. }),
+            "{name}: the memory of a session"
+        );
     }
 }
 
@@ -195,7 +213,10 @@ fn each_kind_has_a_list_of_its_own() {
                 // The bell is no epoll instance, so a call that is allowed fails.
                 let data = rustix::event::epoll::EventData::new_u64(0);
                 let (bell, control) = (&inside.bell, &inside.control);
-                assert!(rustix::event::epoll::add(bell, control, data, rustix::event::epoll::EventFlags::IN).is_err());
+                assert!(
+                    rustix::event::epoll::add(bell, control, data, rustix::event::epoll::EventFlags::IN)
+                        .is_err()
+                );
             }
             // A read of as many octets as a bell has is allowed to all servers.
             "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 9]), Ok(8)),
@@ -216,9 +237,18 @@ fn each_kind_has_a_list_of_its_own() {
     ] {
         for kind in [replica, with_queue, link_server, manager] {
             let outcome = again("each_kind_has_a_list_of_its_own", KINDS[kind].0, what);
-            let expected =
-                if allowed.contains(&kind) { (Exit::Code(7), None) } else { (Exit::Signal(libc::SIGSYS), Some(name)) };
-            assert_eq!((outcome.exit, outcome.call.as_deref()), expected, "{} {what}: {}", KINDS[kind].0, outcome.said);
+            let expected = if allowed.contains(&kind) {
+                (Exit::Code(7), None)
+            } else {
+                (Exit::Signal(libc::SIGSYS), Some(name))
+            };
+            assert_eq!(
+                (outcome.exit, outcome.call.as_deref()),
+                expected,
+                "{} {what}: {}",
+                KINDS[kind].0,
+                outcome.said
+            );
         }
     }
 }

@@ -19,7 +19,10 @@ pub fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
         local: endpoint(facts.local, facts.v6_only),
         peer: match facts.remote.port {
             // The peers of a listener are any of its own address's family (ss(8)).
-            0 => endpoint(Endpoint::at(any_of(facts.local.addr), 0), facts.v6_only || !is_both(facts.local.addr)),
+            0 => endpoint(
+                Endpoint::at(any_of(facts.local.addr), 0),
+                facts.v6_only || !is_both(facts.local.addr),
+            ),
             _ => endpoint(facts.remote, false),
         },
         replica,
@@ -47,14 +50,22 @@ pub fn acceptors_of(facts: &SocketFacts, all: &[(Endpoint, AcceptorView)]) -> Ve
         unclaimed: view.unclaimed,
         open: view.open,
     };
-    all.iter().filter(|(local, _)| *local == facts.local).map(|(_, view)| row(view)).take(rows::ACCEPTORS_MAX).collect()
+    all.iter()
+        .filter(|(local, _)| *local == facts.local)
+        .map(|(_, view)| row(view))
+        .take(rows::ACCEPTORS_MAX)
+        .collect()
 }
 
 fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
     let options = [(1, "ts"), (2, "sack"), (8, "ecn")];
     let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     TcpRow {
-        options: options.iter().filter(|(bit, _)| info.options & bit != 0).map(|(_, name)| (*name).into()).collect(),
+        options: options
+            .iter()
+            .filter(|(bit, _)| info.options & bit != 0)
+            .map(|(_, name)| (*name).into())
+            .collect(),
         congestion: match facts.congestion {
             Some(Algorithm::Bbr) => "bbr",
             Some(Algorithm::NewReno) => "reno",

@@ -53,6 +53,7 @@ fn is_closed(control: &Channel) -> bool {
 
 fn wait_readable(fd: BorrowedFd<'_>, time: Duration) {
     let mut set = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
-    let time = rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    let time =
+        rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
     let _ = rustix::event::poll(&mut set, Some(&time));
 }

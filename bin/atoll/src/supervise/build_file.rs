@@ -47,7 +47,10 @@ fn judge(found: &std::fs::Metadata, own: u32) -> Result<(), String> {
         ));
     }
     if mode & 0o022 != 0 {
-        return Err(format!("can be written by others than its owner (mode {:04o}): chmod go-w", mode & 0o7777));
+        return Err(format!(
+            "can be written by others than its owner (mode {:04o}): chmod go-w",
+            mode & 0o7777
+        ));
     }
     if mode & 0o111 == 0 {
         return Err(format!("is not a program (mode {:04o})", mode & 0o7777));
@@ -69,7 +72,10 @@ fn sealed(file: &File) -> io::Result<OwnedFd> {
     rustix::fs::fchmod(&memory, Mode::RUSR | Mode::XUSR)?;
     let mut memory = File::from(memory);
     io::copy(&mut file.take(BYTES_MAX), &mut memory)?;
-    rustix::fs::fcntl_add_seals(&memory, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    rustix::fs::fcntl_add_seals(
+        &memory,
+        SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
+    )?;
     open_for_reading(memory.as_fd())
 }
 
@@ -116,14 +122,18 @@ mod tests {
         let folder = Folder::new("judged");
         let good = folder.file("good", 0o755);
         assert!(open(&good, own()).is_ok());
-        for (mode, reason) in [(0o775, "written by others"), (0o757, "written by others"), (0o644, "not a program")] {
+        for (mode, reason) in
+            [(0o775, "written by others"), (0o757, "written by others"), (0o644, "not a program")]
+        {
             let refusal = open(&folder.file("bad", mode), own()).unwrap_err().to_string();
             assert!(refusal.contains(reason), "{refusal}");
         }
         let link = folder.0.join("link");
         std::os::unix::fs::symlink(&good, &link).unwrap();
         assert!(open(&link.to_string_lossy(), own()).unwrap_err().to_string().contains("symbolic link"));
-        assert!(open(&folder.0.to_string_lossy(), own()).unwrap_err().to_string().contains("not a regular file"));
+        assert!(
+            open(&folder.0.to_string_lossy(), own()).unwrap_err().to_string().contains("not a regular file")
+        );
         assert!(open("/dev/null", own()).unwrap_err().to_string().contains("not a regular file"));
         if own() == 0 {
             std::os::unix::fs::chown(&good, Some(33), None).unwrap();

@@ -12,7 +12,9 @@ use std::rc::Rc;
 
 use atoll_base::Instant;
 use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
-use atoll_supervisor::{ATTACH_COST, Admission, ClientId, Crowds, Door, JOIN_COST, Pace, Questions, ReportPart};
+use atoll_supervisor::{
+    ATTACH_COST, Admission, ClientId, Crowds, Door, JOIN_COST, Pace, Questions, ReportPart,
+};
 use atoll_sys::epoll::{Epoll, EventFlags};
 use atoll_sys::unix::{Channel, Peer};
 
@@ -82,7 +84,17 @@ pub enum Heard {
 impl Client {
     fn new(channel: Channel, door: Door, peer: Peer) -> Client {
         let outbox = Outbox::default();
-        Client { channel, door, peer, asks: None, outbox, watched: READING, is_guest: false, token: 0, slowed: None }
+        Client {
+            channel,
+            door,
+            peer,
+            asks: None,
+            outbox,
+            watched: READING,
+            is_guest: false,
+            token: 0,
+            slowed: None,
+        }
     }
 
     /// Returns what can be asked over the connection as long as it exists.

@@ -170,7 +170,8 @@ fn make(order: &Order) -> Result<(Answer, Vec<OwnedFd>), Failure> {
 }
 
 fn explain(error: &OpenError, device: &str) -> Failure {
-    let without = "without a device, programs on the stack still reach each other: link.type = \"none\" (--link none)";
+    let without =
+        "without a device, programs on the stack still reach each other: link.type = \"none\" (--link none)";
     match error {
         OpenError::NoDeviceNode | OpenError::NoDriver | OpenError::DeviceNodeNotPermitted => {
             Failure::new(format!("{error}; {without}"))

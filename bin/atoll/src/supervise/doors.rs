@@ -32,7 +32,11 @@ impl Doors {
 
     /// Takes over the sockets of an earlier supervisor. `administration` is `None` if it was of a build that
     /// had one socket for everything; the other socket is opened then.
-    pub fn resume(applications: Listener, administration: Option<Listener>, paths: &Paths) -> io::Result<Doors> {
+    pub fn resume(
+        applications: Listener,
+        administration: Option<Listener>,
+        paths: &Paths,
+    ) -> io::Result<Doors> {
         Channel::ask_for_senders(&applications)?;
         let administration = administration.map_or_else(|| open(&paths.admin, 0o600), Ok)?;
         Ok(Doors { applications, administration })

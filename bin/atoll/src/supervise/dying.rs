@@ -59,7 +59,8 @@ impl Dying {
                 let _ = eventfd::ring(&*bell);
             }
         };
-        let thread = std::thread::Builder::new().name("atoll-dying".into()).stack_size(STACK_BYTES).spawn(wait);
+        let thread =
+            std::thread::Builder::new().name("atoll-dying".into()).stack_size(STACK_BYTES).spawn(wait);
         if let Err(error) = thread {
             say!("deaths are noticed a little later: {error}");
         }

@@ -127,7 +127,9 @@ pub fn signal_name(signal: i32) -> String {
 /// Returns the cause of a process's end, as far as the supervisor can see.
 pub fn fault_of(exit: Option<Exit>) -> Fault {
     match exit {
-        None | Some(Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown) => Fault::Other,
+        None | Some(Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown) => {
+            Fault::Other
+        }
         Some(Exit::Code(EXIT_OF_SHORTAGE)) => Fault::Other,
         Some(_) => Fault::Own,
     }

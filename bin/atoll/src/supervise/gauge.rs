@@ -65,7 +65,9 @@ impl Gauge {
             .collect();
         sources.extend(limit.map(|limit| Source { what: What::Limit(limit), waiting: None }));
         let machine = File::open("/proc/meminfo").ok();
-        sources.extend(machine.map(|file| Source { what: What::Machine(file), waiting: Waiting::of_machine(now) }));
+        sources.extend(
+            machine.map(|file| Source { what: What::Machine(file), waiting: Waiting::of_machine(now) }),
+        );
         let rooms = sources.iter().filter_map(|source| source.room(0));
         let buffers_max = rooms.map(Room::for_buffers).min().unwrap_or(u64::MAX);
         Gauge { sources, buffers_max, shortness: Shortness::new(now) }
@@ -91,7 +93,10 @@ impl Gauge {
     pub fn look(&mut self, now: Instant, used: impl Fn() -> u64) -> bool {
         let started = clock::now();
         let has_limit = self.sources.iter().any(|source| matches!(source.what, What::Limit(_)));
-        self.sources.iter_mut().filter_map(|source| source.waiting.as_mut()).for_each(|waiting| waiting.look(now));
+        self.sources
+            .iter_mut()
+            .filter_map(|source| source.waiting.as_mut())
+            .for_each(|waiting| waiting.look(now));
         // Measuring the stack's own use takes time, so it is done only where it matters.
         let known = if has_limit { used() } else { 0 };
         let rooms: Vec<Room> = self.sources.iter().filter_map(|source| source.room(known)).collect();
@@ -106,7 +111,10 @@ impl Gauge {
 
     /// Says whether processes wait for memory, as far as the kernel reports it.
     pub fn stalls(&self) -> bool {
-        self.sources.iter().filter_map(|source| source.waiting.as_ref()).any(|waiting| waiting.stalls.are_many())
+        self.sources
+            .iter()
+            .filter_map(|source| source.waiting.as_ref())
+            .any(|waiting| waiting.stalls.are_many())
     }
 }
 
@@ -123,7 +131,8 @@ impl Source {
             let what = What::Cgroup { limit, usage, stat, keys: ["inactive_file", "active_file"] };
             Source { what, waiting: open("memory.pressure").map(|file| Waiting::new(file, now)) }
         } else {
-            let what = What::Cgroup { limit, usage, stat, keys: ["total_inactive_file", "total_active_file"] };
+            let what =
+                What::Cgroup { limit, usage, stat, keys: ["total_inactive_file", "total_active_file"] };
             // Version 1 has no pressure file of its own.
             Source { what, waiting: Waiting::of_machine(now) }
         })
@@ -185,7 +194,9 @@ fn folders(own: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
     let mut folders = Vec::new();
     for line in own.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else { continue };
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
         let is_v2 = controllers.is_empty();
         if !is_v2 && !controllers.split(',').any(|controller| controller == "memory") {
             continue;
@@ -206,7 +217,9 @@ fn folders(own: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
         let point = Path::new(point);
         let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
         let own = point.join(below);
-        folders.extend(own.ancestors().take_while(|folder| folder.starts_with(point)).map(|it| (it.to_owned(), is_v2)));
+        folders.extend(
+            own.ancestors().take_while(|folder| folder.starts_with(point)).map(|it| (it.to_owned(), is_v2)),
+        );
     }
     folders
 }
@@ -269,7 +282,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("atoll-psi-{}", std::process::id()));
         let write = |total: u64| {
             let full = "full avg10=0.00 avg60=0.00 avg300=0.00 total=7";
-            fs::write(&path, format!("some avg10=0.31 avg60=0.10 avg300=0.00 total={total}\n{full}\n")).unwrap();
+            fs::write(&path, format!("some avg10=0.31 avg60=0.10 avg300=0.00 total={total}\n{full}\n"))
+                .unwrap();
         };
         write(1_000_000);
         let start = clock::now();
@@ -284,7 +298,10 @@ mod tests {
         assert!(!after(750, 1_050_000));
         fs::write(&path, "").unwrap();
         waiting.look(start + Duration::from_secs(1));
-        assert!(!waiting.stalls.are_many() && Waiting::total(&waiting.file).is_none(), "nothing is said any more");
+        assert!(
+            !waiting.stalls.are_many() && Waiting::total(&waiting.file).is_none(),
+            "nothing is said any more"
+        );
         fs::remove_file(&path).unwrap();
     }
 
@@ -316,7 +333,10 @@ mod tests {
             gauge.look(now, || used << 20);
             assert_eq!(gauge.level(), level, "{used} MiB");
             let room = gauge.tightest(used << 20).unwrap();
-            assert_eq!((room.all, room.left, room.name()), (limit, limit.saturating_sub(used << 20), "memory.limit"));
+            assert_eq!(
+                (room.all, room.left, room.name()),
+                (limit, limit.saturating_sub(used << 20), "memory.limit")
+            );
             // Measurements become more frequent before memory is short.
             assert_eq!(gauge.next_timeout() < now + SELDOM, used > 32, "{used} MiB");
         }

@@ -78,7 +78,10 @@ impl HostPage {
     /// Maps the page that an earlier supervisor has made.
     pub fn resume(write: OwnedFd) -> io::Result<HostPage> {
         let read = open_for_reading(write.as_fd())?;
-        Ok(HostPage { page: ReplicaPage(ShmMemory::map(&read, REPLICA_PAGE_BYTES, Access::ReadOnly)?), write })
+        Ok(HostPage {
+            page: ReplicaPage(ShmMemory::map(&read, REPLICA_PAGE_BYTES, Access::ReadOnly)?),
+            write,
+        })
     }
 
     /// Returns the descriptor for the process.
@@ -89,7 +92,13 @@ impl HostPage {
 
 impl Host {
     /// Creates the entry of a process that was just started.
-    pub fn new(duty: Duty, program: Rc<Program>, child: Option<Rc<Child>>, control: Channel, page: HostPage) -> Host {
+    pub fn new(
+        duty: Duty,
+        program: Rc<Program>,
+        child: Option<Rc<Child>>,
+        control: Channel,
+        page: HostPage,
+    ) -> Host {
         Host { duty, program, child, control: Some(control), page, is_up: false, until: None }
     }
 
@@ -161,7 +170,11 @@ impl Host {
     /// process is to end.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let child = self.child.as_ref().map(|child| child.pidfd());
-        [self.page.write.as_fd()].into_iter().chain(child).chain(self.control.as_ref().map(AsFd::as_fd)).collect()
+        [self.page.write.as_fd()]
+            .into_iter()
+            .chain(child)
+            .chain(self.control.as_ref().map(AsFd::as_fd))
+            .collect()
     }
 }
 
@@ -216,8 +229,9 @@ impl Hosts {
 
     /// Returns the key of the process of this build that has, or is to have, the replicas of this number.
     pub fn find(&self, number: usize, program: &Rc<Program>) -> Option<usize> {
-        let is_it =
-            |host: &Host| host.number() == Some(number) && host.control.is_some() && Rc::ptr_eq(&host.program, program);
+        let is_it = |host: &Host| {
+            host.number() == Some(number) && host.control.is_some() && Rc::ptr_eq(&host.program, program)
+        };
         self.all.iter().position(|host| host.as_ref().is_some_and(is_it))
     }
 
@@ -274,7 +288,8 @@ impl Hosts {
     pub fn end(&mut self, time: Duration) {
         let deadline = clock::now() + time;
         // Processes that were never given a replica end when their sockets close.
-        let all: Vec<_> = std::mem::take(&mut self.all).into_iter().flatten().filter_map(|host| host.child).collect();
+        let all: Vec<_> =
+            std::mem::take(&mut self.all).into_iter().flatten().filter_map(|host| host.child).collect();
         all.iter().for_each(|child| await_end(child, deadline));
     }
 
@@ -355,7 +370,8 @@ impl Hosts {
     /// is reaped later. Take it off the list with [`Hosts::take`]. A process that reports a fault of its own
     /// is left to its pidfd, because its exit status is needed.
     pub fn take_dying(&mut self) -> Option<usize> {
-        let is_dying = |host: &Host| host.is_up && host.pid().is_some_and(was_killed) && !host.page.page.is_at_fault();
+        let is_dying =
+            |host: &Host| host.is_up && host.pid().is_some_and(was_killed) && !host.page.page.is_at_fault();
         let key = self.all.iter().position(|host| host.as_ref().is_some_and(is_dying))?;
         let child = self.get(key)?.child.clone()?;
         self.dying.add(child, clock::now());

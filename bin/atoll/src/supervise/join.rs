@@ -144,7 +144,9 @@ impl HostedLink {
         let name = &config.name;
         let expected = config.link.peer.as_ref().map(StackName::as_str).unwrap_or_default();
         if from != expected {
-            return Err(format!("the link of stack \"{name}\" is for \"{expected}\", not for \"{from}\" (link.peer)"));
+            return Err(format!(
+                "the link of stack \"{name}\" is for \"{expected}\", not for \"{from}\" (link.peer)"
+            ));
         }
         if layout_version != LAYOUT_VERSION {
             return Err(format!("stack \"{name}\" runs another version of atoll: restart it"));
@@ -256,7 +258,11 @@ mod tests {
         assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("not ready"));
         let facts = StackFacts { replicas: 2, ..StackFacts::default() };
         own.stack.write_facts(&facts);
-        assert!(link.join(&config, &own.stack, "c", LAYOUT_VERSION).unwrap_err().contains("for \"b\", not for \"c\""));
+        assert!(
+            link.join(&config, &own.stack, "c", LAYOUT_VERSION)
+                .unwrap_err()
+                .contains("for \"b\", not for \"c\"")
+        );
         assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION + 1).unwrap_err().contains("version"));
 
         let (_, fds) = link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap();

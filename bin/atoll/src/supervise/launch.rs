@@ -51,7 +51,13 @@ pub trait Launch {
 
     /// Gives the replica with this number to the process at the other end of `host`, as its incarnation in
     /// `epochs`. Returns the supervisor's end of the control socket.
-    fn place(&mut self, replica: usize, host: &Channel, epochs: &[u32], stack: &Stack<'_>) -> Result<Channel, Failure>;
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        stack: &Stack<'_>,
+    ) -> Result<Channel, Failure>;
 
     /// Starts the server with this number, which is no replica, of this build, as its incarnation in
     /// `epochs`, which is indexed by server. Returns the process, and the supervisor's end of the control
@@ -99,7 +105,13 @@ impl Launch for Launcher {
         Ok((Some(child), control))
     }
 
-    fn place(&mut self, replica: usize, host: &Channel, epochs: &[u32], stack: &Stack<'_>) -> Result<Channel, Failure> {
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        stack: &Stack<'_>,
+    ) -> Result<Channel, Failure> {
         let plan = stack.config.notation.plan();
         let setup = stack.setups(&plan).replica(replica as u8, epochs, self.device.is_some(), self.link_side);
         spawn::place_replica(&setup, host, &self.shared(&plan, stack.memory))
@@ -113,7 +125,8 @@ impl Launch for Launcher {
         stack: &Stack<'_>,
     ) -> Result<(Option<Child>, Channel), Failure> {
         let plan = stack.config.notation.plan();
-        let process = plan.processes().get(server).ok_or_else(|| Failure::new("a server that is not in the plan"))?;
+        let process =
+            plan.processes().get(server).ok_or_else(|| Failure::new("a server that is not in the plan"))?;
         let (shared, setups) = (self.shared(&plan, stack.memory), stack.setups(&plan));
         let (child, control) = if process.has(Component::Ip) {
             spawn::start_ip_server(setups.ip_server(server, epochs), program, &shared)?

@@ -107,14 +107,22 @@ impl StackMemory {
             stack_write: stack_page,
             lease_key: pairs.lease_key()?,
             pairs,
-            ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
+            ledgers: replicas
+                .iter()
+                .map(|_| create_memfd("atoll-ledger", LEDGER_BYTES))
+                .collect::<io::Result<_>>()?,
             servers: replicas,
         })
     }
 
     /// Maps the memory of a stack that is up. `parts` has, for each server by number, its page and its bell
     /// and, for the first `replicas`, its ledger and its page for reading.
-    pub fn resume(stack: OwnedFd, pairs: Pairs, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
+    pub fn resume(
+        stack: OwnedFd,
+        pairs: Pairs,
+        parts: Vec<Vec<OwnedFd>>,
+        replicas: usize,
+    ) -> io::Result<StackMemory> {
         let (mut servers, mut ledgers) = (Vec::new(), Vec::new());
         for part in parts {
             let mut part = part.into_iter();
@@ -282,16 +290,8 @@ impl SessionMemory {
         let bells: Vec<_> = all.by_ref().take(BELLS).collect();
         let arenas: Vec<_> = all.by_ref().take(replicas).collect();
         let doorbells: Vec<_> = all.collect();
-        (bells.len() == BELLS && arenas.len() == replicas && doorbells.len() == replicas).then_some(SessionMemory {
-            pid,
-            user,
-            app_page,
-            bells,
-            arenas,
-            doorbells,
-            config,
-            since,
-        })
+        (bells.len() == BELLS && arenas.len() == replicas && doorbells.len() == replicas)
+            .then_some(SessionMemory { pid, user, app_page, bells, arenas, doorbells, config, since })
     }
 
     /// Returns the message that notifies a replica of the session.
@@ -365,8 +365,9 @@ mod tests {
         let page = &memory.replicas()[0];
         // This also holds for the next incarnation, though the last one has mapped the page.
         for _ in 0..2 {
-            let own =
-                ReplicaPage(ShmMemory::map_page(&page.page_write, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap());
+            let own = ReplicaPage(
+                ShmMemory::map_page(&page.page_write, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap(),
+            );
             own.set_sleep_word(4711);
             assert_eq!(page.page.sleep_word(), 4711);
         }
@@ -377,7 +378,8 @@ mod tests {
         // This also holds when another supervisor takes over the page.
         let fd = |fd: &OwnedFd| fd.try_clone().unwrap();
         let part = vec![fd(&page.page_write), fd(&page.bell), fd(&memory.ledgers[0]), fd(&page.page_read)];
-        let next = StackMemory::resume(fd(&memory.stack_write), Pairs::create().unwrap(), vec![part], 1).unwrap();
+        let next =
+            StackMemory::resume(fd(&memory.stack_write), Pairs::create().unwrap(), vec![part], 1).unwrap();
         let path = format!("/proc/self/fd/{}", next.replicas()[0].page_read.as_raw_fd());
         assert!(OpenOptions::new().read(true).write(true).open(&path).is_err());
         assert_eq!(next.replicas()[0].page.sleep_word(), 4711);

@@ -40,7 +40,9 @@ use std::rc::Rc;
 use atoll_base::{Addr, Duration, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
 use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
-use atoll_supervisor::{Config, Handshake, LinkType, Mac, Paths, Plan, READY_TIME, Rights, StackName, Steering};
+use atoll_supervisor::{
+    Config, Handshake, LinkType, Mac, Paths, Plan, READY_TIME, Rights, StackName, Steering,
+};
 use atoll_sys::Calibration;
 use atoll_sys::process;
 use atoll_sys::signal::{Signal, Signals};
@@ -90,8 +92,8 @@ pub struct Guardian {
 /// the configuration with which that supervisor started.
 pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
-    let signals =
-        Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
+    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])
+        .or_fail("catching signals")?;
     let began = clock::now();
     let notes = hear(&guardian.channel).or_fail("listening to the guardian")?;
     let mut found = Found::read(notes, &mut config)?;
@@ -144,8 +146,8 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
     let directory = runtime::prepare_directory()?;
     doors::check_reach(&rights, &directory)?;
     let name = NameLock::take(&directory, &config.name)?;
-    let signals =
-        Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
+    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])
+        .or_fail("catching signals")?;
     let (doors, joined) = open_doors(&config, &rights, name.paths())?;
 
     let plan = config.notation.plan();
@@ -178,8 +180,10 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         },
         servers,
     };
-    let (launcher, signals) = (Box::new(Launcher { device, link: for_replicas, link_side: side }), Some(signals));
-    let mut server = Supervisor::new(Foundation { config, identity, memory, launcher, doors, rights, link, signals })?;
+    let (launcher, signals) =
+        (Box::new(Launcher { device, link: for_replicas, link_side: side }), Some(signals));
+    let mut server =
+        Supervisor::new(Foundation { config, identity, memory, launcher, doors, rights, link, signals })?;
     server.watch_memory().or_fail("telling servers of the memory")?;
     let mut server = wait_until_ready(server)?;
     if let Some(guardian) = guardian {
@@ -210,7 +214,8 @@ impl SharedMemory {
             let mut memory = StackMemory::create(bells.clone(), None)?;
             memory.add_plan(plan)?;
             let is_host = config.link.kind == LinkType::Shm;
-            let hosted = is_host.then(|| HostedLink::create(&bells, memory.stack_read.clone())).transpose()?;
+            let hosted =
+                is_host.then(|| HostedLink::create(&bells, memory.stack_read.clone())).transpose()?;
             let for_replicas = hosted.as_ref().map(HostedLink::for_replicas).unwrap_or_default();
             let (link, side) = (Link::new(hosted, None), is_host.then_some(LinkSide::Host));
             return Ok(SharedMemory { memory, link, for_replicas, side, host_page: None });
@@ -295,7 +300,11 @@ impl Running {
 
 /// Opens the stack's sockets. Where the stack has a shared-memory link and the other stack is up, joins the
 /// link as its guest.
-fn open_doors(config: &Config, rights: &Rights, paths: &Paths) -> Result<(Doors, Option<JoinedLink>), Failure> {
+fn open_doors(
+    config: &Config,
+    rights: &Rights,
+    paths: &Paths,
+) -> Result<(Doors, Option<JoinedLink>), Failure> {
     let what = format!("listening on {}", paths.socket.display());
     let Some(peer) = config.link.peer.as_ref().filter(|_| config.link.kind == LinkType::Shm) else {
         return Ok((Doors::open(paths, rights).or_fail(what)?, None));
@@ -344,7 +353,9 @@ fn steering_of(config: &Config, plan: &Plan) -> Steering {
 
 /// Checks that the two ends of a link have different addresses.
 fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Result<(), Failure> {
-    let Some(facts) = host.facts() else { return Err(Failure::new("the other stack ended while this one started")) };
+    let Some(facts) = host.facts() else {
+        return Err(Failure::new("the other stack ended while this one started"));
+    };
     let Some(own) = config.link.address else { return Ok(()) };
     if facts.addr == u32::from(own.address) {
         return Err(Failure::new(format!(

@@ -271,7 +271,10 @@ impl PersistedState {
 
     /// Starts another guardian, which has no notes yet. Returns its pid, the connection to it, and the socket
     /// to the one before, if that may still be there. Returns `None` if there has never been a guardian.
-    pub fn start_guardian(&mut self, epoll: &Epoll) -> io::Result<Option<(u32, PersistedState, Option<Channel>)>> {
+    pub fn start_guardian(
+        &mut self,
+        epoll: &Epoll,
+    ) -> io::Result<Option<(u32, PersistedState, Option<Channel>)>> {
         let Some(fd_store) = &self.fd_store else { return Ok(None) };
         let (child, channel) = notes::start_another(&fd_store.job)?;
         let pid = child.pid();

@@ -58,8 +58,9 @@ mod tests {
                 _ => None,
             })
         };
-        let choose =
-            |wanted, may_change| choose_from(wanted, may_change, account).map_err(|failure| failure.to_string());
+        let choose = |wanted, may_change| {
+            choose_from(wanted, may_change, account).map_err(|failure| failure.to_string())
+        };
         let own = |uid, gid| Ok(Some(ServerUser { uid, gid }));
         assert_eq!(choose(None, true), own(990, 991));
         assert_eq!(choose(Some("other"), true), own(5, 6));

@@ -343,7 +343,9 @@ impl Servers {
 
     /// Sends a message to a server without waking it.
     pub fn post(&mut self, index: usize, request: &Request, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
-        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.control.is_some()) else { return Ok(()) };
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.control.is_some()) else {
+            return Ok(());
+        };
         slot.outbox.push(request.encode().to_vec(), descriptors);
         self.flush(index);
         Ok(())
@@ -351,7 +353,9 @@ impl Servers {
 
     /// Sends a message to every server but this one.
     pub fn tell_others(&mut self, index: usize, request: &Request) -> io::Result<()> {
-        self.numbers().filter(|other| *other != index).try_for_each(|other| self.send(other, request, Vec::new()))
+        self.numbers()
+            .filter(|other| *other != index)
+            .try_for_each(|other| self.send(other, request, Vec::new()))
     }
 
     /// Wakes a server, so that it reads its control socket at once.
@@ -399,7 +403,9 @@ impl Servers {
 
     /// Asks a replica for its sockets. Returns whether it was asked; one that reads no messages is not.
     pub fn ask_for_listing(&mut self, index: usize) -> io::Result<bool> {
-        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.record.hears()) else { return Ok(false) };
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.record.hears()) else {
+            return Ok(false);
+        };
         slot.lists = true;
         self.send(index, &Request::ListSockets { token: index as u32 }, Vec::new())?;
         Ok(true)

@@ -31,7 +31,13 @@ pub struct Setups<'a> {
 impl Setups<'_> {
     /// Returns the setup of replica `index`. `epochs` has the incarnations of all servers; `has_device` says
     /// whether there is a TAP device; `link` is the end of a shared-memory link that this stack has.
-    pub fn replica(&self, index: u8, epochs: &[u32], has_device: bool, link: Option<LinkSide>) -> ReplicaSetup {
+    pub fn replica(
+        &self,
+        index: u8,
+        epochs: &[u32],
+        has_device: bool,
+        link: Option<LinkSide>,
+    ) -> ReplicaSetup {
         let (config, plan, identity) = (self.config, self.plan, self.identity);
         let server = usize::from(index);
         let has_tap = has_device && plan.queue_of(server).is_some();

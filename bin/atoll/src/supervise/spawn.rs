@@ -38,8 +38,8 @@ pub fn start_host(
     setup.process.descriptors = descriptors.len();
     // A successor or standby makes memory for all its connections at once: 2 MiB at a time, not 4 KiB
     // (mallopt(3), hugetlb).
-    let variable =
-        (memory.has_past() || setup.standby.is_some()).then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
+    let variable = (memory.has_past() || setup.standby.is_some())
+        .then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
     let child = start_process("replicas", &setup, program, variable, descriptors.into_iter())?;
     Ok((child, control))
 }
@@ -48,8 +48,11 @@ pub fn start_host(
 /// the control socket.
 pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) -> Result<Channel, Failure> {
     let index = setup.index;
-    let ledger =
-        shared.memory.ledgers.get(usize::from(index)).ok_or_else(|| Failure::new("a replica without a ledger"))?;
+    let ledger = shared
+        .memory
+        .ledgers
+        .get(usize::from(index))
+        .ok_or_else(|| Failure::new("a replica without a ledger"))?;
     let (control, theirs) = control_socket()?;
     let mut more = common(index.into(), &theirs, shared)?;
     more.push(ledger.as_fd());
@@ -95,8 +98,13 @@ pub fn start_ip_server(
 
 /// Starts the connection manager of `setup`, whose `descriptors` are filled in here. Returns the process, and
 /// the supervisor's end of the control socket.
-pub fn start_manager(setup: ManagerSetup, program: &Program, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
-    let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().get(server));
+pub fn start_manager(
+    setup: ManagerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
+    let managers =
+        shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().get(server));
     let more: Vec<_> = managers.chain(shared.memory.replicas()).map(|server| server.bell.as_fd()).collect();
     start(setup, &more, program, shared)
 }
@@ -129,7 +137,11 @@ fn control_socket() -> Result<(Channel, Channel), Failure> {
 }
 
 /// Returns the descriptors that every server gets: its end of the control socket, and its memory.
-fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result<Vec<BorrowedFd<'a>>, Failure> {
+fn common<'a>(
+    server: usize,
+    theirs: &'a Channel,
+    shared: &Shared<'a>,
+) -> Result<Vec<BorrowedFd<'a>>, Failure> {
     let own = shared.memory.servers().get(server).ok_or_else(|| Failure::new("a server without memory"))?;
     let mut all = vec![
         theirs.as_fd(),
@@ -159,7 +171,9 @@ fn start_process<'a>(
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
         // Servers get only the variables that help to find faults.
-        if let Some(key) = key.to_str().filter(|key| key.starts_with("RUST_") || key.starts_with("ATOLL_DEBUG")) {
+        if let Some(key) =
+            key.to_str().filter(|key| key.starts_with("RUST_") || key.starts_with("ATOLL_DEBUG"))
+        {
             spawn.env(key, value).or_fail(starting())?;
         }
     }
@@ -263,7 +277,8 @@ mod tests {
     /// Returns the rings of `server` to and from `other`, as that process maps them.
     fn rings(plan: &Plan, memory: &StackMemory, server: usize, other: usize) -> Rings {
         let peers: Vec<u8> = plan.partners_of(server).map(|peer| peer as u8).collect();
-        let own = |peer: &u8| memory.pairs.between(server, (*peer).into()).unwrap().try_clone_to_owned().unwrap();
+        let own =
+            |peer: &u8| memory.pairs.between(server, (*peer).into()).unwrap().try_clone_to_owned().unwrap();
         let mesh = Mesh::map(server, &peers, peers.iter().map(own).collect()).unwrap();
         Rings::resume(mesh.ways([other]), vec![eventfd::create().unwrap()])
     }
@@ -292,7 +307,11 @@ mod tests {
                 }
                 let (_control, theirs) = control_socket().unwrap();
                 let written = scribble(&common(attacker, &theirs, &shared).unwrap());
-                assert_eq!(written, 1 + plan.partners_of(attacker).count(), "its page, and what it shares with each");
+                assert_eq!(
+                    written,
+                    1 + plan.partners_of(attacker).count(),
+                    "its page, and what it shares with each"
+                );
                 for (one, other) in under_way {
                     let mut buffer = [0; 64];
                     let mut from = rings(&plan, &memory, other, one);

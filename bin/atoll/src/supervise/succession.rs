@@ -46,7 +46,12 @@ pub struct Succeeded {
 impl Succession {
     /// Asks the build in `file` to describe itself. `old` has the build of each server. An event with the
     /// token [`SELF_CHECK`] says that the answer can be read.
-    pub fn ask(client: ClientId, old: Vec<Rc<Program>>, file: OwnedFd, epoll: &Epoll) -> Result<Succession, Failure> {
+    pub fn ask(
+        client: ClientId,
+        old: Vec<Rc<Program>>,
+        file: OwnedFd,
+        epoll: &Epoll,
+    ) -> Result<Succession, Failure> {
         let what = "asking it what it is";
         let (channel, theirs) = Channel::pair(Blocking::No).or_fail(what)?;
         let mut spawn = Spawn::file(file.as_fd(), "atoll").or_fail(what)?;
@@ -91,15 +96,24 @@ impl Succession {
 
     /// Ends the check of the new build, with its answer if there is one; `silence` is the reason if there is
     /// none. Returns the build, or why it cannot take over.
-    pub fn judge(self, answer: Option<SelfCheck>, silence: &str, epoll: &Epoll) -> io::Result<Result<Program, String>> {
-        let Stage::Check { file, child, channel, .. } = self.stage else { return Ok(Err(silence.to_owned())) };
+    pub fn judge(
+        self,
+        answer: Option<SelfCheck>,
+        silence: &str,
+        epoll: &Epoll,
+    ) -> io::Result<Result<Program, String>> {
+        let Stage::Check { file, child, channel, .. } = self.stage else {
+            return Ok(Err(silence.to_owned()));
+        };
         epoll.delete(&channel)?;
         // The process has nothing else to do.
         let _ = child.kill(Signal::KILL);
         let _ = child.wait();
         let refusal = match &answer {
             None => Some(silence.to_owned()),
-            Some(SelfCheck { fault: Some(fault), .. }) => Some(format!("it cannot run on this machine: {fault}")),
+            Some(SelfCheck { fault: Some(fault), .. }) => {
+                Some(format!("it cannot run on this machine: {fault}"))
+            }
             Some(SelfCheck { build, .. }) => self.old.iter().find_map(|program| program.build.misfit(build)),
         };
         Ok(match (answer, refusal) {
@@ -110,7 +124,11 @@ impl Succession {
 
     /// Returns what is to be done now, and the new build. `is_serving` says whether the process of a server
     /// is ready.
-    pub fn next(&mut self, now: Instant, is_serving: impl Fn(usize) -> bool) -> Option<(UpgradeStep, Rc<Program>)> {
+    pub fn next(
+        &mut self,
+        now: Instant,
+        is_serving: impl Fn(usize) -> bool,
+    ) -> Option<(UpgradeStep, Rc<Program>)> {
         let Stage::Exchange { new, upgrade } = &mut self.stage else { return None };
         Some((upgrade.next(now, is_serving)?, new.clone()))
     }

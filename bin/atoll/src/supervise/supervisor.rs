@@ -204,7 +204,8 @@ impl Supervisor {
         // A supervisor that takes over a stack that is ending does not wait; nor does one that a shortage has
         // interrupted.
         let at_once = (self.course.ending().is_some() || self.clients.has_broken()).then_some(0);
-        let timeout = timeout_ms.into_iter().chain(at_once).chain(self.course.look_again_ms()).chain(for_servers);
+        let timeout =
+            timeout_ms.into_iter().chain(at_once).chain(self.course.look_again_ms()).chain(for_servers);
         let timeout = timeout.chain(self.persisted.look_again_ms(clock::now())).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
@@ -219,7 +220,9 @@ impl Supervisor {
                 token @ SERVER_CONTROL..SERVER_PROCESS => {
                     self.server_spoke((token - SERVER_CONTROL) as usize, epoll::flags(event))?;
                 }
-                token @ SERVER_PROCESS..HOST_CONTROL => self.server_broke((token - SERVER_PROCESS) as usize)?,
+                token @ SERVER_PROCESS..HOST_CONTROL => {
+                    self.server_broke((token - SERVER_PROCESS) as usize)?
+                }
                 token @ HOST_CONTROL..HOST_PROCESS => self.host_spoke((token - HOST_CONTROL) as usize)?,
                 token @ HOST_PROCESS..WORDS => self.host_ended((token - HOST_PROCESS) as usize)?,
                 token @ WORDS..FIRST_CLIENT => self.words_spoken((token - WORDS) as usize),
@@ -244,7 +247,8 @@ impl Supervisor {
             return;
         }
         let replicas = self.memory.replicas();
-        let sum = |stat: Stat| replicas.iter().map(|replica| replica.page.stat(stat)).fold(0, u64::wrapping_add);
+        let sum =
+            |stat: Stat| replicas.iter().map(|replica| replica.page.stat(stat)).fold(0, u64::wrapping_add);
         let moved = [Stat::SegmentsIn, Stat::SegmentsOut, Stat::DatagramsOut].map(sum);
         let activity = Activity {
             sessions: self.books.len(),
@@ -298,7 +302,8 @@ impl Supervisor {
         let link = &config.link;
         let way = match (link.kind, &identity.device) {
             (LinkType::Tap, Some(device)) => {
-                let namespace = link.netns.as_ref().map(|name| format!(" in namespace {name}")).unwrap_or_default();
+                let namespace =
+                    link.netns.as_ref().map(|name| format!(" in namespace {name}")).unwrap_or_default();
                 let kernel = match link.peer_address {
                     Some(peer) => format!("the kernel's end is {}", peer.address),
                     None => "the kernel's end is down and without address: set it up yourself".into(),
@@ -312,7 +317,10 @@ impl Supervisor {
             }
             _ => "without a link".into(),
         };
-        let address = match (link.address, self.memory.replicas().first().map(|replica| replica.page.network())) {
+        let address = match (
+            link.address,
+            self.memory.replicas().first().map(|replica| replica.page.network()),
+        ) {
             (Some(own), _) => own.to_string(),
             (None, Some(Network { v4: Some(own), dhcp: Some(dhcp), .. })) => {
                 let (addr, server) = (Ipv4Addr::from(own.addr), Ipv4Addr::from(dhcp.server));

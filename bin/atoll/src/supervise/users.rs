@@ -89,7 +89,9 @@ fn may_bind_low(peer: &Peer) -> bool {
     // user_namespaces(7).
     let is_inside =
         || of("uid_map").is_some_and(|map| read_to_string("/proc/self/uid_map").is_ok_and(|own| own == map));
-    peer.pid != 0 && of("status").is_some_and(|status| has_capability(&status, peer.uid, BIND_SERVICE)) && is_inside()
+    peer.pid != 0
+        && of("status").is_some_and(|status| has_capability(&status, peer.uid, BIND_SERVICE))
+        && is_inside()
 }
 
 /// Says whether `status` (proc_pid_status(5)) is that of a process of effective user `uid` that has the

@@ -182,7 +182,8 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
         libc::F_SETFD => {
             // exec examines our flag, and then sets the kernel's accordingly.
             table::set_close_on_exec(fd, number & libc::FD_CLOEXEC != 0);
-            let is_pooled = STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.pooled));
+            let is_pooled =
+                STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.pooled));
             if is_pooled {
                 return 0;
             }
@@ -201,13 +202,16 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
         }
         _ => {}
     }
-    let is_fresh = STATE.with(|state| state.client.socket(object).map(|socket| matches!(socket.kind, Kind::Fresh)));
+    let is_fresh =
+        STATE.with(|state| state.client.socket(object).map(|socket| matches!(socket.kind, Kind::Fresh)));
     match (command, is_fresh) {
         (libc::F_SETOWN | F_SETOWN_EX, Some(is_fresh)) => {
             let owner = match command {
                 libc::F_SETOWN => Ok(Owner { id: number, is_thread: false }),
                 // SAFETY: null or the program's struct.
-                _ => unsafe { argument.cast::<OwnerEx>().as_ref() }.ok_or(Errno::EFAULT).and_then(OwnerEx::owner),
+                _ => unsafe { argument.cast::<OwnerEx>().as_ref() }
+                    .ok_or(Errno::EFAULT)
+                    .and_then(OwnerEx::owner),
             };
             let result = owner.and_then(|owner| urgent::set_owner(object, owner));
             if result.is_err() || !is_fresh {
@@ -251,7 +255,12 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         STATE.with(|state| {
             let socket = state.client.socket(object)?;
             let is_datagram = socket.protocol == Protocol::Udp;
-            Some((object, matches!(socket.kind, Kind::Fresh), matches!(socket.kind, Kind::Listening(_)), is_datagram))
+            Some((
+                object,
+                matches!(socket.kind, Kind::Fresh),
+                matches!(socket.kind, Kind::Listening(_)),
+                is_datagram,
+            ))
         })
     });
     let Some((object, is_fresh, is_listening, is_datagram)) = socket else {
@@ -296,7 +305,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             }
             let waiting = octets(object, request == libc::FIONREAD);
             // SAFETY: the program's int.
-            unsafe { argument.cast::<c_int>().write_unaligned(c_int::try_from(waiting).unwrap_or(c_int::MAX)) };
+            unsafe {
+                argument.cast::<c_int>().write_unaligned(c_int::try_from(waiting).unwrap_or(c_int::MAX))
+            };
             return 0;
         }
         _ => {}
@@ -313,8 +324,11 @@ fn octets(object: u32, received: bool) -> u64 {
         if let Some((stream, local, _)) = state.client.stream(object) {
             return if received { stream.unread(local) } else { stream.unacknowledged() };
         }
-        let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.client.socket(object) else { return 0 };
-        let first = |place| state.client.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
+        let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.client.socket(object) else {
+            return 0;
+        };
+        let first =
+            |place| state.client.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
         if received { datagram.places.iter().find_map(|place| first(*place)).unwrap_or(0) } else { 0 }
     })
 }

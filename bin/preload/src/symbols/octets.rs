@@ -91,7 +91,13 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     check(len, room);
     // SAFETY: passed on.
     unsafe { recv(fd, buf, len, flags) }
@@ -164,13 +170,17 @@ unsafe fn receiver(
     if addr.is_null() {
         return Ok(None);
     }
-    let known =
-        STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.is_on(Name::V6Only))));
+    let known = STATE
+        .with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.is_on(Name::V6Only))));
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
         // SAFETY: the caller's promise.
-        return if flags & MSG_FASTOPEN == 0 { Ok(None) } else { server(object, unsafe { Address::read(addr, len) }) };
+        return if flags & MSG_FASTOPEN == 0 {
+            Ok(None)
+        } else {
+            server(object, unsafe { Address::read(addr, len) })
+        };
     }
     // SAFETY: the caller's promise.
     match unsafe { Address::read(addr, len) } {
@@ -183,12 +193,18 @@ unsafe fn receiver(
                 return Err(Some(Errno::ENETUNREACH));
             }
             let here = endpoint.addr.is_unspecified();
-            Ok(Some(if here { Endpoint::at(endpoint.addr.loopback_of_family(), endpoint.port) } else { endpoint }))
+            Ok(Some(if here {
+                Endpoint::at(endpoint.addr.loopback_of_family(), endpoint.port)
+            } else {
+                endpoint
+            }))
         }
         Address::NoScope if v6_socket => Err(Some(Errno::EINVAL)),
-        _ => {
-            Err(Some(if (len as usize) < size_of::<libc::sockaddr_in>() { Errno::EINVAL } else { Errno::EAFNOSUPPORT }))
-        }
+        _ => Err(Some(if (len as usize) < size_of::<libc::sockaddr_in>() {
+            Errno::EINVAL
+        } else {
+            Errno::EAFNOSUPPORT
+        })),
     }
 }
 
@@ -229,12 +245,16 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
     // SAFETY: the program's message.
     let msg = unsafe { &mut *msg };
     // SAFETY: its parts.
-    let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else { return length(Err(Errno::EMSGSIZE)) };
+    let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else {
+        return length(Err(Errno::EMSGSIZE));
+    };
     match crate::octets::receive(object, &parts, flags) {
         Ok(received) => {
             match received.peer {
                 // SAFETY: the program's memory.
-                Some((peer, v6)) => unsafe { write_address(peer, v6, msg.msg_name.cast(), &raw mut msg.msg_namelen) },
+                Some((peer, v6)) => unsafe {
+                    write_address(peer, v6, msg.msg_name.cast(), &raw mut msg.msg_namelen)
+                },
                 None => msg.msg_namelen = 0,
             }
             msg.msg_controllen = 0;

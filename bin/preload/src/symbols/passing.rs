@@ -208,8 +208,9 @@ fn is_trusted(channel: c_int) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: room for the credentials, and its size.
-    let result =
-        unsafe { real::getsockopt(channel, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
+    let result = unsafe {
+        real::getsockopt(channel, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+    };
     // SAFETY: asks for a number.
     result == 0 && peer.pid != 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }

@@ -67,7 +67,8 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
         };
         let Some(session) = state.client.own() else { return Ok(None) };
         let may_be = |e: &Endpoint| {
-            let is_group = e.addr.to_v4().is_some_and(multicast::is_group) || (udp && e.addr.is_v6_multicast());
+            let is_group =
+                e.addr.to_v4().is_some_and(multicast::is_group) || (udp && e.addr.is_v6_multicast());
             let is_there = e.addr.is_unspecified() || session.is_own(e.addr) || is_group;
             is_there && !(v6_only && e.addr.is_v4())
         };
@@ -134,8 +135,10 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
         // Loopback belongs to both kernel and stack: the one that has the port gets the connection.
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
-    let is_inside = to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
-    let is_reached = session.reaches(to.addr) || to.addr.to_v4().is_some_and(multicast::is_group) || is_inside;
+    let is_inside =
+        to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
+    let is_reached =
+        session.reaches(to.addr) || to.addr.to_v4().is_some_and(multicast::is_group) || is_inside;
     session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 
@@ -310,7 +313,8 @@ pub unsafe extern "C" fn setsockopt(
     let bytes: &[u8] =
         // SAFETY: the program's memory.
         if value.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) } };
-    let is_fresh = STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
+    let is_fresh =
+        STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);
     if is_fresh && ours.is_ok() {
         // The socket may still become the kernel's, which has then been told the option, too. Its answer is
@@ -350,7 +354,9 @@ pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> bool {
     STATE.with(|state| {
         let undecided = is_undecided(state, object);
         match state.client.object(object) {
-            Some(Object { body: Body::Socket(socket), .. }) if undecided && socket.protocol == Protocol::Udp => {
+            Some(Object { body: Body::Socket(socket), .. })
+                if undecided && socket.protocol == Protocol::Udp =>
+            {
                 !is_for_stack(state, socket, peer)
             }
             _ => false,

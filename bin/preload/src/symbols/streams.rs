@@ -102,7 +102,8 @@ pub fn replace_standard(fd: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
     if ANY.load(Ordering::Relaxed) {
-        let known = STREAMS.with(|streams| streams.iter().find(|(s, _)| *s == stream as usize).map(|(_, fd)| *fd));
+        let known =
+            STREAMS.with(|streams| streams.iter().find(|(s, _)| *s == stream as usize).map(|(_, fd)| *fd));
         if let Some(fd) = known {
             return fd;
         }

@@ -44,7 +44,12 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, number: nfds_t, timeout: c_int) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, number: nfds_t, timeout: c_int, _room: size_t) -> c_int {
+pub unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    number: nfds_t,
+    timeout: c_int,
+    _room: size_t,
+) -> c_int {
     // SAFETY: passed on.
     unsafe { poll(fds, number, timeout) }
 }
@@ -156,15 +161,18 @@ pub unsafe extern "C" fn select(
     if asked.is_some_and(|t| t.tv_sec < 0 || t.tv_usec < 0) {
         return fail(Errno::EINVAL);
     }
-    let wait =
-        asked.map(|t| Duration::from_secs(t.tv_sec as u64).saturating_add(Duration::from_micros(t.tv_usec as u64)));
+    let wait = asked.map(|t| {
+        Duration::from_secs(t.tv_sec as u64).saturating_add(Duration::from_micros(t.tv_usec as u64))
+    });
     let until = wait.map(|wait| STATE.with(|state| state.now()) + wait);
     let result = poll_ours(&mut all, wait, std::ptr::null());
     if let Some(until) = until {
         // select(2): on Linux, timeout is modified to reflect the amount of time not slept.
         let left = until.since(STATE.with(|state| state.now()));
         // SAFETY: not null, since it was read above.
-        unsafe { *timeout = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) } };
+        unsafe {
+            *timeout = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) }
+        };
     }
     match result {
         // SAFETY: the program's sets.
@@ -237,7 +245,12 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mu
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+pub unsafe extern "C" fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
     // SAFETY: passed on.
     unsafe { epoll_pwait(epfd, events, max, timeout, std::ptr::null()) }
 }
@@ -252,7 +265,9 @@ pub unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     match object_at(epfd) {
         // SAFETY: the program's memory.
-        Some(set) => unsafe { wait(set, events, max, u64::try_from(timeout).ok().map(Duration::from_millis), mask) },
+        Some(set) => unsafe {
+            wait(set, events, max, u64::try_from(timeout).ok().map(Duration::from_millis), mask)
+        },
         // SAFETY: passed on.
         None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
     }
@@ -275,7 +290,8 @@ pub unsafe extern "C" fn epoll_pwait2(
         // SAFETY: the program's memory.
         Some(set) => unsafe { wait(set, events, max, time, mask) },
         None => {
-            let millis = time.map_or(-1, |t| c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+            let millis =
+                time.map_or(-1, |t| c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
             // SAFETY: passed on.
             unsafe { real::epoll_pwait(epfd, events, max, millis, mask) }
         }

@@ -279,7 +279,10 @@ fn a_receiver_may_die_between_any_two_stores() {
         assert!(got.iter().copied().eq(0..seen));
         // The messages come without a gap, and to the end.
         let from = again.first().copied().unwrap_or(seen);
-        assert!(from <= seen && again.iter().copied().eq(from..sent), "dead after {life}: {again:?} of {sent}");
+        assert!(
+            from <= seen && again.iter().copied().eq(from..sent),
+            "dead after {life}: {again:?} of {sent}"
+        );
     }
 }
 
@@ -292,8 +295,11 @@ fn a_scribbling_peer_harms_nobody_else() {
     for _ in 0..100_000 {
         let at = rng.below(ring_bytes(16) as u32 / 8) as usize * 8;
         // The values are often near the truth, because those far from it are refused at once.
-        let value =
-            if rng.below(2) == 0 { rng.next_u64() } else { memory.load64(at).wrapping_add(rng.below(20).into()) };
+        let value = if rng.below(2) == 0 {
+            rng.next_u64()
+        } else {
+            memory.load64(at).wrapping_add(rng.below(20).into())
+        };
         memory.store64(at, value);
         let _ = receiver.pop(&memory);
         let _ = receiver.is_ready(&memory);

@@ -342,7 +342,8 @@ impl ConnectionRecord {
         let (send_tail, fin) = (decoder.i64(), decoder.i64());
         let (bases, units, sizes) =
             ([decoder.u64(), decoder.u64()], [decoder.u32(), decoder.u32()], [decoder.u8(), decoder.u8()]);
-        let ring = |i: usize| (sizes[i] != 0).then_some(Extent { base: bases[i], unit: units[i], log2: sizes[i] });
+        let ring =
+            |i: usize| (sizes[i] != 0).then_some(Extent { base: bases[i], unit: units[i], log2: sizes[i] });
         let (mss_path, mss_peer, mss_receive) = (decoder.u16(), decoder.u16(), decoder.u16());
         let (ts_offset, ts_recent, window_max) = (decoder.u32(), decoder.u32(), decoder.u32());
         let (receive_capacity, send_limit, unsent_low) = (decoder.u32(), decoder.u32(), decoder.u32());
@@ -402,7 +403,11 @@ impl ConnectionRecord {
             crashes,
             beyond: [(0, 0); BEYOND_MAX],
         };
-        Some(if has_beyond { ConnectionRecord { beyond: decoder.beyond(progress.received), ..record } } else { record })
+        Some(if has_beyond {
+            ConnectionRecord { beyond: decoder.beyond(progress.received), ..record }
+        } else {
+            record
+        })
     }
 }
 

@@ -68,7 +68,8 @@ struct Layout {
 
 impl LedgerConfig {
     /// The capacity of the ledger of a stack's replica.
-    pub const STACK: LedgerConfig = LedgerConfig { connections: 1 << 20, requests: 1 << 18, text_units: 1 << 16 };
+    pub const STACK: LedgerConfig =
+        LedgerConfig { connections: 1 << 20, requests: 1 << 18, text_units: 1 << 16 };
 
     /// Returns the size of such a ledger in octets. Memory is taken as it is used.
     pub const fn bytes(&self) -> usize {
@@ -117,7 +118,8 @@ const H_SECRETS: usize = 256;
 /// The size of the writer's secrets in octets.
 pub const SECRET_BYTES: usize = 64;
 const H_SUSPECTS: usize = 512;
-const _: () = assert!(H_SECRETS + SECRET_BYTES <= H_SUSPECTS && H_SUSPECTS + SUSPECTS_MAX * 8 <= HEADER_BYTES);
+const _: () =
+    assert!(H_SECRETS + SECRET_BYTES <= H_SUSPECTS && H_SUSPECTS + SUSPECTS_MAX * 8 <= HEADER_BYTES);
 
 const HEADER_BYTES: usize = 4096;
 const TOUCHED: usize = HEADER_BYTES;
@@ -179,7 +181,12 @@ impl<M: Memory> Ledger<M> {
 
     /// Opens the ledger as [`Ledger::open`] does, for a build whose newest version is `newest`. A ledger that
     /// is created is of that version; an existing one keeps its own until [`Ledger::convert`].
-    pub fn open_as(memory: M, config: LedgerConfig, epoch: Epoch, newest: u32) -> Result<Ledger<M>, Unreadable> {
+    pub fn open_as(
+        memory: M,
+        config: LedgerConfig,
+        epoch: Epoch,
+        newest: u32,
+    ) -> Result<Ledger<M>, Unreadable> {
         let newest = newest.clamp(LEDGER_OLDEST, LEDGER_VERSION);
         if memory.len() < config.layout().total {
             return Err(Unreadable::NoLedger);
@@ -361,8 +368,9 @@ impl<M: Memory> Ledger<M> {
 
     /// Copies the committed records to their tables. Doing so again is harmless.
     fn apply(&self) {
-        let count =
-            usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0).min(self.config.journal() as usize);
+        let count = usize::try_from(self.memory.load64_acquire(H_COMMIT))
+            .unwrap_or(0)
+            .min(self.config.journal() as usize);
         let mut bytes = [0; CONNECTION_BYTES];
         for at in (0..count).map(|entry| JOURNAL + entry * ENTRY_BYTES) {
             let (table, place) = (self.memory.load32(at), self.memory.load32(at + 4));

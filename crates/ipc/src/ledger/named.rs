@@ -9,8 +9,8 @@ use alloc::collections::BTreeSet;
 use atoll_base::SessionId;
 
 use super::{
-    ENTRY_BYTES, ENTRY_HEAD, H_COMMIT, JOURNAL, LEDGER_VERSION, Ledger, LedgerConfig, REQUEST_BYTES, RequestRecord,
-    TABLE_CONNECTIONS, TABLE_REQUESTS, Unreadable, connection,
+    ENTRY_BYTES, ENTRY_HEAD, H_COMMIT, JOURNAL, LEDGER_VERSION, Ledger, LedgerConfig, REQUEST_BYTES,
+    RequestRecord, TABLE_CONNECTIONS, TABLE_REQUESTS, Unreadable, connection,
 };
 use crate::memory::Memory;
 
@@ -31,7 +31,8 @@ impl<M: Memory> Ledger<M> {
     /// charged to a session, and of the work during which the predecessor died.
     pub fn sessions(&self) -> BTreeSet<SessionId> {
         let mut last = None;
-        let connections = (0..self.connections).filter_map(|place| self.session_at(self.connection_at(place)));
+        let connections =
+            (0..self.connections).filter_map(|place| self.session_at(self.connection_at(place)));
         // Most records are of the same session as the one before.
         let mut sessions: BTreeSet<SessionId> =
             connections.filter(|session| last.replace(*session) != Some(*session)).collect();

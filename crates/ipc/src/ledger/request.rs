@@ -40,7 +40,10 @@ impl RequestRecord {
     }
 
     /// Decodes a request; returns `None` if the place is free.
-    pub(super) fn decode(place: u32, bytes: &[u8; REQUEST_BYTES]) -> Option<Result<RequestRecord, Unreadable>> {
+    pub(super) fn decode(
+        place: u32,
+        bytes: &[u8; REQUEST_BYTES],
+    ) -> Option<Result<RequestRecord, Unreadable>> {
         let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the record"));
         match word(4) {
             0 => return None,
@@ -52,7 +55,8 @@ impl RequestRecord {
         }
         let order = u64::from_le_bytes(*bytes[ORDER..].first_chunk().expect("within the record"));
         let command = Command::decode(bytes[COMMAND..].first_chunk().expect("within the record"));
-        let record = command.map(|command| RequestRecord { order, session: SessionId(word(SESSION)), command });
+        let record =
+            command.map(|command| RequestRecord { order, session: SessionId(word(SESSION)), command });
         Some(record.map_err(|_| Unreadable::Field))
     }
 }

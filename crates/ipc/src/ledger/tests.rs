@@ -145,7 +145,8 @@ const SMALL: LedgerConfig = LedgerConfig { connections: 16, requests: 16, text_u
 type Contents = (Vec<(u32, ConnectionRecord)>, Vec<(u32, RequestRecord)>);
 
 fn contents<M: Memory>(ledger: &Ledger<M>) -> Contents {
-    let connections = ledger.connections().map(|(place, record)| (place, record.expect("it is whole"))).collect();
+    let connections =
+        ledger.connections().map(|(place, record)| (place, record.expect("it is whole"))).collect();
     (connections, ledger.requests().map(|(place, record)| (place, record.expect("it is whole"))).collect())
 }
 
@@ -229,7 +230,11 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     let next = Ledger::open(heap.clone(), SMALL, Epoch(5)).expect("a ledger");
     assert_eq!((next.touched(), next.past_work()), (Some(alloc::vec![9]), Work::Segment(9)));
     let next = Ledger::open(heap.clone(), SMALL, Epoch(6)).expect("a ledger");
-    assert_eq!(next.past_work(), Work::Nothing, "who is killed before it does anything was at work on nothing");
+    assert_eq!(
+        next.past_work(),
+        Work::Nothing,
+        "who is killed before it does anything was at work on nothing"
+    );
     (0..TOUCHED_MAX as u32).for_each(|place| ledger.touch(place));
     assert_eq!(ledger.touched(), None);
 
@@ -327,7 +332,10 @@ fn either_version_is_read_and_a_change_of_version_is_safe_wherever_its_writer_di
         let survived = left.replace(u64::MAX) > 0;
         let next = Ledger::open(mortal.clone(), SMALL, Epoch(6)).expect("a build that knows both reads it");
         for ((place, found), n) in contents(&next).0.into_iter().zip(0..) {
-            assert!(place == n && (found == record(n) || found == record1(n)), "after {life} stores: {found:?}");
+            assert!(
+                place == n && (found == record(n) || found == record1(n)),
+                "after {life} stores: {found:?}"
+            );
         }
         let old = Ledger::open_as(mortal.clone(), SMALL, Epoch(7), 1);
         outcomes[usize::from(old.is_ok())] += 1;
@@ -424,7 +432,8 @@ fn what_is_read_is_written_again_octet_by_octet() {
     for _ in 0..5000 {
         let (place, version) = (rng.next_u32(), 1 + rng.below(2));
         let bytes = any_record(&mut rng, place, version as u8);
-        let record = ConnectionRecord::decode(place, &bytes, LEDGER_VERSION).expect("a record").expect("a good one");
+        let record =
+            ConnectionRecord::decode(place, &bytes, LEDGER_VERSION).expect("a record").expect("a good one");
         assert_eq!(record.encode(place, version), bytes, "{record:?}");
     }
 }

@@ -66,11 +66,17 @@ impl TimeWaitRecord {
         let mut checked = *bytes;
         checked[..4].fill(0);
         let flags = bytes[7];
-        if flags & !TIMESTAMPS != IN_USE || word(0) != check(TABLE, place, words(&checked)) || bytes[6] > SHIFT_MAX {
+        if flags & !TIMESTAMPS != IN_USE
+            || word(0) != check(TABLE, place, words(&checked))
+            || bytes[6] > SHIFT_MAX
+        {
             return None;
         }
         Some(TimeWaitRecord {
-            tuple: FourTuple { local: Endpoint::at(addr(32), half(10)), remote: Endpoint::at(addr(16), half(8)) },
+            tuple: FourTuple {
+                local: Endpoint::at(addr(32), half(10)),
+                remote: Endpoint::at(addr(16), half(8)),
+            },
             deadline_ms: word(12),
             snd_nxt: word(48),
             rcv_nxt: word(52),

@@ -110,9 +110,10 @@ impl Work {
     /// the cause as well.)
     pub const fn session(self) -> Option<SessionId> {
         match self {
-            Work::Commands(session) | Work::Datagrams(session) | Work::Opening(session) | Work::Cleanup(session) => {
-                Some(session)
-            }
+            Work::Commands(session)
+            | Work::Datagrams(session)
+            | Work::Opening(session)
+            | Work::Cleanup(session) => Some(session),
             _ => None,
         }
     }

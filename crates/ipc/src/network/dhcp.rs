@@ -94,7 +94,11 @@ impl DhcpFacts {
             state,
             server: m.load32(at),
             dns: (0..usize::from(dns).min(DNS_MAX)).map(|i| m.load32(at + 8 + i * 4)).collect(),
-            domain: if name.iter().all(is_fine) { String::from_utf8_lossy(name).into_owned() } else { String::new() },
+            domain: if name.iter().all(is_fine) {
+                String::from_utf8_lossy(name).into_owned()
+            } else {
+                String::new()
+            },
         })
     }
 

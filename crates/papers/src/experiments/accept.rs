@@ -46,13 +46,16 @@ pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, String> {
         let mut points = Vec::new();
         let mut at_end = (0.0, 0.0, 0.0);
         for (at, &n) in counts.iter().enumerate() {
-            let report = context.simulate(&format!("{name}, {} cores", 2 * n), settings(context, n, handshake));
+            let report =
+                context.simulate(&format!("{name}, {} cores", 2 * n), settings(context, n, handshake));
             let rate = report.rate();
             if capacity.len() == at {
                 capacity.push(rate);
             }
-            let half =
-                Settings { load: Load::Constant((capacity[at] / 2.0) as u32), ..settings(context, n, handshake) };
+            let half = Settings {
+                load: Load::Constant((capacity[at] / 2.0) as u32),
+                ..settings(context, n, handshake)
+            };
             let relaxed = context.simulate(&format!("{name}, {} cores, half load", 2 * n), half);
             let latencies = relaxed.sorted_latencies();
             at_end = (rate, messages(&report), percentile(&latencies, 99.0));

@@ -13,10 +13,13 @@ pub trait Cachegrind {
 
 /// Fig. 12.
 pub(super) fn misses(context: &mut Context<'_>) -> Result<Outcome, String> {
-    let Some(cachegrind) = context.cachegrind else { return Err("valgrind is needed (Debian: valgrind)".into()) };
+    let Some(cachegrind) = context.cachegrind else {
+        return Err("valgrind is needed (Debian: valgrind)".into());
+    };
     let connections = if context.quick { 640 } else { 10_000 };
     let sizes: &[usize] = if context.quick { &[8, 32, 128] } else { &[4, 8, 16, 32, 64, 128, 256] };
-    let mut rows = vec![row(["cache_kib", "instruction_misses_per_connection", "data_misses_per_connection"])];
+    let mut rows =
+        vec![row(["cache_kib", "instruction_misses_per_connection", "data_misses_per_connection"])];
     let (mut instructions, mut data) = (Vec::new(), Vec::new());
     for &size in sizes {
         (context.progress)(&format!("{size} KiB"));

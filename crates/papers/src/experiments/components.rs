@@ -8,7 +8,12 @@ use crate::chart::{Axis, Chart, Series};
 use crate::configuration::Configuration;
 use crate::machine::{Load, Purpose, Report, Settings, percentile};
 
-fn settings(context: &Context<'_>, configuration: &str, apps: usize, clients: u32) -> Result<Settings, String> {
+fn settings(
+    context: &Context<'_>,
+    configuration: &str,
+    apps: usize,
+    clients: u32,
+) -> Result<Settings, String> {
     let (warm_up, duration) = if context.quick { (5, 10) } else { (30, 100) };
     Ok(Settings {
         configuration: Configuration::parse(configuration)?,
@@ -49,7 +54,9 @@ pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, String> {
         ]);
         found.push((cm, total));
     }
-    let [(joined, total), (split, split_total)] = found[..] else { return Err("a configuration is missing".into()) };
+    let [(joined, total), (split, split_total)] = found[..] else {
+        return Err("a configuration is missing".into());
+    };
     let reproduced = split > 2.0 * joined && split_total > total;
     let sentence = format!(
         "{}: T_CM is {joined:.2} us joined and {split:.2} us split (paper: 0.31 and 9.24), the only great difference; the client waits \
@@ -62,7 +69,8 @@ pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, String> {
 /// Table 5.
 pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, String> {
     let mut rows = vec![row(["configuration", "t_cm_us", "t_tcp_us", "t_msg_us"])];
-    let names = ["TS8LS8CM8", "TS8LS8+CM1", "TS8LS8+CM2", "TS8LS8+CM4", "TS8LS8CM1", "TS8LS8CM2", "TS8LS8CM4"];
+    let names =
+        ["TS8LS8CM8", "TS8LS8+CM1", "TS8LS8+CM2", "TS8LS8+CM4", "TS8LS8CM1", "TS8LS8CM2", "TS8LS8CM4"];
     let mut waits = Vec::new();
     for configuration in names {
         let settings = settings(context, configuration, 8, CLIENTS)?;
@@ -77,8 +85,10 @@ pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, String> {
         waits.push((configuration, cm));
     }
     let least_other = waits[1..].iter().map(|(_, cm)| *cm).fold(f64::INFINITY, f64::min);
-    let reproduced =
-        waits[0].1 * 2.0 < least_other && waits[4].1 > waits[5].1 && waits[5].1 > waits[6].1 && waits[4].1 > waits[1].1;
+    let reproduced = waits[0].1 * 2.0 < least_other
+        && waits[4].1 > waits[5].1
+        && waits[5].1 > waits[6].1
+        && waits[4].1 > waits[1].1;
     let text: Vec<String> = waits.iter().map(|(name, cm)| format!("{name} {cm:.2}")).collect();
     let sentence = format!(
         "{}: T_CM in us: {}; joined is least by far, a manager in a subset of the servers worst, and better the more there are.",
@@ -131,7 +141,8 @@ pub(super) fn configurations(context: &mut Context<'_>) -> Result<Outcome, Strin
     let joined = rates[8];
     let better: Vec<&str> =
         names.iter().zip(&rates).filter(|(_, rate)| **rate > joined).map(|(name, _)| *name).collect();
-    let best_each = names[..8].iter().zip(&each).max_by(|a, b| a.1.total_cmp(b.1)).map_or("", |(name, _)| *name);
+    let best_each =
+        names[..8].iter().zip(&each).max_by(|a, b| a.1.total_cmp(b.1)).map_or("", |(name, _)| *name);
     let best_other = each[..8].iter().copied().fold(0.0, f64::max);
     let subset_suffers = rates[6] < 0.8 * joined && rates[6] < rates[7];
     let reproduced = better.is_empty() && subset_suffers;

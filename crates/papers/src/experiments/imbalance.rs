@@ -84,8 +84,11 @@ impl Percentiles {
     }
 
     fn add(&mut self, name: &str, sorted: Vec<f64>) {
-        let mut row =
-            vec![name.to_string(), format!("{:.2}", knee(&sorted, 2.0)), format!("{:.2}", knee(&sorted, 10.0))];
+        let mut row = vec![
+            name.to_string(),
+            format!("{:.2}", knee(&sorted, 2.0)),
+            format!("{:.2}", knee(&sorted, 10.0)),
+        ];
         row.extend(Self::SHOWN.map(|percent| format!("{:.1}", percentile(&sorted, percent))));
         self.rows.push(row);
         let points = (0..=400).map(|at| {
@@ -175,7 +178,12 @@ pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, String> {
          and {tournament:.2} by Tournament 2 (paper: about 99).",
         said(reproduced)
     );
-    Ok(found.outcome(context, "Service times under imbalance, by scheme (Pika, Fig. 7)", reproduced, sentence))
+    Ok(found.outcome(
+        context,
+        "Service times under imbalance, by scheme (Pika, Fig. 7)",
+        reproduced,
+        sentence,
+    ))
 }
 
 /// Values of each application in steps of time.
@@ -233,7 +241,11 @@ pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, String> {
     let mut truth = Steps::new(&report, 100);
     let mut thought = Steps::new(&report, 100);
     for service in &report.services {
-        truth.add(service.closed_at - service.nanos.min(service.closed_at), service.app, service.nanos as f64 / 1000.0);
+        truth.add(
+            service.closed_at - service.nanos.min(service.closed_at),
+            service.app,
+            service.nanos as f64 / 1000.0,
+        );
     }
     for &(at, app, micros) in &report.estimates {
         thought.add(at, app, micros as f64);
@@ -296,7 +308,9 @@ pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, String> {
     for app in 0..APPS {
         let points: Vec<(f64, f64)> =
             (0..steps.len()).map(|step| (steps.seconds(step), steps.count(app, step))).collect();
-        rows.extend(points.iter().map(|(at, rate)| vec![format!("{at:.2}"), app.to_string(), format!("{rate:.0}")]));
+        rows.extend(
+            points.iter().map(|(at, rate)| vec![format!("{at:.2}"), app.to_string(), format!("{rate:.0}")]),
+        );
         series.push(Series::line(&name(app), points).styled(Style::Area));
     }
     let sum = |step: usize| (0..APPS).map(|app| steps.count(app, step)).sum::<f64>();
@@ -332,17 +346,21 @@ pub(super) fn locality(context: &mut Context<'_>) -> Result<Outcome, String> {
         let mut steps = Steps::new(&report, 50);
         let own = report.assigned.iter().filter(|assigned| assigned.cm == MAGENTA && assigned.app == MAGENTA);
         own.for_each(|assigned| steps.add(assigned.at, MAGENTA, 1.0));
-        let points: Vec<(f64, f64)> = (0..50).map(|step| (steps.seconds(step), steps.count(MAGENTA, step))).collect();
+        let points: Vec<(f64, f64)> =
+            (0..50).map(|step| (steps.seconds(step), steps.count(MAGENTA, step))).collect();
         let mean = |range: std::ops::Range<usize>| {
             let count = range.len() as f64;
             range.map(|step| points[step].1).sum::<f64>() / count
         };
         found.push((mean(5..30), mean(32..45)));
-        rows.extend(points.iter().map(|(at, rate)| vec![scheme.into(), format!("{at:.2}"), format!("{rate:.0}")]));
+        rows.extend(
+            points.iter().map(|(at, rate)| vec![scheme.into(), format!("{at:.2}"), format!("{rate:.0}")]),
+        );
         series.push(Series::line(scheme, points));
     }
     let [unfiltered, filtered, tournament] = found[..] else { return Err("a scheme is missing".into()) };
-    let reproduced = unfiltered.0 < 0.6 * tournament.0 && filtered.0 > 0.9 * tournament.0 && tournament.1 > filtered.1;
+    let reproduced =
+        unfiltered.0 < 0.6 * tournament.0 && filtered.0 > 0.9 * tournament.0 && tournament.1 > filtered.1;
     let sentence = format!(
         "{}: of about 3,750 connections a second that reach server {MAGENTA}'s replica, Unfiltered 2 keeps {:.0} there even before it slows, \
          Filtered 2 {:.0} before and {:.0} while it is a little slow, Tournament 2 {:.0} and {:.0}.",

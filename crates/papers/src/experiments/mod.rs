@@ -56,20 +56,36 @@ pub struct Outcome {
 /// chapter 6.
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "pika-fig4a", about: "short connections a second against cores", run: scale::short },
-    Experiment { name: "pika-fig4b", about: "requests on long connections a second against cores", run: scale::long },
+    Experiment {
+        name: "pika-fig4b",
+        about: "requests on long connections a second against cores",
+        run: scale::long,
+    },
     Experiment {
         name: "pika-accept",
         about: "the speculative handshake beside an accept that asks",
         run: accept::handshakes,
     },
-    Experiment { name: "pika-table3", about: "time that connection managers spend on updates", run: scale::updates },
+    Experiment {
+        name: "pika-table3",
+        about: "time that connection managers spend on updates",
+        run: scale::updates,
+    },
     Experiment {
         name: "pika-fig5",
         about: "service times under imbalance, beside the kernel's",
         run: imbalance::kernel,
     },
-    Experiment { name: "pika-fig6", about: "estimated service times follow the true ones", run: imbalance::estimates },
-    Experiment { name: "pika-fig7", about: "service times under imbalance, by scheme", run: imbalance::schemes },
+    Experiment {
+        name: "pika-fig6",
+        about: "estimated service times follow the true ones",
+        run: imbalance::estimates,
+    },
+    Experiment {
+        name: "pika-fig7",
+        about: "service times under imbalance, by scheme",
+        run: imbalance::schemes,
+    },
     Experiment { name: "pika-fig8", about: "uniform load against cores, by scheme", run: scale::schemes },
     Experiment {
         name: "pika-fig9",
@@ -94,22 +110,42 @@ pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "pika-fig11", about: "nine configurations", run: components::configurations },
     Experiment { name: "pika-fig12", about: "cache misses against cache size", run: cache::misses },
     Experiment { name: "neat-calls", about: "socket calls without a system call, by load", run: neat::calls },
-    Experiment { name: "neat-layout", about: "memory layouts of replicas, and who meets which", run: neat::addresses },
+    Experiment {
+        name: "neat-layout",
+        about: "memory layouts of replicas, and who meets which",
+        run: neat::addresses,
+    },
     Experiment {
         name: "neat-fig6",
         about: "requests a second against web servers, by replicas (and Fig. 6.9, 6.11)",
         run: neat::replicas,
     },
-    Experiment { name: "neat-fig12", about: "one request a connection, by stack and load", run: neat::configurations },
-    Experiment { name: "neat-table2", about: "polling and sleeping of the driver, by load", run: neat::driver },
+    Experiment {
+        name: "neat-fig12",
+        about: "one request a connection, by stack and load",
+        run: neat::configurations,
+    },
+    Experiment {
+        name: "neat-table2",
+        about: "polling and sleeping of the driver, by load",
+        run: neat::driver,
+    },
     Experiment {
         name: "neat-scaling",
         about: "throughput while replicas go to other processes under load",
         run: neat::scaling,
     },
-    Experiment { name: "neat-faults", about: "connections that outlive a process, by what it holds", run: neat::kept },
+    Experiment {
+        name: "neat-faults",
+        about: "connections that outlive a process, by what it holds",
+        run: neat::kept,
+    },
     Experiment { name: "neat-recovery", about: "waits when a process dies", run: neat::recovery },
-    Experiment { name: "neat-fig13", about: "state kept after a fault against throughput", run: neat::throughput },
+    Experiment {
+        name: "neat-fig13",
+        about: "state kept after a fault against throughput",
+        run: neat::throughput,
+    },
 ];
 
 impl Experiment {

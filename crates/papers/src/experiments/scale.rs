@@ -59,7 +59,8 @@ fn curve(
         ]);
     }
     let ideal = points.iter().map(|(cores, _)| (*cores, first * cores / 2.0)).collect();
-    let least = points.iter().map(|(cores, rate)| 100.0 * rate / (first * cores / 2.0)).fold(f64::INFINITY, f64::min);
+    let least =
+        points.iter().map(|(cores, rate)| 100.0 * rate / (first * cores / 2.0)).fold(f64::INFINITY, f64::min);
     let mut series = vec![
         Series::line("TSnLSnCMn, Tournament 2", points),
         Series::line("linear from 2 cores", ideal).styled(Style::Dashed),
@@ -72,7 +73,8 @@ fn curve(
         said(reproduced),
         2 * pairs(context).last().copied().unwrap_or(1),
     );
-    let chart = Chart { title: title.into(), x: Axis::new("cores"), y: Axis::new(unit), series, names: Vec::new() };
+    let chart =
+        Chart { title: title.into(), x: Axis::new("cores"), y: Axis::new(unit), series, names: Vec::new() };
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
@@ -108,8 +110,8 @@ pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, String> {
     }
     let worst = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let reproduced = worst > 0.0 && worst <= 0.34;
-    let paper =
-        Series::line("Pika, Table 3", vec![(2.0, 0.03), (4.0, 0.07), (8.0, 0.13), (16.0, 0.34)]).styled(Style::Dashed);
+    let paper = Series::line("Pika, Table 3", vec![(2.0, 0.03), (4.0, 0.07), (8.0, 0.13), (16.0, 0.34)])
+        .styled(Style::Dashed);
     let chart = Chart {
         title: "Time that connection managers spend on each other (Pika, Table 3)".into(),
         x: Axis::new("connection managers"),

@@ -28,7 +28,8 @@ fn with_pikas_costs_configurations_and_schemes_are_as_far_apart_as_there() {
     reproduces_with("pika-fig11", &table);
     let schemes = reproduces_with("pika-fig8", &table);
     let share = |row: &&Vec<String>| row[3].parse::<f64>().expect("a number");
-    let unfiltered = schemes.rows.iter().find(|row| row[0] == "Unfiltered 2" && row[1] == "32").expect("32 cores");
+    let unfiltered =
+        schemes.rows.iter().find(|row| row[0] == "Unfiltered 2" && row[1] == "32").expect("32 cores");
     assert!(share(&unfiltered) < 50.0, "{}", schemes.sentence);
 }
 
@@ -87,8 +88,10 @@ fn replicas_and_web_servers_add_up() {
 fn replicas_help_where_there_are_many_connections() {
     let outcome = made("neat-fig12", &Table::built_in(), None).expect("it runs");
     let rate = |way: &str, stack: &str, connections: &str| {
-        let found =
-            outcome.rows.iter().find(|row| row[0] == way && row[1] == stack && row[3] == connections && row[2] != "1");
+        let found = outcome
+            .rows
+            .iter()
+            .find(|row| row[0] == way && row[1] == stack && row[3] == connections && row[2] != "1");
         found.map(|row| row[4].parse::<f64>().expect("a number")).expect("there is such a row")
     };
     for way in ["looking always", "looking if few talk"] {
@@ -112,7 +115,11 @@ fn more_replicas_keep_more_state_and_serve_more() {
         let found = outcome.rows.iter().find(|row| row[1] == configuration).expect("it is there");
         found[column].parse::<f64>().expect("a percentage")
     };
-    assert_eq!([4, 5].map(|column| of("TS2LS2CM2", column)), [50.0, 50.0], "it is one process whatever fails");
+    assert_eq!(
+        [4, 5].map(|column| of("TS2LS2CM2", column)),
+        [50.0, 50.0],
+        "it is one process whatever fails"
+    );
     assert!(of("TS2CM2+IP2LS2", 4) > 60.0, "{}", outcome.to_csv());
     assert!(outcome.rows[1..].iter().all(|row| row[6] == "100.0"), "{}", outcome.to_csv());
 }
@@ -140,7 +147,9 @@ fn deaths_that_cost_something_else_are_not_what_the_paper_says() {
             } else {
                 "10"
             };
-            text += &format!("{kind} stateful,10,10\n{kind} stateless,10,{stateless}\n{kind} stateless others,10,10\n");
+            text += &format!(
+                "{kind} stateful,10,10\n{kind} stateless,10,{stateless}\n{kind} stateless others,10,10\n"
+            );
         }
         text + lines
     };
@@ -158,9 +167,13 @@ fn deaths_that_cost_something_else_are_not_what_the_paper_says() {
     }
     let layouts = "series,x,y\ntext,0,100\ntext,1,100\nconnection,0,0\nconnection,1,1\nconnection,2,0\n";
     assert!(!run("neat-layout", layouts).reproduced);
-    let layouts = "series,x,y\ntext,0,100\ntext,1,101\n".to_string() + &"connection,0,0\nconnection,1,1\n".repeat(50);
+    let layouts =
+        "series,x,y\ntext,0,100\ntext,1,101\n".to_string() + &"connection,0,0\nconnection,1,1\n".repeat(50);
     assert!(!run("neat-layout", &layouts).reproduced, "one after the other is not at random");
-    assert!(!run("neat-calls", "series,x,y\nwithout a system call,1,50\nwithout a system call,256,98.9\n").reproduced);
+    assert!(
+        !run("neat-calls", "series,x,y\nwithout a system call,1,50\nwithout a system call,256,98.9\n")
+            .reproduced
+    );
     let waits = "series,x,y\nTS,5,50\nTS,9,99\nTS (others),250,100\n";
     assert!(!run("neat-recovery", waits).reproduced);
 }

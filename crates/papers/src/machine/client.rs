@@ -35,7 +35,8 @@ impl Machine {
     fn connect(&mut self, client: u32, opened_at: u64) {
         let ts = self.rng.below(self.ts.len() as u32) as usize;
         let requests = self.settings.requests;
-        let connection = self.connections.open(Connection { client, ts, requests, opened_at, ..Connection::default() });
+        let connection =
+            self.connections.open(Connection { client, ts, requests, opened_at, ..Connection::default() });
         self.reach(connection, Frame::Syn);
     }
 

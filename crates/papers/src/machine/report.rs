@@ -134,10 +134,15 @@ impl Report {
     /// A connection that is not over in the end: it counts as long as it has taken until then, as whoever
     /// waits for it sees it.
     pub(crate) fn unfinished(&mut self, connection: &Connection, end: u64) {
-        let since = if connection.first_offered_at == 0 { connection.opened_at } else { connection.first_offered_at };
+        let since =
+            if connection.first_offered_at == 0 { connection.opened_at } else { connection.first_offered_at };
         // A server's batch may reach beyond the end.
         if !connection.closed && (self.began..=end).contains(&since) {
-            self.services.push(Service { closed_at: end - self.began, app: connection.app, nanos: end - since });
+            self.services.push(Service {
+                closed_at: end - self.began,
+                app: connection.app,
+                nanos: end - since,
+            });
         }
     }
 

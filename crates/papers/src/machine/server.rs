@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 
 use atoll_base::{Addr, Endpoint, Epoch, ReplicaId, SessionId};
-use atoll_connmgr::{Bind, Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Reach, Syn, SynVerdict};
+use atoll_connmgr::{
+    Bind, Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Reach, Syn, SynVerdict,
+};
 use atoll_ipc::balance::PeerMessage;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
@@ -247,7 +249,9 @@ impl Machine {
                 Ask::Closed { .. } => self.costs.cm_closed,
                 // The price of asking has it.
                 Ask::Established if self.settings.handshake != Handshake::Speculative => 0.0,
-                Ask::Established | Ask::TimedOut { .. } => self.costs.cm_choose + self.costs.cm_choose_each * others,
+                Ask::Established | Ask::TimedOut { .. } => {
+                    self.costs.cm_choose + self.costs.cm_choose_each * others
+                }
             },
         );
         let now = Machine::instant(batch.clock);
@@ -271,7 +275,14 @@ impl Machine {
             }
             Ask::Established => manager.cm.handle_established(now, number, listener),
             Ask::Claimed { app, offered_at } => {
-                manager.cm.handle_claimed(now, number, listener, of(app), LEASE, Machine::instant(offered_at));
+                manager.cm.handle_claimed(
+                    now,
+                    number,
+                    listener,
+                    of(app),
+                    LEASE,
+                    Machine::instant(offered_at),
+                );
             }
             Ask::Closed { app, offered_at } => {
                 manager.cm.handle_closed(now, of(app), LEASE, Machine::instant(offered_at));
@@ -369,7 +380,8 @@ impl Machine {
                 break;
             }
             self.servers[batch.core].deadlines.pop_front();
-            let known = self.connections.find(connection).filter(|known| known.offer == offer && !known.claimed);
+            let known =
+                self.connections.find(connection).filter(|known| known.offer == offer && !known.claimed);
             if let Some(known) = known {
                 let app = known.app;
                 (known.offer, known.offered_at) = (0, 0);
@@ -464,8 +476,13 @@ impl Machine {
             let Some(manager) = &mut self.servers[batch.core].cm else { return };
             let Some(output) = manager.cm.poll_peer(now, reach, last) else { break };
             self.spend(batch, Purpose::Peer, self.costs.peer_out);
-            for (number, &to) in managers.iter().enumerate().filter(|(number, _)| output.to & 1 << number != 0) {
-                debug_assert!(output.wakes || reach.takes & 1 << number != 0, "nobody is told who does not take it");
+            for (number, &to) in
+                managers.iter().enumerate().filter(|(number, _)| output.to & 1 << number != 0)
+            {
+                debug_assert!(
+                    output.wakes || reach.takes & 1 << number != 0,
+                    "nobody is told who does not take it"
+                );
                 self.spend(batch, Purpose::Peer, self.costs.send);
                 let item = Item::Peer { message: Box::new(output.message), wakes: output.wakes };
                 batch.out.push((Sent::Message { to, item }, batch.clock));
@@ -478,7 +495,10 @@ impl Machine {
         let period = u64::from(self.settings.balance.offer_us) * 1000;
         let Some(manager) = &mut self.servers[batch.core].cm else { return };
         if manager.cm.is_peer_due(now, true) && !std::mem::replace(&mut manager.has_tick, true) {
-            self.at(batch.clock + period, What::Arrive { core: batch.core, from: Origin::Timer, item: Item::Tick });
+            self.at(
+                batch.clock + period,
+                What::Arrive { core: batch.core, from: Origin::Timer, item: Item::Tick },
+            );
         }
     }
 
@@ -487,7 +507,8 @@ impl Machine {
         let now = Machine::instant(self.now);
         for (number, core) in self.cm.clone().into_iter().enumerate() {
             let Some(manager) = &mut self.servers[core].cm else { continue };
-            let own = manager.cm.acceptors(now).into_iter().filter(|(_, view)| usize::from(view.home.0) == number);
+            let own =
+                manager.cm.acceptors(now).into_iter().filter(|(_, view)| usize::from(view.home.0) == number);
             let estimates: Vec<(SessionId, u64)> =
                 own.filter_map(|(_, view)| Some((view.session, view.service_us?))).collect();
             for (session, micros) in estimates {

@@ -103,7 +103,8 @@ impl Settings {
 
     /// By how much an application is slow `now` nanoseconds after the warm-up, in nanoseconds.
     pub(crate) fn delay(&self, app: usize, now: u64, is_warm: bool) -> u64 {
-        let is_now = |delay: &&Delay| (delay.from.as_nanos()..delay.until.as_nanos()).contains(&u128::from(now));
+        let is_now =
+            |delay: &&Delay| (delay.from.as_nanos()..delay.until.as_nanos()).contains(&u128::from(now));
         let delays = self.delays.iter().filter(|delay| delay.app == app && is_warm);
         delays.filter(is_now).map(|delay| delay.by.as_nanos() as u64).sum()
     }

@@ -9,7 +9,11 @@ fn run(settings: Settings) -> Report {
 }
 
 fn short(n: usize) -> Settings {
-    Settings { warm_up: Duration::from_millis(2), duration: Duration::from_millis(5), ..Settings::saturated(n) }
+    Settings {
+        warm_up: Duration::from_millis(2),
+        duration: Duration::from_millis(5),
+        ..Settings::saturated(n)
+    }
 }
 
 #[test]
@@ -57,7 +61,9 @@ fn few_connections_are_all_served_in_every_configuration() {
 #[test]
 fn applications_that_ask_get_all_connections_in_every_configuration_that_has_their_managers() {
     let places = ["TS2LS2CM2", "TS2+LS2+CM2", "TS2CM2+LS1"];
-    for (name, handshake) in places.iter().flat_map(|name| [(*name, Handshake::Accept), (*name, Handshake::Select)]) {
+    for (name, handshake) in
+        places.iter().flat_map(|name| [(*name, Handshake::Accept), (*name, Handshake::Select)])
+    {
         let configuration = Configuration::parse(name).expect(name);
         let report = run(Settings {
             configuration,
@@ -90,7 +96,8 @@ fn who_does_not_claim_in_time_loses_its_connections_to_others() {
 
 #[test]
 fn a_slow_application_gets_less() {
-    let slow = Delay { app: 0, from: Duration::ZERO, until: Duration::from_secs(1), by: Duration::from_millis(2) };
+    let slow =
+        Delay { app: 0, from: Duration::ZERO, until: Duration::from_secs(1), by: Duration::from_millis(2) };
     let report = run(Settings {
         delays: vec![slow],
         load: Load::Constant(10_000),
@@ -104,9 +111,11 @@ fn a_slow_application_gets_less() {
 #[test]
 fn who_has_little_to_do_sleeps_and_who_has_much_does_not() {
     let costs = Table::built_in().costs().expect("a whole table");
-    let of = |load, waiting| run(Settings { load, waiting, duration: Duration::from_millis(200), ..short(2) });
+    let of =
+        |load, waiting| run(Settings { load, waiting, duration: Duration::from_millis(200), ..short(2) });
     let waits = Some(Waiting::default());
-    let shares = |report: &Report| [Purpose::Wake, Purpose::Spin].map(|purpose| report.core_share(0, purpose));
+    let shares =
+        |report: &Report| [Purpose::Wake, Purpose::Spin].map(|purpose| report.core_share(0, purpose));
     let (little, much) = (of(Load::Constant(100), waits), of(Load::Closed(128), waits));
     let [slept, looked] = shares(&little);
     // A connection wakes its server for the SYN, if not for each of its frames.

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant as Clock};
 
 use atoll_base::{Addr, Endpoint, Epoch, FourTuple, Instant, ReplicaId, SessionId};
-use atoll_connmgr::{Bind, ConnMgr, ConnectionId, Directive, Listen, ListenerId, PeerOutput, Reach, Syn, SynVerdict};
+use atoll_connmgr::{
+    Bind, ConnMgr, ConnectionId, Directive, Listen, ListenerId, PeerOutput, Reach, Syn, SynVerdict,
+};
 use atoll_ip::Ip;
 use atoll_ip_server::{Config, Egress, IpServer, Party};
 use atoll_ipc::balance::PeerBody;
@@ -166,7 +168,9 @@ fn ip() -> Vec<(&'static str, f64)> {
                 server.flush(now, &mut exit);
             });
             assert!(exit.count >= inward.len() + outward.len(), "every packet goes on: {step:?}");
-            for (packets, each, samples) in [(inward.len(), in_each, &mut ins), (outward.len(), out_each, &mut outs)] {
+            for (packets, each, samples) in
+                [(inward.len(), in_each, &mut ins), (outward.len(), out_each, &mut outs)]
+            {
                 if packets > 0 && round >= WARM_UP {
                     samples.push(each);
                 }
@@ -222,8 +226,16 @@ impl Managers {
                 let protocol = Protocol::Tcp;
                 // Refused where it is not the port's authority, which does not matter here.
                 let user = User::privileged(0);
-                let _ =
-                    cm.handle_bind(&Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                let _ = cm.handle_bind(&Bind {
+                    session,
+                    user,
+                    lease,
+                    protocol,
+                    local,
+                    reuse_addr,
+                    reuse_port,
+                    v6_only,
+                });
                 let (backlog, defer_accept, shown) = (4096, 0, Some(Grant::to_listen(lease, local)));
                 listener = cm
                     .handle_listen(&Listen {

@@ -38,7 +38,8 @@ const SESSION: SessionId = SessionId(1);
 const ARENA: ArenaConfig = ArenaConfig { slots: 256, send_log2: 20, receive_log2: 20 };
 /// Rounds that bind(2) and listen(2) take at most.
 const ROUNDS_TO_LISTEN: usize = 4;
-const REQUEST: &[u8] = b"GET /4 HTTP/1.0\r\nHost: 198.18.0.2\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n";
+const REQUEST: &[u8] =
+    b"GET /4 HTTP/1.0\r\nHost: 198.18.0.2\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n";
 const PAGE: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: nginx\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\nContent-Type: text/plain\r\n\
 Content-Length: 4\r\nLast-Modified: Sat, 21 Nov 2026 12:00:00 GMT\r\nConnection: close\r\nETag: \"6741-4\"\r\n\
@@ -112,7 +113,8 @@ impl Side {
         let ip = Ip::new(ip_config, u64::from(host), now).expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
         page.announce(ReplicaId(0), Epoch(1));
-        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], leases: [1; 16], table: 5, ports: 7 };
+        let secrets =
+            Secrets { sequence: [host; 16], fast_open: [host; 16], leases: [1; 16], table: 5, ports: 7 };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         transport.set_owners(|_| ReplicaId(0));
         let layout = ARENA.layout();
@@ -122,14 +124,28 @@ impl Side {
         (0..BELLS as u32).for_each(|bell| app.set_sleep_word(bell, 1));
         transport.open_session(now, (SESSION, User::privileged(0)), layout, arena.clone(), app.clone());
         let stack = StackPage(memory(STACK_PAGE_BYTES));
-        let facts = StackFacts { replicas: 1, addr: address(host), prefix_len: 24, mtu: 1500, ..StackFacts::default() };
+        let facts = StackFacts {
+            replicas: 1,
+            addr: address(host),
+            prefix_len: 24,
+            mtu: 1500,
+            ..StackFacts::default()
+        };
         stack.write_facts(&facts);
         let reply = Reply::Joined { session: SESSION.0, key: 0, member: 0, replicas: 1, config: ARENA };
         let (mut client, clock) = (Client::new(), Moment::default());
         let session = Session::new(&reply, shared(stack, app, [(page.0, arena)])).expect("a whole session");
         client.adopt(session, clock.clone(), host.into());
         let open = Vec::with_capacity(BATCH);
-        Side { transport, client, clock, out: Frames::default(), listener: None, open, scratch: vec![0; 4096] }
+        Side {
+            transport,
+            client,
+            clock,
+            out: Frames::default(),
+            listener: None,
+            open,
+            scratch: vec![0; 4096],
+        }
     }
 
     pub(crate) fn listen(&mut self, now: Instant) {

@@ -22,7 +22,9 @@ fn main() -> std::io::Result<()> {
     let (_fd, memory) = ShmMemory::create("atoll-example-ledger", config.bytes())?;
     let mut ledger = Ledger::open(memory, config, Epoch(1)).expect("the memory is new");
     for batch in [1, 4, 16, 64] {
-        for (name, spread) in [("the same places", batch), ("1,024 places", RECORDS), ("16,384 places", 1 << 14)] {
+        for (name, spread) in
+            [("the same places", batch), ("1,024 places", RECORDS), ("16,384 places", 1 << 14)]
+        {
             let written = least(|round| write(&mut ledger, batch, spread, round));
             println!("batches of {batch:2}, {name:15}: {written:6.1} ns for each record");
         }
@@ -66,7 +68,10 @@ fn write(ledger: &mut Ledger<ShmMemory>, batch: u32, spread: u32, round: u32) {
 fn record(n: u32) -> ConnectionRecord {
     ConnectionRecord {
         progress: Progress { acked: i64::from(n), received: 70, edge: 70_000 },
-        tuple: FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::new(0xc612_0002, n as u16) },
+        tuple: FourTuple {
+            local: Endpoint::new(0xc612_0001, 80),
+            remote: Endpoint::new(0xc612_0002, n as u16),
+        },
         state: 1,
         phase: Phase::Open,
         place: Some((SessionId(1), SlotId(n), 2)),

@@ -207,7 +207,8 @@ impl Memory for ShmMemory {
     #[inline]
     fn next_odd32(&self, at: usize) {
         if let Some(word) = self.atomic32(at) {
-            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(word.wrapping_add(1) | 1));
+            let _ =
+                word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(word.wrapping_add(1) | 1));
         }
     }
 
@@ -230,7 +231,9 @@ impl Memory for ShmMemory {
         match self.range(at, bytes.len()) {
             // SAFETY: the destination is `bytes.len()` writable bytes inside the mapping (invariants 1, 3,
             // 5); the source is private and does not overlap it.
-            Ok(to) if self.writable => unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) },
+            Ok(to) if self.writable => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len())
+            },
             _ => debug_assert!(false, "{} bytes at {at} of {}", bytes.len(), self.len),
         }
     }

@@ -155,7 +155,8 @@ mod tests {
         const NAME: &str = "ending::tests::a_fault_is_told_and_deadly_all_the_same";
         if let Ok(kind) = std::env::var(INSIDE) {
             let file = crate::create_memfd("fault", 4096).unwrap();
-            let mapping = crate::Mapping::new(&file, 4096, crate::Access::ReadWrite, crate::Prefault::No).unwrap();
+            let mapping =
+                crate::Mapping::new(&file, 4096, crate::Access::ReadWrite, crate::Prefault::No).unwrap();
             let mapping = Box::leak(Box::new(mapping));
             // SAFETY: the word is aligned, and mapped for as long as the process lives.
             let word: &'static AtomicU32 = unsafe { AtomicU32::from_ptr(mapping.as_ptr().cast()) };

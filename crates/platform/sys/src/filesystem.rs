@@ -3,7 +3,8 @@
 use std::io;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, RestrictionStatus, Ruleset, RulesetAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, RestrictionStatus, Ruleset, RulesetAttr, RulesetError, RulesetStatus,
+    Scope,
 };
 use rustix::process::{chdir, chroot};
 

@@ -23,8 +23,10 @@ pub enum Woken {
 /// The word may be in memory shared with any process. A hostile one can wake this process early or never, so
 /// every wait on such a word needs a timeout or another doorbell.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
-    let timeout = timeout
-        .map(|t| Timespec { tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX), tv_nsec: t.subsec_nanos().into() });
+    let timeout = timeout.map(|t| Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: t.subsec_nanos().into(),
+    });
     match futex::wait(word, Flags::empty(), expected, timeout.as_ref()) {
         Ok(()) | Err(Errno::INTR) => Ok(Woken::Maybe),
         Err(Errno::AGAIN) => Ok(Woken::Changed),

@@ -38,7 +38,12 @@ impl<'memory> Gather<'memory> {
 
     /// Appends `len` bytes of `mapping` from `offset` on, without reading them. A length of 0 takes no part.
     #[inline]
-    pub fn push_mapping(&mut self, mapping: &'memory Mapping, offset: usize, len: usize) -> Result<(), GatherError> {
+    pub fn push_mapping(
+        &mut self,
+        mapping: &'memory Mapping,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), GatherError> {
         let address = mapping.range(offset, len).map_err(|_| GatherError::OutOfBounds)?;
         self.push(address, len)
     }

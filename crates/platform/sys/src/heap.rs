@@ -102,7 +102,8 @@ mod tests {
             let before = faults();
             // One large block is like a table, and many small ones are like connections.
             let table = vec![7u8; BYTES / 4];
-            let many: Vec<Box<[u8]>> = (0..BYTES / 2 / 4096).map(|_| vec![7; 4096 - 16].into_boxed_slice()).collect();
+            let many: Vec<Box<[u8]>> =
+                (0..BYTES / 2 / 4096).map(|_| vec![7; 4096 - 16].into_boxed_slice()).collect();
             drop(black_box((table, many)));
             faults() - before
         };

@@ -212,7 +212,10 @@ fn invalid(why: &str) -> io::Error {
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mapping").field("len", &self.len).field("access", &self.access).finish_non_exhaustive()
+        f.debug_struct("Mapping")
+            .field("len", &self.len)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
     }
 }
 

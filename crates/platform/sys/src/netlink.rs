@@ -11,7 +11,9 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -156,7 +158,9 @@ impl Netlink {
         message.header.kind = RouteType::Unicast;
         message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(network)));
         message.attributes.push(RouteAttribute::Oif(index));
-        message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::Inet(gateway))));
+        message
+            .attributes
+            .extend(gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::Inet(gateway))));
         self.create(RouteNetlinkMessage::NewRoute(message))
     }
 

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
-    CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 pub use rustix::process::Resource;

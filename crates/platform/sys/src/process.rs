@@ -107,11 +107,13 @@ impl<'fd> Spawn<'fd> {
         let end = FIRST_INHERITED + all().count() as RawFd;
         // Move the descriptors out of the way first: otherwise placing one could overwrite another that is
         // still to be placed.
-        let mut sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let mut sources: Vec<OwnedFd> =
+            all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
         let of_file = self.file.map(|_| CString::new(format!("/proc/self/fd/{}", end - 1))).transpose()?;
         let program = of_file.as_ref().unwrap_or(&self.program);
         let mut actions = FileActions::new()?;
-        let pipe = self.captures_errors.then(|| pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)).transpose()?;
+        let pipe =
+            self.captures_errors.then(|| pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)).transpose()?;
         let (errors, their_errors) = pipe.unzip();
         if let Some(theirs) = &their_errors {
             // The pipe must not have a number below `end`, where descriptors are placed.
@@ -133,7 +135,14 @@ impl<'fd> Spawn<'fd> {
         // call; both arrays end with a null pointer; `actions` is initialised; no attributes are given.
         // posix_spawn writes to none.
         let error = unsafe {
-            libc::posix_spawn(&mut pid, program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
+            libc::posix_spawn(
+                &mut pid,
+                program.as_ptr(),
+                &actions.0,
+                ptr::null(),
+                argv.as_ptr(),
+                envp.as_ptr(),
+            )
         };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
@@ -227,7 +236,8 @@ impl Child {
 
     /// Returns whether the pidfd becomes readable within `millis` milliseconds; `None` waits for ever.
     fn has_ended(&self, millis: Option<i64>) -> io::Result<bool> {
-        let time = millis.map(|millis| Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 });
+        let time =
+            millis.map(|millis| Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 });
         match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], time.as_ref()) {
             Ok(count) => Ok(count > 0),
             Err(Errno::INTR) => Ok(false),
@@ -269,7 +279,10 @@ pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     // Relaxed: this flag publishes nothing else.
     if TAKEN.swap(true, Ordering::Relaxed) {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the inherited descriptors were taken before"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the inherited descriptors were taken before",
+        ));
     }
     let end = i32::try_from(count).ok().and_then(|n| n.checked_add(FIRST_INHERITED)).ok_or(Errno::BADF)?;
     for number in FIRST_INHERITED..end {

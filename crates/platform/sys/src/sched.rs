@@ -71,7 +71,9 @@ pub fn set_niceness(niceness: i32) -> io::Result<()> {
 /// In a virtual machine this takes a wake-up across processors from ~40 us to ~2 us, at the price of a busy
 /// host.
 #[derive(Debug)]
-pub struct DmaLatency(#[expect(dead_code, reason = "the kernel withdraws the request when the file closes")] File);
+pub struct DmaLatency(
+    #[expect(dead_code, reason = "the kernel withdraws the request when the file closes")] File,
+);
 
 /// Requests a wake-up latency of zero (Documentation/power/pm_qos_interface). Needs root, which may open
 /// /dev/cpu_dma_latency.

@@ -61,21 +61,26 @@ impl Calls {
     /// Returns whether `call` may be made with these arguments.
     pub fn permits(&self, call: libc::c_long, arguments: [u64; 6]) -> bool {
         let holds = |condition: &Condition| match *condition {
-            Condition::Is(at, value) => arguments.get(usize::from(at)).is_some_and(|given| *given as u32 == value),
+            Condition::Is(at, value) => {
+                arguments.get(usize::from(at)).is_some_and(|given| *given as u32 == value)
+            }
             Condition::Bits(at, mask, value) => {
                 arguments.get(usize::from(at)).is_some_and(|given| given & mask == value)
             }
         };
-        self.0.get(&call).is_some_and(|cases| cases.is_empty() || cases.iter().any(|case| case.iter().all(holds)))
+        self.0
+            .get(&call)
+            .is_some_and(|cases| cases.is_empty() || cases.iter().any(|case| case.iter().all(holds)))
     }
 
     /// Restricts the calling thread, and what it starts, to these calls for good; a process that makes
     /// another one dies of SIGSYS. Sets `no_new_privs`. Returns false if the kernel has no such filters.
     pub fn enforce(&self) -> io::Result<bool> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
-        let program: BpfProgram = SeccompFilter::new(self.rules()?, SeccompAction::Trap, SeccompAction::Allow, arch)
-            .and_then(BpfProgram::try_from)
-            .map_err(io::Error::other)?;
+        let program: BpfProgram =
+            SeccompFilter::new(self.rules()?, SeccompAction::Trap, SeccompAction::Allow, arch)
+                .and_then(BpfProgram::try_from)
+                .map_err(io::Error::other)?;
         match apply_filter(&program) {
             Ok(()) => Ok(true),
             Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error))
@@ -93,9 +98,12 @@ impl Calls {
                 Condition::Is(argument, value) => {
                     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value.into())
                 }
-                Condition::Bits(argument, mask, value) => {
-                    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), value)
-                }
+                Condition::Bits(argument, mask, value) => SeccompCondition::new(
+                    argument,
+                    SeccompCmpArgLen::Qword,
+                    SeccompCmpOp::MaskedEq(mask),
+                    value,
+                ),
             });
             conditions.collect::<Result<_, _>>().and_then(SeccompRule::new).map_err(io::Error::other)
         };

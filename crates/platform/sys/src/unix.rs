@@ -11,8 +11,9 @@ use atoll_base::Duration;
 use rustix::fs::{Mode, OFlags, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
+    sockopt,
 };
 
 use rustix::process::{getegid, geteuid, getpid};
@@ -195,9 +196,13 @@ impl Channel {
     pub fn receive(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let received =
+            net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "message or its descriptors were cut off"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "message or its descriptors were cut off",
+            ));
         }
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -210,14 +215,23 @@ impl Channel {
     /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but goes on after a
     /// signal was handled: with a timeout the kernel restarts no call, whatever SA_RESTART says (signal(7)).
     /// Waits for `timeout` at least, and at most about twice as long.
-    pub fn receive_within(&self, timeout: Duration, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    pub fn receive_within(
+        &self,
+        timeout: Duration,
+        buffer: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
         uninterrupted(timeout, || self.receive(buffer, fds))
     }
 
     /// Receives like [`Channel::receive`], and also returns the sender; `None` unless
     /// [`Channel::ask_for_senders`] was called before. Use this after that call, because rustix rejects a
     /// sender without a number in this pid namespace.
-    pub fn receive_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
+    pub fn receive_from(
+        &self,
+        buffer: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<(usize, Option<Peer>)> {
         self.receive_with(buffer, fds, 0)
     }
 
@@ -228,9 +242,9 @@ impl Channel {
         flags: libc::c_int,
     ) -> io::Result<(usize, Option<Peer>)> {
         // SAFETY: the result depends only on a number.
-        const SPACE: usize =
-            unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<libc::c_int>()) as u32) + libc::CMSG_SPACE(CREDENTIALS) }
-                as usize;
+        const SPACE: usize = unsafe {
+            libc::CMSG_SPACE((FDS_MAX * size_of::<libc::c_int>()) as u32) + libc::CMSG_SPACE(CREDENTIALS)
+        } as usize;
         // The space is aligned as headers of control messages have to be.
         let mut space = [MaybeUninit::<u64>::uninit(); SPACE.div_ceil(8)];
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -259,8 +273,9 @@ impl Channel {
                     for at in 0..octets / size_of::<libc::c_int>() {
                         // SAFETY: the kernel has put as many numbers of new descriptors there, which have no
                         // other owner.
-                        received
-                            .push(unsafe { OwnedFd::from_raw_fd(data.cast::<libc::c_int>().add(at).read_unaligned()) });
+                        received.push(unsafe {
+                            OwnedFd::from_raw_fd(data.cast::<libc::c_int>().add(at).read_unaligned())
+                        });
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if octets >= CREDENTIALS as usize => {
@@ -273,7 +288,10 @@ impl Channel {
             next = unsafe { libc::CMSG_NXTHDR(&raw const header, next) };
         }
         if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "message or its descriptors were cut off"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "message or its descriptors were cut off",
+            ));
         }
         fds.append(&mut received);
         Ok((len, sender))
@@ -292,7 +310,9 @@ impl Channel {
         let mut len = CREDENTIALS;
         let (fd, level, name) = (self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
         // SAFETY: the value has as many octets as the length says, and both outlive the call.
-        let got = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &raw mut credentials, &raw mut len) };
+        let got = unsafe {
+            libc::syscall(libc::SYS_getsockopt, fd, level, name, &raw mut credentials, &raw mut len)
+        };
         if got == 0 { Ok(peer(credentials)) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -368,7 +388,8 @@ fn peer(credentials: libc::ucred) -> Peer {
 /// Returns whether a descriptor is an end of a [`Channel`].
 pub fn is_channel(fd: impl AsFd) -> bool {
     let fd = fd.as_fd();
-    sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) && sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
+    sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
 }
 
 /// Returns whether anything exists at `path`, as this process sees it (stat(2)).

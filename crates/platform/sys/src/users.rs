@@ -33,7 +33,9 @@ pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
         // SAFETY: the room is as long as it says; all outlive the call.
-        let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
+        let error = unsafe {
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
+        };
         // SAFETY: `found` is null, or points to the entry, which was filled in then.
         (error, unsafe { found.as_ref() }.map(|found| found.pw_gid))
     })?;
@@ -85,7 +87,9 @@ pub fn name_of(uid: u32) -> String {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
         // SAFETY: the room is as long as it says; all outlive the call.
-        let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
+        let error = unsafe {
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
+        };
         // SAFETY: `found` is null, or points to the entry, which was filled in then.
         let name = unsafe { found.as_ref() }
             // SAFETY: the name is a NUL-terminated string inside the room.

@@ -81,7 +81,9 @@ impl Views {
         if retry_on_intr(|| read(&reader, &mut said))? != said.len() {
             return Err(io::Error::other("the child has ended without a word"));
         }
-        let word = |at: usize| i32::from_ne_bytes(*said[at..].first_chunk().expect("twelve octets hold three words"));
+        let word = |at: usize| {
+            i32::from_ne_bytes(*said[at..].first_chunk().expect("twelve octets hold three words"))
+        };
         if word(0) != 0 {
             return Err(io::Error::from_raw_os_error(word(0)));
         }
@@ -122,7 +124,8 @@ fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
     mount(c"atoll", PLACE, c"tmpfs", flags, Some(c"mode=0700"))?;
     let write = openat(CWD, PLACE, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let read = open_tree(CWD, PLACE, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-    let attributes = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    let attributes =
+        MountAttributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, user_namespace: 0 };
     // SAFETY: the call gets a string, and a struct with its size, which outlive it.
     let done = unsafe {
         libc::syscall(

@@ -25,7 +25,9 @@ const TESTS: &[(&str, fn())] = &[
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((_, test)) = TESTS.iter().find(|(name, _)| arguments.first().is_some_and(|wanted| wanted == name)) {
+    if let Some((_, test)) =
+        TESTS.iter().find(|(name, _)| arguments.first().is_some_and(|wanted| wanted == name))
+    {
         return test();
     }
     for (name, _) in TESTS {
@@ -89,7 +91,10 @@ fn the_best_way_out_is_taken() {
 
 fn of_status(key: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("there is /proc");
-    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t")).expect("the kernel says it");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"))
+        .expect("the kernel says it");
     u64::from_str_radix(line, 16).expect("a number")
 }
 
@@ -117,21 +122,27 @@ fn kept_capabilities_are_kept_and_no_others() {
 
 fn who_becomes_another_user_stays_that() {
     let wanted = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
-    if !privileges::permitted_capabilities().expect("readable").contains(wanted) || !process::has_other_users() {
+    if !privileges::permitted_capabilities().expect("readable").contains(wanted)
+        || !process::has_other_users()
+    {
         return eprintln!("skipped: this process cannot become another user");
     }
     rustix::thread::set_thread_groups(&[rustix::process::Gid::from_raw(7)]).expect("permitted");
     privileges::lower_bounding_set(CapabilitySet::empty()).expect("permitted, or there is nothing to lower");
     privileges::become_user(64_321, 64_322).expect("permitted");
     let status = fs::read_to_string("/proc/self/status").expect("there is /proc");
-    let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel says it").trim();
+    let line = |key: &str| {
+        status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel says it").trim()
+    };
     // Real, effective, saved, and of the file system. proc_pid_status(5).
     assert_eq!(line("Uid:").split_whitespace().collect::<Vec<_>>(), ["64321"; 4]);
     assert_eq!(line("Gid:").split_whitespace().collect::<Vec<_>>(), ["64322"; 4]);
     assert_eq!(line("Groups:"), "");
     assert_eq!(SETS.map(of_status), [0; 4]);
     let (root, of_root) = (rustix::process::Uid::ROOT, rustix::process::Gid::ROOT);
-    assert!(rustix::thread::set_thread_uid(root).is_err() && rustix::thread::set_thread_gid(of_root).is_err());
+    assert!(
+        rustix::thread::set_thread_uid(root).is_err() && rustix::thread::set_thread_gid(of_root).is_err()
+    );
     assert!(rustix::thread::set_thread_groups(&[of_root]).is_err());
 }
 

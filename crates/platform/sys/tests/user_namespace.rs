@@ -7,7 +7,9 @@ fn main() {
     match process::become_root_in_user_namespace() {
         Ok(()) => {}
         // Not every system lets unprivileged users have user namespaces.
-        Err(error) if !was_root => return eprintln!("skipped: user namespaces are closed to this user ({error})"),
+        Err(error) if !was_root => {
+            return eprintln!("skipped: user namespaces are closed to this user ({error})");
+        }
         Err(error) => panic!("cannot become root in a user namespace although root: {error}"),
     }
     assert!(rustix::process::geteuid().is_root());

@@ -93,8 +93,10 @@ impl Tap {
         }
         let first = queues[0].as_fd();
         let len = VNET_HEADER_LEN as i32;
-        ioctl::set_vnet_header_len(first, len).map_err(|e| OpenError::Other("TUNSETVNETHDRSZ", e.raw_os_error()))?;
-        ioctl::set_vnet_little_endian(first).map_err(|e| OpenError::Other("TUNSETVNETLE", e.raw_os_error()))?;
+        ioctl::set_vnet_header_len(first, len)
+            .map_err(|e| OpenError::Other("TUNSETVNETHDRSZ", e.raw_os_error()))?;
+        ioctl::set_vnet_little_endian(first)
+            .map_err(|e| OpenError::Other("TUNSETVNETLE", e.raw_os_error()))?;
         let offloads = set_offloads(&queues[0], options.offloads)?;
 
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
@@ -102,7 +104,9 @@ impl Tap {
         match set_queue_len(&name) {
             // The user of a device that somebody else has made may not change the length, which is the
             // maker's choice then.
-            Err(error) if !(options.existing == Existing::Attach && error.raw_os_error() == Some(libc::EPERM)) => {
+            Err(error)
+                if !(options.existing == Existing::Attach && error.raw_os_error() == Some(libc::EPERM)) =>
+            {
                 return Err(OpenError::Other("setting the queue length", error.raw_os_error().unwrap_or(0)));
             }
             _ => {}

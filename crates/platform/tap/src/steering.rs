@@ -107,7 +107,8 @@ impl Steering {
     fn over(fd: OwnedFd) -> Result<Steering, SteeringError> {
         let map_fd = duplicate(fd.as_fd())?;
         let map = MapData::from_fd(fd).map_err(|error| cause("reading the steering table", &error))?;
-        let map = Array::try_from(Map::Array(map)).map_err(|error| cause("reading the steering table", &error))?;
+        let map =
+            Array::try_from(Map::Array(map)).map_err(|error| cause("reading the steering table", &error))?;
         if map.len() as usize != FLOW_GROUPS {
             return Err(SteeringError::BadProgram);
         }
@@ -139,7 +140,8 @@ fn load(key: FlowKey) -> Result<Ebpf, SteeringError> {
     // only at packets.
     let mut loaded = EbpfLoader::new().load(OBJECT).map_err(|error| cause("creating the maps", &error))?;
     let map = loaded.map_mut("flow_key").ok_or(SteeringError::BadProgram)?;
-    let mut map: Array<_, ProgramKey> = Array::try_from(map).map_err(|error| cause("finding the key", &error))?;
+    let mut map: Array<_, ProgramKey> =
+        Array::try_from(map).map_err(|error| cause("finding the key", &error))?;
     let key = ProgramKey { k0: key.k0, k1: key.k1 };
     map.set(0, key, 0).map_err(|error| cause("writing the key", &error))?;
     steer_program(&mut loaded)?.load().map_err(|error| cause("loading the program", &error))?;

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use atoll_base::FlowKey;
 use atoll_sys::{Gather, Mapping, Prefault};
-use atoll_tap::{Existing, Offloads, OpenError, Queue, SendOutcome, Steering, SteeringError, Tap, TapOptions};
+use atoll_tap::{
+    Existing, Offloads, OpenError, Queue, SendOutcome, Steering, SteeringError, Tap, TapOptions,
+};
 use common::{KERNEL, STACK, frame, in_new_namespace, is_root, network, options, receive};
 
 const TCP: u8 = 6;
@@ -133,13 +135,17 @@ fn a_queue_works_without_privileges_and_keeps_the_device_alive() {
 fn impossible_devices_are_refused_with_their_reason() {
     in_new_namespace(|| {
         let open = |options: TapOptions<'_>| Tap::open(&options).map(drop).unwrap_err();
-        assert_eq!(open(TapOptions { name: Some("sixteen-letters-"), ..options(1) }), OpenError::NameLength(16));
+        assert_eq!(
+            open(TapOptions { name: Some("sixteen-letters-"), ..options(1) }),
+            OpenError::NameLength(16)
+        );
         assert_eq!(open(TapOptions { name: Some(""), ..options(1) }), OpenError::NameLength(0));
         assert_eq!(open(options(0)), OpenError::QueueCount(0));
         assert_eq!(open(options(257)), OpenError::QueueCount(257));
         assert_eq!(open(TapOptions { name: Some("a/b"), ..options(1) }), OpenError::WrongKind);
 
-        let attach = |name, queues| TapOptions { name: Some(name), existing: Existing::Attach, ..options(queues) };
+        let attach =
+            |name, queues| TapOptions { name: Some(name), existing: Existing::Attach, ..options(queues) };
         assert_eq!(open(attach("lo", 1)), OpenError::WrongKind);
         let first = Tap::open(&TapOptions { name: Some("fifteen-letters"), ..options(2) }).unwrap();
         assert_eq!(first.name(), "fifteen-letters");

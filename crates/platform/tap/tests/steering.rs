@@ -16,7 +16,8 @@ const UDP: u8 = 17;
 const PORT: u16 = 7;
 
 fn group_of(source_port: u16) -> FlowGroup {
-    let (local, remote) = (Endpoint::new(STACK.to_bits(), PORT), Endpoint::new(KERNEL.to_bits(), source_port));
+    let (local, remote) =
+        (Endpoint::new(STACK.to_bits(), PORT), Endpoint::new(KERNEL.to_bits(), source_port));
     KEY.group(&FourTuple { local, remote })
 }
 
@@ -47,8 +48,10 @@ fn every_flow_arrives_at_the_queue_of_its_group() {
         let table = table(|group| group % QUEUES);
         let _steering = Steering::attach(&tap.queues()[0], KEY, &table).unwrap();
         let sockets = sockets(200);
-        let used: std::collections::BTreeSet<u8> =
-            sockets.iter().map(|socket| table[usize::from(group_of(socket.local_addr().unwrap().port()).0)]).collect();
+        let used: std::collections::BTreeSet<u8> = sockets
+            .iter()
+            .map(|socket| table[usize::from(group_of(socket.local_addr().unwrap().port()).0)])
+            .collect();
         assert_eq!(used.len(), QUEUES, "200 ports use all queues");
         assert_steered(&mut tap, &sockets, &table);
     });

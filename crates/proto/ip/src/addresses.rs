@@ -40,7 +40,12 @@ impl Addresses {
         let mask = u32::MAX.checked_shl(32 - u32::from(address.prefix_len.min(32))).unwrap_or(0);
         // RFC 3021: a prefix of 31 bits has two hosts and no broadcast.
         let broadcast = if address.prefix_len < 31 { address.addr | !mask } else { u32::MAX };
-        Addresses { own: address.addr.into(), mask: NO_ADDRESS | u64::from(mask), broadcast, gateway: address.gateway }
+        Addresses {
+            own: address.addr.into(),
+            mask: NO_ADDRESS | u64::from(mask),
+            broadcast,
+            gateway: address.gateway,
+        }
     }
 
     /// Returns the own address, if there is one.
@@ -147,7 +152,10 @@ mod tests {
         }
         assert!(net.is_ours(Link::Inside, 0x7f00_0001) && !net.is_ours(Link::Outside, 0x7f00_0001));
         assert_eq!((net.own(), net.next_hop(0x0a00_0001)), (None, None));
-        assert_eq!([u32::MAX, 0x0a00_00ff].map(|addr| net.cast(addr)), [Some(Cast::Broadcast), Some(Cast::Unicast)]);
+        assert_eq!(
+            [u32::MAX, 0x0a00_00ff].map(|addr| net.cast(addr)),
+            [Some(Cast::Broadcast), Some(Cast::Unicast)]
+        );
     }
 
     #[test]
@@ -184,7 +192,10 @@ mod tests {
 
     #[test]
     fn a_host_prefix_reaches_its_gateway_only() {
-        let net = Addresses::new(Some(&V4Address { gateway: Some(0x0a00_0002), ..V4Address::new(0x0a00_0001, 32) }));
+        let net = Addresses::new(Some(&V4Address {
+            gateway: Some(0x0a00_0002),
+            ..V4Address::new(0x0a00_0001, 32)
+        }));
         assert_eq!(net.next_hop(0x0a00_0003), Some(0x0a00_0002));
         assert!(net.is_neighbour(0x0a00_0002) && !net.is_neighbour(0x0a00_0003));
     }

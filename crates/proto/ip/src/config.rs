@@ -89,7 +89,8 @@ impl Config {
 
     /// Returns the address that is configured statically; `None` if it comes by DHCP.
     pub(crate) fn address(&self) -> Option<V4Address> {
-        let address = V4Address { gateway: self.gateway, mtu: self.mtu, ..V4Address::new(self.addr, self.prefix_len) };
+        let address =
+            V4Address { gateway: self.gateway, mtu: self.mtu, ..V4Address::new(self.addr, self.prefix_len) };
         (!self.dhcp).then_some(address)
     }
 

@@ -210,7 +210,9 @@ impl Ip {
                 let link = if key.inside { Link::Inside } else { Link::Outside };
                 match key.src.is_v4() {
                     true => self.report(now, link, &frame, Message::TimeExceeded { code: REASSEMBLY }),
-                    false => self.error_v6(now, link, &frame, icmpv6::Message::TimeExceeded { code: REASSEMBLY }),
+                    false => {
+                        self.error_v6(now, link, &frame, icmpv6::Message::TimeExceeded { code: REASSEMBLY })
+                    }
                 }
             }
         }

@@ -120,7 +120,9 @@ impl Ip {
                     igmp::emit_report(records.into_iter().map(record), &mut message);
                     self.send_igmp(igmp::REPORTS, &message);
                 }
-                Say::OlderReport { version, group } => self.send_older(&Message::Report { version, group }, group),
+                Say::OlderReport { version, group } => {
+                    self.send_older(&Message::Report { version, group }, group)
+                }
                 Say::OlderLeave { group } => self.send_older(&Message::Leave { group }, igmp::ALL_ROUTERS),
             }
         }
@@ -135,8 +137,11 @@ impl Ip {
 
     fn send_igmp(&mut self, dst: u32, message: &[u8]) {
         let mut bytes = vec![0; ethernet::HEADER_LEN + igmp::IP_HEADER_LEN];
-        let header =
-            ethernet::Header { dst: multicast_mac(dst), src: self.config.mac, ethertype: ethernet::EtherType::IPV4 };
+        let header = ethernet::Header {
+            dst: multicast_mac(dst),
+            src: self.config.mac,
+            ethertype: ethernet::EtherType::IPV4,
+        };
         let at = ethernet::emit(&header, &mut bytes);
         let id = self.identify(dst, Protocol::IGMP) as u16;
         // RFC 3376 §4.2.13: the source is 0.0.0.0 as long as we have no address.

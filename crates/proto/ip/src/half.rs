@@ -132,7 +132,9 @@ impl Ip {
 
     /// Returns whether there is something to ask of the IP server.
     pub fn has_requests(&self) -> bool {
-        self.half.as_ref().is_some_and(|half| half.is_behind || !half.paths.is_empty() || !half.progress_due.is_empty())
+        self.half
+            .as_ref()
+            .is_some_and(|half| half.is_behind || !half.paths.is_empty() || !half.progress_due.is_empty())
     }
 
     /// Passes each pending request to `send`, which returns whether it was accepted. A request that was not
@@ -207,8 +209,11 @@ impl Ip {
         if self.is_own(dst) {
             return if self.config.loopback { Route::Local } else { Route::Unreachable };
         }
-        let is_unreachable =
-            || self.half.as_ref().is_some_and(|half| half.unreachable.get(&dst).is_some_and(|until| *until > now));
+        let is_unreachable = || {
+            self.half
+                .as_ref()
+                .is_some_and(|half| half.unreachable.get(&dst).is_some_and(|until| *until > now))
+        };
         let has_way = match self.cast(dst) {
             Some(Cast::Unicast) => self.next_hop(dst).is_some() && !is_unreachable(),
             Some(Cast::Broadcast) => true,

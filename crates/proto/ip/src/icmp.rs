@@ -150,10 +150,18 @@ impl Ip {
     }
 
     /// Returns the error for the packet that an ICMP error quotes; fails if the packet is not ours.
-    fn attribute(&self, link: Link, reporter: u32, kind: ErrorKind, quotation: &[u8]) -> Result<NetworkError, Reason> {
+    fn attribute(
+        &self,
+        link: Link,
+        reporter: u32,
+        kind: ErrorKind,
+        quotation: &[u8],
+    ) -> Result<NetworkError, Reason> {
         let quoted = icmp::quoted(quotation).map_err(|_| Reason::Malformed)?;
         let protocol = quoted.header.protocol;
-        if !self.addresses.is_ours(link, quoted.header.src) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
+        if !self.addresses.is_ours(link, quoted.header.src)
+            || !matches!(protocol, Protocol::TCP | Protocol::UDP)
+        {
             return Err(Reason::IcmpNotAboutUs);
         }
         let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);

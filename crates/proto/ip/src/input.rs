@@ -124,7 +124,8 @@ impl Ip {
             _ => return Err(Reason::UnknownEtherType),
         }
         let (header, header_len) = ipv4::parse(packet).map_err(reason)?;
-        let payload = packet.get(header_len..header_len + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
+        let payload =
+            packet.get(header_len..header_len + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
         let cast = match self.judge_addresses(link, &ethernet, &header) {
             Ok(cast) => cast,
             Err(_) if self.is_for_dhcp(link, &header, payload) => {
@@ -146,7 +147,9 @@ impl Ip {
             Protocol::UDP => udp(&header, cast, payload, offload),
             // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; this keeps the stack from
             // amplifying attacks.
-            Protocol::ICMP if cast == Cast::Unicast => self.handle_icmp(now, link, ethernet.src, &header, payload),
+            Protocol::ICMP if cast == Cast::Unicast => {
+                self.handle_icmp(now, link, ethernet.src, &header, payload)
+            }
             Protocol::IGMP => self.handle_igmp(now, link, &header, payload).map(|()| Received::Consumed),
             // RFC 1122 §4.2.3.10, §3.2.2: no other protocol is spoken with groups.
             _ if cast != Cast::Unicast => Err(Reason::Broadcast),
@@ -161,7 +164,12 @@ impl Ip {
     /// Returns what the destination means, after checking that the packet may have come from its source and
     /// is for us; otherwise the reason to drop it.
     #[inline]
-    fn judge_addresses(&self, link: Link, ethernet: &ethernet::Header, header: &ipv4::Header) -> Result<Cast, Reason> {
+    fn judge_addresses(
+        &self,
+        link: Link,
+        ethernet: &ethernet::Header,
+        header: &ipv4::Header,
+    ) -> Result<Cast, Reason> {
         let cast = if self.addresses.is_ours(link, header.dst) {
             Cast::Unicast
         } else {
@@ -198,7 +206,11 @@ fn is_for_transport(link: Link, header: &ipv4::Header, payload: &[u8]) -> bool {
 }
 
 #[inline]
-fn tcp<'a>(header: &ipv4::Header, segment: &'a [u8], offload: ChecksumOffload) -> Result<Received<'a>, Reason> {
+fn tcp<'a>(
+    header: &ipv4::Header,
+    segment: &'a [u8],
+    offload: ChecksumOffload,
+) -> Result<Received<'a>, Reason> {
     let checksum = match offload {
         ChecksumOffload::Valid => ChecksumState::Verified,
         ChecksumOffload::Partial => ChecksumState::Partial,
@@ -210,7 +222,13 @@ fn tcp<'a>(header: &ipv4::Header, segment: &'a [u8], offload: ChecksumOffload) -
             ChecksumState::Verified
         }
     };
-    Ok(Received::Tcp { src: Addr::v4(header.src), dst: Addr::v4(header.dst), tos: header.tos, segment, checksum })
+    Ok(Received::Tcp {
+        src: Addr::v4(header.src),
+        dst: Addr::v4(header.dst),
+        tos: header.tos,
+        segment,
+        checksum,
+    })
 }
 
 pub(crate) fn udp<'a>(

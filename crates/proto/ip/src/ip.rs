@@ -104,7 +104,11 @@ impl Ip {
             addresses: Addresses::new(address.as_ref()),
             v4: V4::new(address),
             dhcp: asks.then(|| Box::new(Client::new(config.mac, config.mtu))),
-            neighbours: Neighbours::new(config.neighbours_max, address.and_then(|address| address.gateway), key),
+            neighbours: Neighbours::new(
+                config.neighbours_max,
+                address.and_then(|address| address.gateway),
+                key,
+            ),
             identifications: Identifications::new(&mut rng, config.sibling),
             reassembly: Reassembly::new(config.reassembly, fragments_key),
             groups: Groups::new(leads),
@@ -150,7 +154,11 @@ impl Ip {
     /// no neighbours of ours are ignored.
     pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
         let NeighbourUpdate { addr, mac, basis } = update;
-        if self.half.is_some() || !mac.is_station() || mac == self.config.mac || !self.addresses.is_neighbour(addr) {
+        if self.half.is_some()
+            || !mac.is_station()
+            || mac == self.config.mac
+            || !self.addresses.is_neighbour(addr)
+        {
             return;
         }
         let claim = match basis {

@@ -41,7 +41,9 @@ mod v6;
 pub use addresses::Cast;
 pub use config::{BadConfig, Config};
 pub use counters::{Counters, Reason};
-pub use dhcp::{Client as DhcpClient, Lease as DhcpLease, News as DhcpNews, Output as DhcpOutput, State as DhcpState};
+pub use dhcp::{
+    Client as DhcpClient, Lease as DhcpLease, News as DhcpNews, Output as DhcpOutput, State as DhcpState,
+};
 pub use fragments::{FRAGMENT_HEADERS_LEN_MAX, Part, parts};
 pub use half::{Request, Told};
 pub use icmp::{ErrorKind, NetworkError};

@@ -101,7 +101,8 @@ impl<A: Group> Groups<A> {
     /// Makes this replica report to routers from now on; it reports the groups that it is in at once.
     pub(crate) fn speak(&mut self, now: Instant) {
         self.speaks = true;
-        for (_, entry) in self.outside.iter_mut().filter(|(group, entry)| group.is_told() && entry.users > 0) {
+        for (_, entry) in self.outside.iter_mut().filter(|(group, entry)| group.is_told() && entry.users > 0)
+        {
             (entry.news_left, entry.news_at) = (ROBUSTNESS, Some(now));
         }
         self.find_due();
@@ -163,7 +164,9 @@ impl<A: Group> Groups<A> {
                 }
             }
             Link::Outside => {
-                let Some(entry) = self.outside.get_mut(&group).filter(|entry| entry.users > 0) else { return };
+                let Some(entry) = self.outside.get_mut(&group).filter(|entry| entry.users > 0) else {
+                    return;
+                };
                 entry.users -= 1;
                 if entry.users == 0 {
                     entry.answer_at = None;
@@ -213,7 +216,8 @@ impl<A: Group> Groups<A> {
                 } else if version == 3 {
                     answer(&mut self.answer_at);
                 } else {
-                    let wanted = self.outside.iter_mut().filter(|(group, entry)| group.is_told() && entry.users > 0);
+                    let wanted =
+                        self.outside.iter_mut().filter(|(group, entry)| group.is_told() && entry.users > 0);
                     wanted.for_each(|(_, entry)| answer(&mut entry.answer_at));
                 }
             }

@@ -331,7 +331,9 @@ impl<A: Key> Neighbours<A> {
                 Claim::Ignored
             }
             // No host can make us ask more than once a second.
-            _ if entry.contested_at != Instant::ZERO && now.since(entry.contested_at) < RETRY => Claim::Ignored,
+            _ if entry.contested_at != Instant::ZERO && now.since(entry.contested_at) < RETRY => {
+                Claim::Ignored
+            }
             State::Stale | State::Reachable => {
                 entry.state = State::Probing;
                 entry.contested_at = now;
@@ -379,12 +381,15 @@ impl<A: Key> Neighbours<A> {
     /// Removes the entry at `at`; the last one takes its place.
     fn remove(&mut self, at: usize) {
         let removed = self.entries.swap_remove(at);
-        if let Ok(slot) = self.index.find_entry(removed.addr.hash(self.key), |slot| usize::from(*slot) == at) {
+        if let Ok(slot) = self.index.find_entry(removed.addr.hash(self.key), |slot| usize::from(*slot) == at)
+        {
             slot.remove();
         }
         if let Some(moved) = self.entries.get(at) {
             let was = self.entries.len();
-            if let Some(slot) = self.index.find_mut(moved.addr.hash(self.key), |slot| usize::from(*slot) == was) {
+            if let Some(slot) =
+                self.index.find_mut(moved.addr.hash(self.key), |slot| usize::from(*slot) == was)
+            {
                 *slot = at as u16;
             }
         }

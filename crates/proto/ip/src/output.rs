@@ -119,7 +119,11 @@ impl Ip {
         }
         debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
         // RFC 6864 §4: the identification only matters where a packet may be fragmented.
-        let id = if packet.dont_fragment { 0 } else { self.identifications.next(packet.dst, packet.protocol) as u16 };
+        let id = if packet.dont_fragment {
+            0
+        } else {
+            self.identifications.next(packet.dst, packet.protocol) as u16
+        };
         self.emit(out, packet.dst_mac, &ipv4::Header { id, ..packet.header() })
     }
 

@@ -249,8 +249,10 @@ impl<K: FragmentKey> Reassembly<K> {
         let source = self.packets.get(at).map_or(list::NOWHERE, |packet| packet.source);
         self.make_room(at, source, fragment.cost());
         self.charge(source, fragment.cost(), 0);
-        let is_whole =
-            self.packets.get_mut(at).is_some_and(|packet| packet.keep(&mut self.octets, piece, fragment, end));
+        let is_whole = self
+            .packets
+            .get_mut(at)
+            .is_some_and(|packet| packet.keep(&mut self.octets, piece, fragment, end));
         if !is_whole {
             return Outcome::Kept;
         }
@@ -379,7 +381,9 @@ impl<K: FragmentKey> Reassembly<K> {
         assert!(self.total.packets == self.packets.len() && self.packets.len() <= limits.packets_max);
         assert!(self.total.bytes <= limits.bytes_max && self.sources.len() <= self.packets.len());
         // A packet may be admitted before the one that makes room for it is removed.
-        assert!(self.packets.places() <= limits.packets_max + 1 && self.spare.len() <= limits.packets_max + 1);
+        assert!(
+            self.packets.places() <= limits.packets_max + 1 && self.spare.len() <= limits.packets_max + 1
+        );
         assert!(self.octets.capacity() <= limits.bytes_max.next_multiple_of(1 << 16));
         if cfg!(test) {
             let costs = self.packets.iter().map(|packet| packet.cost + PACKET_COST);

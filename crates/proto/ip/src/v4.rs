@@ -48,7 +48,10 @@ impl V4Address {
         if !addresses.is_host(self.addr) {
             return Err(BadConfig::Addr);
         }
-        if self.gateway.is_some_and(|gateway| gateway == self.addr || addresses.cast(gateway) != Some(Cast::Unicast)) {
+        if self
+            .gateway
+            .is_some_and(|gateway| gateway == self.addr || addresses.cast(gateway) != Some(Cast::Unicast))
+        {
             return Err(BadConfig::Gateway);
         }
         if self.mtu < Config::MTU_MIN {

@@ -63,8 +63,11 @@ fn a_storm_of_strangers_segments_gets_two_answers_a_second() {
 #[test]
 fn the_caller_decides_whether_a_challenge_leaves() {
     let mut t = Tcb::established();
-    let segment =
-        atoll_wire::tcp::Segment { seq: t.conn.rcv.seq(50), flags: Flags::RST, ..atoll_wire::tcp::Segment::default() };
+    let segment = atoll_wire::tcp::Segment {
+        seq: t.conn.rcv.seq(50),
+        flags: Flags::RST,
+        ..atoll_wire::tcp::Segment::default()
+    };
     let input = t.conn.handle_segment(t.now, &segment);
     assert_eq!((input.verdict, input.events), (Verdict::Dropped(Reason::BlindReset), Events::CHALLENGE));
     t.expect_silence();
@@ -104,7 +107,9 @@ fn injected_text_needs_an_acknowledgement_of_the_last_window() {
         t.poll();
     }
     assert_eq!(taken, 0);
-    for (number, counts) in [(0, false), (1, true), (2500, true), (5001, true), (5002, false), (u32::MAX, false)] {
+    for (number, counts) in
+        [(0, false), (1, true), (2500, true), (5001, true), (5002, false), (u32::MAX, false)]
+    {
         let mut t = Tcb::established().sent(5 * MSS);
         t.takes(ack(5 * MSS + 1));
         let is_taken = t.recv(data(1..11).ack(number)).text.is_some();
@@ -163,7 +168,10 @@ fn an_ack_of_what_was_never_sent_changes_nothing() {
         t.drops(ack(3 * MSS + 1 + ahead).window(60_000), Reason::AckUnsent);
     }
     let after = t.conn.info(t.now);
-    assert_eq!((after.snd_cwnd, after.snd_wnd, after.unacked), (before.snd_cwnd, before.snd_wnd, before.unacked));
+    assert_eq!(
+        (after.snd_cwnd, after.snd_wnd, after.unacked),
+        (before.snd_cwnd, before.snd_wnd, before.unacked)
+    );
 }
 
 #[test]
@@ -257,9 +265,9 @@ fn what_was_reported_and_thrown_away_is_sent_again() {
     for _ in 0..4 {
         events |= t.advance_to_timer().1;
         again.extend(
-            t.poll()
-                .into_iter()
-                .flat_map(|sent| (0..sent.segment.len).step_by(1000).map(move |n| sent.offset + u64::from(n))),
+            t.poll().into_iter().flat_map(|sent| {
+                (0..sent.segment.len).step_by(1000).map(move |n| sent.offset + u64::from(n))
+            }),
         );
     }
     assert!(events.contains(Events::SACK_RENEGED), "{events:?}");

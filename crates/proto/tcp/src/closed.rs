@@ -13,7 +13,14 @@ pub fn answer_for_closed(segment: &Segment) -> Option<Segment> {
     } else {
         (SeqNum(0), segment.seq.plus(segment.sequence_len()), Flags::RST | Flags::ACK)
     };
-    Some(Segment { src_port: segment.dst_port, dst_port: segment.src_port, seq, ack, flags, ..Segment::default() })
+    Some(Segment {
+        src_port: segment.dst_port,
+        dst_port: segment.src_port,
+        seq,
+        ack,
+        flags,
+        ..Segment::default()
+    })
 }
 
 #[cfg(test)]
@@ -23,8 +30,14 @@ mod tests {
     #[test]
     fn a_segment_without_connection_is_answered_by_a_reset() {
         // covers: RFC 9293 §3.10.7.1
-        let base =
-            Segment { src_port: 1, dst_port: 2, seq: SeqNum(100), ack: SeqNum(500), len: 10, ..Segment::default() };
+        let base = Segment {
+            src_port: 1,
+            dst_port: 2,
+            seq: SeqNum(100),
+            ack: SeqNum(500),
+            len: 10,
+            ..Segment::default()
+        };
         let cases = [
             (Flags::ACK, Some((Flags::RST, 500, 0))),
             (Flags::SYN | Flags::ACK, Some((Flags::RST, 500, 0))),
@@ -35,7 +48,11 @@ mod tests {
         ];
         for (flags, expected) in cases {
             let answer = answer_for_closed(&Segment { flags, ..base });
-            assert_eq!(answer.map(|answer| (answer.flags, answer.seq.0, answer.ack.0)), expected, "{flags:?}");
+            assert_eq!(
+                answer.map(|answer| (answer.flags, answer.seq.0, answer.ack.0)),
+                expected,
+                "{flags:?}"
+            );
             assert!(answer.is_none_or(|answer| (answer.src_port, answer.dst_port) == (2, 1)));
         }
     }

@@ -342,7 +342,10 @@ impl Connection {
         self.recovery.check_invariants(&self.snd);
         let in_flight = self.snd.flight() > 0;
         // Something in flight implies that a time-out is armed for it.
-        assert!(!in_flight || self.state == State::TimeWait || self.timers.is_armed(Timer::Retransmit), "{self:?}");
+        assert!(
+            !in_flight || self.state == State::TimeWait || self.timers.is_armed(Timer::Retransmit),
+            "{self:?}"
+        );
         assert!(!in_flight || self.timers.retransmit != Retransmit::Persist, "{self:?}");
     }
 }

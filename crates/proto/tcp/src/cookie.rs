@@ -58,12 +58,18 @@ pub fn stamp_cookie(syn_ack: &mut Segment, syn: &Segment) {
     let clock = timestamps.value;
     let value = clock & !LOW_BITS | low;
     // The timestamp is never ahead of the clock, or what follows would count as old.
-    timestamps.value = if SeqNum(value).after(SeqNum(clock)) { value.wrapping_sub(LOW_BITS + 1) } else { value };
+    timestamps.value =
+        if SeqNum(value).after(SeqNum(clock)) { value.wrapping_sub(LOW_BITS + 1) } else { value };
 }
 
 /// Returns the SYN that the acknowledgement `ack` answers for, as [`simplify_for_cookie`] has made it; `None`
 /// if `ack` acknowledges no cookie of this period or the last one.
-pub fn check_syn_cookie(secret: &[u8; 16], tuple: &FourTuple, ack: &Segment, now: Instant) -> Option<Segment> {
+pub fn check_syn_cookie(
+    secret: &[u8; 16],
+    tuple: &FourTuple,
+    ack: &Segment,
+    now: Instant,
+) -> Option<Segment> {
     if !ack.has(Flags::ACK) || ack.flags.intersects(Flags::SYN | Flags::RST) {
         return None;
     }
@@ -71,8 +77,9 @@ pub fn check_syn_cookie(secret: &[u8; 16], tuple: &FourTuple, ack: &Segment, now
     let seq = SeqNum(ack.seq.0.wrapping_sub(1));
     let size = given.0 >> 27 & 7;
     let now = period(now);
-    let is_ours =
-        [now, now.wrapping_sub(1)].into_iter().any(|period| cookie(secret, tuple, seq, period, size) == given);
+    let is_ours = [now, now.wrapping_sub(1)]
+        .into_iter()
+        .any(|period| cookie(secret, tuple, seq, period, size) == given);
     if !is_ours {
         return None;
     }
@@ -115,7 +122,8 @@ mod tests {
 
     fn syn(mss: Option<u16>, scale: Option<u8>, sack: bool, timestamps: bool) -> Segment {
         let timestamps = timestamps.then_some(Timestamps { value: 77, echo: 0 });
-        let options = Options { mss, window_scale: scale, sack_permitted: sack, timestamps, ..Options::default() };
+        let options =
+            Options { mss, window_scale: scale, sack_permitted: sack, timestamps, ..Options::default() };
         Segment { seq: SeqNum(5000), flags: Flags::SYN, window: 1000, options, ..Segment::default() }
     }
 
@@ -129,8 +137,16 @@ mod tests {
         stamp_cookie(&mut syn_ack, syn);
         let echo = syn_ack.options.timestamps.map(|timestamps| timestamps.value);
         assert!(echo.is_none_or(|echo| echo <= clock.value && echo + 64 > clock.value), "{echo:?}");
-        let options = Options { timestamps: echo.map(|echo| Timestamps { value: 78, echo }), ..Options::default() };
-        Segment { seq: syn.seq.plus(1), ack: iss.plus(1), flags: Flags::ACK, window: 9, options, ..Segment::default() }
+        let options =
+            Options { timestamps: echo.map(|echo| Timestamps { value: 78, echo }), ..Options::default() };
+        Segment {
+            seq: syn.seq.plus(1),
+            ack: iss.plus(1),
+            flags: Flags::ACK,
+            window: 9,
+            options,
+            ..Segment::default()
+        }
     }
 
     #[test]
@@ -140,7 +156,8 @@ mod tests {
             for (scale, sack) in [(None, false), (Some(0), true), (Some(7), false), (Some(14), true)] {
                 for timestamps in [false, true] {
                     let syn = simplify_for_cookie(&syn(mss, scale, sack, timestamps));
-                    let known = check_syn_cookie(&SECRET, &TUPLE, &answered(&syn, now), now).expect("it is ours");
+                    let known =
+                        check_syn_cookie(&SECRET, &TUPLE, &answered(&syn, now), now).expect("it is ours");
                     assert_eq!((known.seq, known.flags), (syn.seq, Flags::SYN));
                     assert_eq!(known.options.mss, syn.options.mss);
                     assert!(known.options.mss <= Some(mss.unwrap_or(536).max(64)));
@@ -169,7 +186,8 @@ mod tests {
             assert!(!good(&TUPLE, &Segment { flags, ..ack }, 0), "{flags:?}");
         }
         let mut rng = Rng::new(1);
-        let guessed = (0..100_000).filter(|_| good(&TUPLE, &Segment { ack: SeqNum(rng.next_u32()), ..ack }, 0)).count();
+        let guessed =
+            (0..100_000).filter(|_| good(&TUPLE, &Segment { ack: SeqNum(rng.next_u32()), ..ack }, 0)).count();
         assert!(guessed <= 1, "{guessed}");
     }
 }

@@ -106,7 +106,8 @@ impl Connection {
     pub fn resume_fast(&mut self) {
         if self.state() == State::SynReceived {
             let acknowledged = self.rcv.nxt > 0;
-            self.rare.get_or_insert_default().early = Early { is_open: true, acknowledged, ..Early::default() };
+            self.rare.get_or_insert_default().early =
+                Early { is_open: true, acknowledged, ..Early::default() };
         }
     }
 
@@ -142,7 +143,9 @@ impl Connection {
         // Many peers ignore the urgent pointer of a SYN: urgent text waits.
         early
             .filter(|_| self.urgent_end().is_none())
-            .filter(|early| self.state() == State::SynSent && early.option.is_some_and(|option| !option.is_request()))
+            .filter(|early| {
+                self.state() == State::SynSent && early.option.is_some_and(|option| !option.is_request())
+            })
             .map_or(0, |early| i64::from(early.room).min(self.snd.tail))
     }
 

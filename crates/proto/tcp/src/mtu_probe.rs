@@ -49,7 +49,14 @@ struct Probe {
 
 impl MtuSearch {
     fn new(size: u16) -> MtuSearch {
-        MtuSearch { low: size, high: size, link: size, probe: None, next_at: Instant::FAR_FUTURE, claim: None }
+        MtuSearch {
+            low: size,
+            high: size,
+            link: size,
+            probe: None,
+            next_at: Instant::FAR_FUTURE,
+            claim: None,
+        }
     }
 
     /// Ends the search if there is little left to win. It begins again after ten minutes, because paths
@@ -180,8 +187,8 @@ impl Connection {
     /// case the lost text is to be sent again, and nothing else changes.
     pub(crate) fn only_probe_is_lost(&mut self) -> bool {
         let Some(probe) = self.mtu.as_ref().and_then(|search| search.probe) else { return false };
-        let alone =
-            self.recovery.hole() == Some((probe.from, probe.end)) && self.recovery.lost() == probe.end - probe.from;
+        let alone = self.recovery.hole() == Some((probe.from, probe.end))
+            && self.recovery.lost() == probe.end - probe.from;
         if alone {
             self.resend_for_size();
         }

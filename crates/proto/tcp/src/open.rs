@@ -48,7 +48,14 @@ impl Connection {
         self.arm_rto(now);
     }
 
-    fn open(now: Instant, state: State, iss: SeqNum, ts_offset: u32, path: Path, settings: &Settings) -> Connection {
+    fn open(
+        now: Instant,
+        state: State,
+        iss: SeqNum,
+        ts_offset: u32,
+        path: Path,
+        settings: &Settings,
+    ) -> Connection {
         let snd = Snd::new(iss, path.mss);
         let mss = settings.mss_max.unwrap_or(u16::MAX).min(path.mss);
         let rcv = Rcv::new(settings.receive_capacity, mss);
@@ -95,7 +102,8 @@ impl Connection {
         self.timers.cancel(Timer::Retransmit);
         self.arm_keep_alive(now);
         if self.options.timestamps {
-            self.rcv.segment_max = self.rcv.segment_max.min(self.rcv.mss.saturating_sub(TIMESTAMPS_LEN).max(1));
+            self.rcv.segment_max =
+                self.rcv.segment_max.min(self.rcv.mss.saturating_sub(TIMESTAMPS_LEN).max(1));
         }
         if self.snd.fin {
             self.transition(State::FinWait1);

@@ -35,7 +35,8 @@ impl RangeSet {
             return Some(right - left);
         };
         let covered: i64 = touched.iter().map(|range| range.1 - range.0).sum();
-        let merged = touched.iter().fold((left, right), |all, range| (all.0.min(range.0), all.1.max(range.1)));
+        let merged =
+            touched.iter().fold((left, right), |all, range| (all.0.min(range.0), all.1.max(range.1)));
         self.ranges.drain(from + 1..to);
         if let Some(slot) = self.ranges.get_mut(from) {
             *slot = merged;

@@ -191,7 +191,9 @@ impl Connection {
                 self.arm_rto(now);
                 return;
             }
-            State::FinWait2 if self.is_orphan() => self.timers.arm(Timer::Lifetime, now + self.config.linger2()),
+            State::FinWait2 if self.is_orphan() => {
+                self.timers.arm(Timer::Lifetime, now + self.config.linger2())
+            }
             _ => {}
         }
         self.arm_keep_alive(now);
@@ -241,9 +243,12 @@ impl Rcv {
 impl Record {
     fn is_consistent(&self) -> bool {
         let end = self.send_tail + i64::from(self.send_fin);
-        let has_their_fin = matches!(self.state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
-        let has_our_fin =
-            matches!(self.state, State::FinWait1 | State::FinWait2 | State::LastAck | State::Closing | State::TimeWait);
+        let has_their_fin =
+            matches!(self.state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        let has_our_fin = matches!(
+            self.state,
+            State::FinWait1 | State::FinWait2 | State::LastAck | State::Closing | State::TimeWait
+        );
         let is_ours_acked = matches!(self.state, State::FinWait2 | State::TimeWait);
         let is_closed = self.state == State::Closed;
         (-1..=OFFSET_MAX).contains(&self.acked)

@@ -53,14 +53,18 @@ impl State {
 
     /// Returns whether text, or our FIN, may have to be sent.
     pub const fn may_send(self) -> bool {
-        matches!(self, State::Established | State::CloseWait | State::FinWait1 | State::Closing | State::LastAck)
+        matches!(
+            self,
+            State::Established | State::CloseWait | State::FinWait1 | State::Closing | State::LastAck
+        )
     }
 
     /// Returns whether `next` may follow by the diagram in RFC 9293 §3.3.2; every state may also end in
     /// CLOSED (reset, abort, time-out).
     pub(crate) const fn may_become(self, next: State) -> bool {
         use State::{
-            CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent, TimeWait,
+            CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
+            TimeWait,
         };
         match self {
             Closed => false,
@@ -88,7 +92,8 @@ mod tests {
         // covers: RFC 9293 §3.3.2, figure 5, without LISTEN
         let mut table = String::new();
         for from in State::ALL {
-            let next: std::vec::Vec<State> = State::ALL.into_iter().filter(|to| from.may_become(*to)).collect();
+            let next: std::vec::Vec<State> =
+                State::ALL.into_iter().filter(|to| from.may_become(*to)).collect();
             table += &format!("{from:?} -> {next:?}\n");
         }
         let expected = "\

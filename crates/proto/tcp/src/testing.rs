@@ -158,8 +158,13 @@ impl Tcb {
 
     pub(crate) fn accepting(seg: Seg, settings: &Settings) -> Tcb {
         let now = Instant::from_millis(10_000);
-        let segment =
-            Segment { seq: IRS, flags: seg.flags, window: WINDOW, options: seg.options, ..Segment::default() };
+        let segment = Segment {
+            seq: IRS,
+            flags: seg.flags,
+            window: WINDOW,
+            options: seg.options,
+            ..Segment::default()
+        };
         Tcb::of(Connection::accept(now, &segment, ISS, 77, Path { mss: MSS as u16 }, settings), now)
     }
 

@@ -129,7 +129,11 @@ impl TimeWait {
             // RFC 5961 §3: only an exact match counts. RFC 1337 §3 would ignore every RST. Like Linux, this
             // stack believes a RST that cannot be a late duplicate, because it shows that the peer has
             // forgotten the connection, too.
-            return if segment.seq == self.rcv_nxt && !is_old { TimeWaitAnswer::Delete } else { TimeWaitAnswer::Drop };
+            return if segment.seq == self.rcv_nxt && !is_old {
+                TimeWaitAnswer::Delete
+            } else {
+                TimeWaitAnswer::Drop
+            };
         }
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
             // RFC 6191 §2: a SYN with a later timestamp, or else a later sequence number, is a new
@@ -143,7 +147,8 @@ impl TimeWait {
             return self.answer_rarely(now);
         }
         let end = segment.seq.plus(segment.sequence_len());
-        let in_window = end.at_or_after(self.rcv_nxt) && segment.seq.at_or_before(self.rcv_nxt.plus(self.rcv_window));
+        let in_window =
+            end.at_or_after(self.rcv_nxt) && segment.seq.at_or_before(self.rcv_nxt.plus(self.rcv_window));
         if segment.has(Flags::FIN) && !is_old && end == self.rcv_nxt {
             // Our last ACK was lost: repeat it and wait once more (RFC 9293 §3.10.7.4, eighth). No other FIN
             // counts, or strangers could keep the record for ever.

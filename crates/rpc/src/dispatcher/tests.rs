@@ -219,7 +219,8 @@ fn a_peer_that_takes_nothing_is_waited_for_and_then_given_up() {
 #[test]
 fn what_is_unexpected_is_counted_and_not_handled() {
     let (_, mut a, mut b) = pair();
-    let neighbour = Message::Neighbour { addr: Addr::ANY, mac: [0; 6], basis: atoll_ipc::message::NewsBasis::Learned };
+    let neighbour =
+        Message::Neighbour { addr: Addr::ANY, mac: [0; 6], basis: atoll_ipc::message::NewsBasis::Learned };
     a.notify(PeerId(0), neighbour).unwrap();
     let router = a.router().clone();
     a.spawn(Box::pin(async move {

@@ -169,7 +169,8 @@ impl Chooser {
         // several TSs. An acceptor that has let offers time out gets one connection, and the others when it
         // has claimed that one. Otherwise a program that registers and never claims could have thousands
         // offered and taken back all the time.
-        let is_doubtful = choice.acceptors.get_mut(session, lease).is_some_and(|acceptor| acceptor.is_doubtful);
+        let is_doubtful =
+            choice.acceptors.get_mut(session, lease).is_some_and(|acceptor| acceptor.is_doubtful);
         let count = if is_doubtful { choice.waiting.len().min(1) } else { choice.waiting.len() };
         if count > 0 {
             let turns = self.turns.entry(index).or_default();
@@ -193,14 +194,21 @@ impl Chooser {
     /// number in one round is limited, and listeners take turns.
     fn give_turns(&mut self, now: Instant) {
         while self.turns_left > 0 && !self.turns.is_empty() {
-            let index = self.turns.range(self.turn..).next().or(self.turns.first_key_value()).map(|(index, _)| *index);
+            let index = self
+                .turns
+                .range(self.turn..)
+                .next()
+                .or(self.turns.first_key_value())
+                .map(|(index, _)| *index);
             let Some(index) = index else { return };
             self.turn = index + 1;
             let count = self.turns.remove(&index).unwrap_or(0);
             let now_so_many = count.min(TURNS_OF_ONE).min(self.turns_left);
             self.turns_left -= now_so_many;
             for _ in 0..now_so_many {
-                let Some(waiting) = self.at_mut(index).and_then(|choice| choice.waiting.pop_front()) else { break };
+                let Some(waiting) = self.at_mut(index).and_then(|choice| choice.waiting.pop_front()) else {
+                    break;
+                };
                 self.assign(now, index, waiting);
             }
             let left = self.at_mut(index).map_or(0, |choice| choice.waiting.len()).min(count - now_so_many);
@@ -211,7 +219,14 @@ impl Chooser {
     }
 
     /// Removes the acceptor from TS `ts`. Returns whether it was registered there.
-    pub(crate) fn deregister(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64) -> bool {
+    pub(crate) fn deregister(
+        &mut self,
+        now: Instant,
+        ts: u8,
+        index: u32,
+        session: SessionId,
+        lease: u64,
+    ) -> bool {
         let Some((choice, balancer)) = self.with_balancer(index) else { return false };
         choice.askers.forget(|asker| *asker == Asker { ts, session, lease });
         choice.acceptors.deregister(now, 1 << ts, session, lease, index, balancer) != 0
@@ -227,10 +242,20 @@ impl Chooser {
 
     /// Handles a question of the session to `ts` for the connection that has waited longest or, if `takes` is
     /// false, whether there is one (P4's naive accept).
-    pub(crate) fn asked(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64, takes: bool) {
+    pub(crate) fn asked(
+        &mut self,
+        now: Instant,
+        ts: u8,
+        index: u32,
+        session: SessionId,
+        lease: u64,
+        takes: bool,
+    ) {
         let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let at = choice.waiting.iter().position(|waiting| waiting.ts == ts);
-        if takes && let Some(Waiting { connection, listener, .. }) = at.and_then(|at| choice.waiting.remove(at)) {
+        if takes
+            && let Some(Waiting { connection, listener, .. }) = at.and_then(|at| choice.waiting.remove(at))
+        {
             // A session that is an acceptor as well has one more connection to claim.
             if let Some(acceptor) = choice.acceptors.get_mut(session, lease) {
                 acceptor.offered(now);
@@ -253,7 +278,10 @@ impl Chooser {
 
     /// Returns whether a listener has more than one acceptor, so that service times are worth measuring.
     pub(crate) fn has_choice(&self, index: u32) -> bool {
-        self.table.get(index as usize).and_then(Option::as_ref).is_some_and(|choice| choice.acceptors.has_choice())
+        self.table
+            .get(index as usize)
+            .and_then(Option::as_ref)
+            .is_some_and(|choice| choice.acceptors.has_choice())
     }
 
     /// Offers a new connection of `ts` to an acceptor. Returns whether there is one; otherwise the connection
@@ -387,7 +415,9 @@ impl Chooser {
             return;
         };
         match &message.body {
-            PeerBody::Offer(offer) => choice.acceptors.handle_offer(now.min(message.sent_at), message.from, offer),
+            PeerBody::Offer(offer) => {
+                choice.acceptors.handle_offer(now.min(message.sent_at), message.from, offer)
+            }
             PeerBody::Report(report) => {
                 match choice.acceptors.handle_report(now, message.from, report, index, balancer) {
                     Reported::Unknown => balancer.count_dropped(),

@@ -86,9 +86,11 @@ impl Manager {
             self.dropped += 1;
             return;
         }
-        let is_served = from.0 % self.config.managers.max(1) == self.config.number && self.config.own != Some(from);
+        let is_served =
+            from.0 % self.config.managers.max(1) == self.config.number && self.config.own != Some(from);
         let client = self.clients.get_mut(usize::from(from.0)).filter(|_| is_served);
-        let Some(client) = client.filter(|client| message.epoch >= client.epoch && message.epoch != Epoch(0)) else {
+        let Some(client) = client.filter(|client| message.epoch >= client.epoch && message.epoch != Epoch(0))
+        else {
             self.dropped += 1;
             return;
         };
@@ -132,7 +134,9 @@ impl Manager {
             ManagerBody::Forgotten { listener, session, lease } => {
                 chooser.forget(ts, place(listener)?, session, lease);
             }
-            ManagerBody::Served { session, lease, offered_at } => chooser.served(now, session, lease, offered_at),
+            ManagerBody::Served { session, lease, offered_at } => {
+                chooser.served(now, session, lease, offered_at)
+            }
             _ => return None,
         }
         Some(())
@@ -291,7 +295,10 @@ impl Manager {
         self.pass_on();
         for (ts, client) in (0..).zip(&mut self.clients) {
             while let Some(&body) = client.outbox.front() {
-                if !send(ReplicaId(ts), &ManagerMessage { epoch: self.config.epoch, to: client.epoch, at: now, body }) {
+                if !send(
+                    ReplicaId(ts),
+                    &ManagerMessage { epoch: self.config.epoch, to: client.epoch, at: now, body },
+                ) {
                     break;
                 }
                 client.outbox.pop_front();
@@ -354,7 +361,9 @@ impl Asked {
     fn answer(self, connection: u32) -> ManagerBody {
         let ticket = self.ticket;
         match self.offer {
-            Some((session, lease, measured)) => ManagerBody::Offer { connection, ticket, session, lease, measured },
+            Some((session, lease, measured)) => {
+                ManagerBody::Offer { connection, ticket, session, lease, measured }
+            }
             None => ManagerBody::Queued { connection, ticket },
         }
     }

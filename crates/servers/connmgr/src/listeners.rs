@@ -135,7 +135,8 @@ impl Listeners {
         for (index, other) in rivals {
             self.expel(index, other.lease, directives);
         }
-        let socket = Socket { lease: listen.lease, grant: *grant, backlog, holders: BTreeSet::from([listen.session]) };
+        let socket =
+            Socket { lease: listen.lease, grant: *grant, backlog, holders: BTreeSet::from([listen.session]) };
         // The grant decides, not the request: a `::` without IPv4 leaves that to others.
         let key = key(listen.local, grant.v6_only);
         let index = match self.by_address.get(&key) {
@@ -188,7 +189,8 @@ impl Listeners {
     fn rivals<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = (u32, Grant)> + 'a {
         let listeners = self.by_address.range(all_at(grant.local.port)).map(|(_, &index)| index);
         let sockets = listeners.filter_map(|index| Some((index, self.at(index)?)));
-        let grants = sockets.flat_map(|(index, listener)| listener.sockets.iter().map(move |s| (index, s.grant)));
+        let grants =
+            sockets.flat_map(|(index, listener)| listener.sockets.iter().map(move |s| (index, s.grant)));
         grants.filter(|(_, other)| are_rivals(grant, other))
     }
 
@@ -205,7 +207,8 @@ impl Listeners {
 
     /// Removes the socket from all sessions that hold it.
     fn expel(&mut self, index: u32, lease: u64, directives: &mut VecDeque<Directive>) {
-        let socket = self.at(index).and_then(|listener| listener.sockets.iter().find(|socket| socket.lease == lease));
+        let socket =
+            self.at(index).and_then(|listener| listener.sockets.iter().find(|socket| socket.lease == lease));
         let holders = socket.map(|socket| socket.holders.clone()).unwrap_or_default();
         holders.into_iter().for_each(|session| self.leave(index, session, lease, directives));
     }
@@ -255,13 +258,17 @@ impl Listeners {
     }
 
     pub(crate) fn add_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
-        let Some((id, choice)) = self.find(session, lease).and_then(|id| self.with_choice(id)) else { return false };
+        let Some((id, choice)) = self.find(session, lease).and_then(|id| self.with_choice(id)) else {
+            return false;
+        };
         self.place.register(now, id, choice, session, lease);
         true
     }
 
     pub(crate) fn remove_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
-        let Some((id, choice)) = self.find(session, lease).and_then(|id| self.with_choice(id)) else { return false };
+        let Some((id, choice)) = self.find(session, lease).and_then(|id| self.with_choice(id)) else {
+            return false;
+        };
         self.place.deregister(now, id, choice, session, lease)
     }
 

@@ -77,7 +77,8 @@ impl ConnMgr {
             Place::Apart(Box::new(Remote::new(config.epoch, config.patience)))
         } else {
             let (number, managers, epoch) = (config.manager(), config.managers.max(1), config.epoch);
-            let manager = Manager::new(ManagerConfig { number, managers, epoch, own: Some(config.replica) }, seed);
+            let manager =
+                Manager::new(ManagerConfig { number, managers, epoch, own: Some(config.replica) }, seed);
             Place::Here { ts: config.replica.0, manager: Box::new(manager) }
         };
         ConnMgr {
@@ -244,7 +245,14 @@ impl ConnMgr {
         session: SessionId,
         lease: u64,
     ) {
-        self.listeners.handle_returned(now, connection, listener, (session, lease), true, &mut self.directives);
+        self.listeners.handle_returned(
+            now,
+            connection,
+            listener,
+            (session, lease),
+            true,
+            &mut self.directives,
+        );
     }
 
     /// Notes that an offer could not be made, or that its session has ended: the connection goes to another
@@ -257,7 +265,14 @@ impl ConnMgr {
         session: SessionId,
         lease: u64,
     ) {
-        self.listeners.handle_returned(now, connection, listener, (session, lease), false, &mut self.directives);
+        self.listeners.handle_returned(
+            now,
+            connection,
+            listener,
+            (session, lease),
+            false,
+            &mut self.directives,
+        );
     }
 
     /// Notes that a connection is gone which no application has claimed.
@@ -364,7 +379,11 @@ impl ConnMgr {
 
     /// Passes every message for another process to `send`, as long as that returns true. The message is for
     /// the named replica, or for the CM if no replica is named.
-    pub fn send_messages(&mut self, now: Instant, mut send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool) {
+    pub fn send_messages(
+        &mut self,
+        now: Instant,
+        mut send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool,
+    ) {
         match &mut self.listeners.place {
             Place::Here { manager, .. } => manager.send(now, |to, message| send(Some(to), message)),
             Place::Apart(remote) => remote.send(now, |message| send(None, message)),

@@ -48,7 +48,14 @@ impl Place {
     }
 
     /// Registers an acceptor: ACCEPT-CONNECTION (P4).
-    pub(crate) fn register(&mut self, now: Instant, id: ListenerId, choice: u32, session: SessionId, lease: u64) {
+    pub(crate) fn register(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        choice: u32,
+        session: SessionId,
+        lease: u64,
+    ) {
         match self {
             Place::Here { ts, manager } => manager.chooser.register(now, *ts, choice, session, lease),
             Place::Apart(remote) => remote.register(id, session, lease),
@@ -76,7 +83,14 @@ impl Place {
 
     /// Asks for a connection for the session, or whether there is one (P4's naive accept). Returns `false` if
     /// the chooser is in another process.
-    pub(crate) fn asked(&mut self, now: Instant, choice: u32, session: SessionId, lease: u64, takes: bool) -> bool {
+    pub(crate) fn asked(
+        &mut self,
+        now: Instant,
+        choice: u32,
+        session: SessionId,
+        lease: u64,
+        takes: bool,
+    ) -> bool {
         match self {
             Place::Here { ts, manager } => {
                 manager.chooser.asked(now, *ts, choice, session, lease, takes);
@@ -103,7 +117,13 @@ impl Place {
 
     /// Asks which acceptor gets an established connection.
     #[inline]
-    pub(crate) fn established(&mut self, now: Instant, id: ListenerId, choice: u32, connection: ConnectionId) {
+    pub(crate) fn established(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        choice: u32,
+        connection: ConnectionId,
+    ) {
         match self {
             Place::Here { ts, manager } => {
                 manager.chooser.established(now, *ts, choice, connection, id);

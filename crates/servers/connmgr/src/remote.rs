@@ -92,7 +92,8 @@ impl Remote {
         for (listener, lease, session) in self.acceptors.clone() {
             self.tell(ManagerBody::Registered { listener: listener.to_bits(), session, lease });
         }
-        let mut asked: Vec<(u32, Asked)> = self.asked.iter().map(|(connection, asked)| (*connection, *asked)).collect();
+        let mut asked: Vec<(u32, Asked)> =
+            self.asked.iter().map(|(connection, asked)| (*connection, *asked)).collect();
         // Tickets are given in order, and wrap around.
         asked.sort_by_key(|(_, asked)| asked.ticket.wrapping_sub(self.ticket).wrapping_sub(1));
         for (connection, Asked { ticket, listener, answer }) in asked {
@@ -144,11 +145,21 @@ impl Remote {
     /// Asks which acceptor gets a connection.
     pub(crate) fn established(&mut self, now: Instant, connection: ConnectionId, listener: ListenerId) {
         let ticket = self.next_ticket(now, connection, listener);
-        self.tell(ManagerBody::Established { listener: listener.to_bits(), connection: connection.0, ticket });
+        self.tell(ManagerBody::Established {
+            listener: listener.to_bits(),
+            connection: connection.0,
+            ticket,
+        });
     }
 
     /// Asks again for a connection whose acceptor has not claimed in time, or has ended.
-    pub(crate) fn returned(&mut self, now: Instant, connection: ConnectionId, listener: ListenerId, timed_out: bool) {
+    pub(crate) fn returned(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        listener: ListenerId,
+        timed_out: bool,
+    ) {
         let ticket = self.next_ticket(now, connection, listener);
         let connection = connection.0;
         self.tell(if timed_out {
@@ -209,7 +220,9 @@ impl Remote {
                 Told::Nothing
             }
             ManagerBody::Reset { connection, ticket } => {
-                let Some(&mut Asked { listener, .. }) = self.waiting(connection, ticket) else { return Told::Nothing };
+                let Some(&mut Asked { listener, .. }) = self.waiting(connection, ticket) else {
+                    return Told::Nothing;
+                };
                 self.asked.remove(&connection);
                 Told::Lost(ConnectionId(connection), listener)
             }
@@ -226,7 +239,8 @@ impl Remote {
 
     /// Returns a connection that is offered to no acceptor, if the answer is to the last question about it.
     fn waiting(&mut self, connection: u32, ticket: u32) -> Option<&mut Asked> {
-        let is_meant = |asked: &&mut Asked| asked.ticket == ticket && !matches!(asked.answer, Answer::Offered { .. });
+        let is_meant =
+            |asked: &&mut Asked| asked.ticket == ticket && !matches!(asked.answer, Answer::Offered { .. });
         let asked = self.asked.get_mut(&connection).filter(is_meant);
         // The connection has ended meanwhile; that is rare, but no fault.
         self.dropped += u64::from(asked.is_none());
@@ -238,7 +252,8 @@ impl Remote {
         while let Some(&(_, connection, ticket)) = self.deadlines.front().filter(|(due, ..)| *due <= now) {
             self.deadlines.pop_front();
             let is_due = |asked: &&Asked| asked.ticket == ticket && asked.answer == Answer::Due;
-            let Some(listener) = self.asked.get(&connection).filter(is_due).map(|asked| asked.listener) else {
+            let Some(listener) = self.asked.get(&connection).filter(is_due).map(|asked| asked.listener)
+            else {
                 continue;
             };
             self.deadlines.push_back((now + self.patience, connection, ticket));

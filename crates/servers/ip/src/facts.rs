@@ -22,7 +22,8 @@ pub fn network_of(ip: &Ip) -> Network {
         domain: news.domain,
     });
     let addresses = ip.v6_addresses().iter().map(address_facts).collect();
-    let on_link = ip.v6_on_link().map(|(prefix, len, until)| PrefixFacts { prefix, len, until: until.as_nanos() });
+    let on_link =
+        ip.v6_on_link().map(|(prefix, len, until)| PrefixFacts { prefix, len, until: until.as_nanos() });
     let routers = ip.v6_routers().map(|(addr, until)| RouterFacts { addr, until: until.as_nanos() });
     Network { v4, dhcp, addresses, on_link: on_link.collect(), routers: routers.collect() }
 }

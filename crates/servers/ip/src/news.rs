@@ -29,10 +29,19 @@ pub(crate) fn encode(told: &Told) -> Box<NetworkNews> {
         v4,
         dhcp,
         addresses: told.addresses.iter().map(address_facts).collect(),
-        on_link: told.on_link.iter().map(|&(prefix, len)| PrefixFacts { prefix, len, until: u64::MAX }).collect(),
+        on_link: told
+            .on_link
+            .iter()
+            .map(|&(prefix, len)| PrefixFacts { prefix, len, until: u64::MAX })
+            .collect(),
         routers: Vec::new(),
     };
-    Box::new(NetworkNews { network, routers: told.routers.clone(), mtu_v6: told.mtu_v6, hop_limit: told.hop_limit })
+    Box::new(NetworkNews {
+        network,
+        routers: told.routers.clone(),
+        mtu_v6: told.mtu_v6,
+        hop_limit: told.hop_limit,
+    })
 }
 
 /// Converts a message; its receiver has to judge the values.

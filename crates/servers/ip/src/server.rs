@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, Epoch, FourTuple, Instant};
 use atoll_ip::{
-    Basis, ChecksumOffload, ChecksumState, Frame, Ip, Link, NeighbourUpdate, PathUpdate, Received, Route, Told,
+    Basis, ChecksumOffload, ChecksumState, Frame, Ip, Link, NeighbourUpdate, PathUpdate, Received, Route,
+    Told,
 };
 use atoll_ipc::ip::{IpBody, IpMessage};
 use atoll_ipc::page::REPLICAS_MAX;
@@ -154,7 +155,13 @@ impl IpServer {
         self.settle(now, egress);
     }
 
-    fn receive(&mut self, now: Instant, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8], egress: &mut impl Egress) {
+    fn receive(
+        &mut self,
+        now: Instant,
+        vnet: &[u8; vnet::HEADER_LEN],
+        frame: &[u8],
+        egress: &mut impl Egress,
+    ) {
         let Ok((header, _)) = vnet::parse(vnet) else { return };
         let offload = if header.needs_csum() {
             ChecksumOffload::Partial
@@ -168,7 +175,10 @@ impl IpServer {
                 // A segment without ports belongs to no flow.
                 let &[a, b, c, d, ..] = segment else { return };
                 let (src_port, dst_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                (FourTuple { local: Endpoint::at(dst, dst_port), remote: Endpoint::at(src, src_port) }, checksum)
+                (
+                    FourTuple { local: Endpoint::at(dst, dst_port), remote: Endpoint::at(src, src_port) },
+                    checksum,
+                )
             }
             Received::Udp { src, dst, checksum, .. } => (FourTuple { local: dst, remote: src }, checksum),
             Received::Error(error) => (error.tuple, ChecksumState::Verified),
@@ -311,7 +321,10 @@ impl IpServer {
 
     /// Returns whether something waits for room in a ring, or on the link.
     pub fn has_work(&self) -> bool {
-        self.is_crowded() || !self.said.is_empty() || !self.outbox.is_empty() || self.untold().next().is_some()
+        self.is_crowded()
+            || !self.said.is_empty()
+            || !self.outbox.is_empty()
+            || self.untold().next().is_some()
     }
 
     /// Returns all of IP.
@@ -365,7 +378,8 @@ impl IpServer {
             true => icmp::quoted(packet).map(|q| (q.header.protocol.0, q.source, q.destination, q.seq)),
             false => icmpv6::quoted(packet).map(|q| (q.protocol.0, q.source, q.destination, q.seq)),
         };
-        let (protocol, local, remote, seq) = quoted.unwrap_or((0, Endpoint::at(src, 0), Endpoint::at(dst, 0), None));
+        let (protocol, local, remote, seq) =
+            quoted.unwrap_or((0, Endpoint::at(src, 0), Endpoint::at(dst, 0), None));
         let body = IpBody::Unreachable { protocol, local, remote, seq: seq.unwrap_or_default().0 };
         let news = (Party::Transport(from), body);
         if self.outbox.back() != Some(&news) {
@@ -412,10 +426,12 @@ impl IpServer {
         let (clients, siblings, version) = (self.clients, self.siblings, self.version);
         let asks = self.ip.dhcp().is_some();
         let clients = (0..replicas).filter(move |ts| {
-            ts % servers.max(1) == number && clients.get(usize::from(*ts)).is_some_and(|known| known.told != version)
+            ts % servers.max(1) == number
+                && clients.get(usize::from(*ts)).is_some_and(|known| known.told != version)
         });
         let siblings = (0..servers).filter(move |other| {
-            asks && *other != number && siblings.get(usize::from(*other)).is_some_and(|known| known.told != version)
+            asks && *other != number
+                && siblings.get(usize::from(*other)).is_some_and(|known| known.told != version)
         });
         clients.map(Party::Transport).chain(siblings.map(Party::Sibling))
     }
@@ -430,7 +446,8 @@ impl IpServer {
             }
             self.counts.sent += 1;
             let (Party::Transport(number) | Party::Sibling(number)) = party;
-            let partners = if matches!(party, Party::Transport(_)) { &mut self.clients } else { &mut self.siblings };
+            let partners =
+                if matches!(party, Party::Transport(_)) { &mut self.clients } else { &mut self.siblings };
             if let Some(partner) = partners.get_mut(usize::from(number)) {
                 partner.told = self.version;
             }

@@ -126,7 +126,10 @@ mod tests {
     #[test]
     fn what_is_longer_than_a_neighbour_may_have_is_kept_alone() {
         let mut waiting = Waiting::default();
-        assert_eq!(waiting.keep(Addr::v4(1), kept(1, 10)) + waiting.keep(Addr::v4(1), kept(2, HOP_SIZE_MAX)), 1);
+        assert_eq!(
+            waiting.keep(Addr::v4(1), kept(1, 10)) + waiting.keep(Addr::v4(1), kept(2, HOP_SIZE_MAX)),
+            1
+        );
         assert_eq!(waiting.take(|_| true).len(), 1);
     }
 }

@@ -27,7 +27,9 @@ pub fn classify(frame: &[u8]) -> Class {
     if frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes()) {
         return classify_v6(frame).unwrap_or(Class::Any);
     }
-    let Some((header, payload)) = ipv4_packet(frame) else { return classify_arp(frame).unwrap_or(Class::Any) };
+    let Some((header, payload)) = ipv4_packet(frame) else {
+        return classify_arp(frame).unwrap_or(Class::Any);
+    };
     let tuple = |src_port, dst_port| {
         let (local, remote) = (Endpoint::new(header.dst, dst_port), Endpoint::new(header.src, src_port));
         Class::Flow(FourTuple { local, remote })
@@ -63,7 +65,8 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
     let (header, at) = ipv6::parse(packet).ok()?;
     let payload = packet.get(at..at + usize::from(header.payload_len))?;
     let upper = ipv6::upper(&header, payload).ok()?;
-    let tuple = |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
+    let tuple =
+        |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
     let text = payload.get(upper.at..)?;
     // Fragments are treated as those of IPv4, but the identification alone stands for the ports: the
     // fragments of a packet may name different protocols.

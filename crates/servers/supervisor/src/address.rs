@@ -112,7 +112,8 @@ impl FromStr for Mac {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()));
+            let part =
+                parts.next().filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()));
             *byte = part.and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or(AddressError::NotMac)?;
         }
         if parts.next().is_some() || bytes[0] & 1 == 1 || bytes == [0; 6] {
@@ -160,12 +161,18 @@ impl fmt::Display for AddressError {
             AddressError::NoPrefix => "the length of the prefix is missing: write it as in 198.18.0.2/24",
             AddressError::Prefix => "the length of the prefix is not a number from 1 to 32",
             AddressError::NotIpv4 => "not an IPv4 address with a prefix, such as 198.18.0.2/24",
-            AddressError::NotAHost => "the address of a network, of a group or of everybody cannot be a stack's own",
-            AddressError::Loopback => "127.0.0.0/8 and ::1 exist inside every stack already: give it another address",
+            AddressError::NotAHost => {
+                "the address of a network, of a group or of everybody cannot be a stack's own"
+            }
+            AddressError::Loopback => {
+                "127.0.0.0/8 and ::1 exist inside every stack already: give it another address"
+            }
             AddressError::NoPrefix6 => "the length of the prefix is missing: write it as in 2001:db8::2/64",
             AddressError::Prefix6 => "the length of the prefix is not a number from 1 to 128",
             AddressError::NotIpv6 => "not an IPv6 address with a prefix, such as 2001:db8::2/64",
-            AddressError::LinkLocal => "a stack makes its link-local address itself: give it another one, or none",
+            AddressError::LinkLocal => {
+                "a stack makes its link-local address itself: give it another one, or none"
+            }
             AddressError::NotMac => "not the hardware address of one station, such as 02:00:00:00:00:01",
         })
     }
@@ -207,7 +214,10 @@ mod tests {
     fn ipv6_addresses_are_those_of_hosts_too() {
         let cidr: Cidr6 = "2001:db8:0:0::2/64".parse().unwrap();
         assert_eq!(cidr.to_string(), "2001:db8::2/64");
-        assert!(cidr.contains("2001:db8::99".parse().unwrap()) && !cidr.contains("2001:db8:1::2".parse().unwrap()));
+        assert!(
+            cidr.contains("2001:db8::99".parse().unwrap())
+                && !cidr.contains("2001:db8:1::2".parse().unwrap())
+        );
         for (text, reason) in [
             ("2001:db8::2", AddressError::NoPrefix6),
             ("2001:db8::2/0", AddressError::Prefix6),
@@ -226,9 +236,14 @@ mod tests {
     #[test]
     fn hardware_addresses_are_of_one_station() {
         assert_eq!("02:00:00:00:00:fF".parse(), Ok(Mac([2, 0, 0, 0, 0, 255])));
-        for text in
-            ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "01:00:5e:00:00:01", "00:00:00:00:00:00", "2:0:0:0:0:+1"]
-        {
+        for text in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+            "2:0:0:0:0:+1",
+        ] {
             assert_eq!(text.parse::<Mac>(), Err(AddressError::NotMac), "{text}");
         }
         let mac = Mac::local([0xff; 6]);

@@ -50,11 +50,14 @@ impl Build {
             (ours != theirs).then(|| format!("{what} is {theirs} in it, and {ours} in the stack that is up"))
         };
         let layout = differ("the version of pages, rings and arenas", self.layout.into(), next.layout.into());
-        let servers = || differ("the version of what servers are told", self.servers.into(), next.servers.into());
+        let servers =
+            || differ("the version of what servers are told", self.servers.into(), next.servers.into());
         let memory = || {
             let names = self.memory.keys().chain(next.memory.keys());
             let size = |build: &Build, name: &String| build.memory.get(name).copied().unwrap_or(0);
-            names.filter_map(|name| differ(&format!("the size of {name}"), size(self, name), size(next, name))).next()
+            names
+                .filter_map(|name| differ(&format!("the size of {name}"), size(self, name), size(next, name)))
+                .next()
         };
         let ledger = || {
             let ours = self.ledger;
@@ -99,7 +102,9 @@ mod tests {
     #[test]
     fn builds_fit_if_they_share_memory_and_a_version_of_the_ledger() {
         let (now, before, after) = (build(1, 2), build(1, 1), build(2, 3));
-        for (ours, next, common) in [(&now, &before, 1), (&before, &now, 1), (&now, &after, 2), (&now, &now, 2)] {
+        for (ours, next, common) in
+            [(&now, &before, 1), (&before, &now, 1), (&now, &after, 2), (&now, &now, 2)]
+        {
             assert_eq!((ours.misfit(next), ours.common_ledger(next)), (None, Some(common)));
         }
         let reason = before.misfit(&after).expect("they have nothing in common");
@@ -107,7 +112,10 @@ mod tests {
         for (next, what) in [
             (Build { layout: 4, ..build(1, 2) }, "the version of pages, rings and arenas is 4 in it"),
             (Build { servers: 2, ..build(1, 2) }, "the version of what servers are told is 2 in it"),
-            (Build { memory: BTreeMap::new(), ..build(1, 2) }, "the size of the mesh is 0 in it, and 4096 in"),
+            (
+                Build { memory: BTreeMap::new(), ..build(1, 2) },
+                "the size of the mesh is 0 in it, and 4096 in",
+            ),
         ] {
             let reason = now.misfit(&next).expect("it does not fit");
             assert!(reason.starts_with(what), "{reason}");

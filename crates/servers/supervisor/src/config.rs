@@ -260,7 +260,11 @@ impl Config {
             return Err(ConfigError::Ports);
         }
         let sizes = &file.sessions;
-        let arena = ArenaConfig { slots: sizes.sockets, send_log2: sizes.send_log2, receive_log2: sizes.receive_log2 };
+        let arena = ArenaConfig {
+            slots: sizes.sockets,
+            send_log2: sizes.send_log2,
+            receive_log2: sizes.receive_log2,
+        };
         if !arena.is_valid() {
             return Err(ConfigError::SessionSizes);
         }
@@ -329,7 +333,9 @@ fn ports(file: &PortsFile) -> Result<Ports, ConfigError> {
         }
         for (text, range) in texts.iter().zip(&mut ranges) {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
-            let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else { return Err(bad()) };
+            let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else {
+                return Err(bad());
+            };
             if first == 0 || first > last {
                 return Err(bad());
             }
@@ -375,7 +381,10 @@ fn scaling(file: &ScalingFile, replicas: u8) -> Result<Scaling, ConfigError> {
 /// Says whether every transport server has a connection manager in its process.
 fn has_own_managers(notation: Notation) -> bool {
     let plan = notation.plan();
-    plan.processes().iter().filter(|process| process.has(Component::Ts)).all(|process| process.has(Component::Cm))
+    plan.processes()
+        .iter()
+        .filter(|process| process.has(Component::Ts))
+        .all(|process| process.has(Component::Cm))
 }
 
 /// Checks that link servers apart from transport servers, or fewer of them, are used only with a device.
@@ -385,7 +394,9 @@ fn check_link_servers(notation: Notation, link: LinkType) -> Result<(), ConfigEr
     let is_symmetric = Notation::symmetric(notation.replicas()) == Some(notation);
     match link {
         LinkType::Shm if !is_symmetric => Err(ConfigError::LinkServersOfShm(notation)),
-        LinkType::None if plan.processes().iter().any(is_apart) => Err(ConfigError::IdleLinkServers(notation)),
+        LinkType::None if plan.processes().iter().any(is_apart) => {
+            Err(ConfigError::IdleLinkServers(notation))
+        }
         _ => Ok(()),
     }
 }
@@ -464,7 +475,8 @@ fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
         return Err(ConfigError::SameAddress);
     }
     let is_neighbour = |gateway: Ipv6Addr| {
-        gateway.is_unicast_link_local() || address.is_some_and(|own| own.contains(gateway) && own.address != gateway)
+        gateway.is_unicast_link_local()
+            || address.is_some_and(|own| own.contains(gateway) && own.address != gateway)
     };
     if gateway.is_some_and(|gateway| !is_neighbour(gateway)) {
         return Err(ConfigError::Gateway6);

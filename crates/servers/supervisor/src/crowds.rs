@@ -125,11 +125,16 @@ impl Crowds {
         let user = self.users.get(&caller.uid).unwrap_or(&none);
         let process = process.unwrap_or(&none);
         let is_full = [
-            (process.strangers.len() >= STRANGERS_PER_PROCESS || process.all >= self.per_process(), &process.strangers),
+            (
+                process.strangers.len() >= STRANGERS_PER_PROCESS || process.all >= self.per_process(),
+                &process.strangers,
+            ),
             (user.all >= self.per_user(), &user.strangers),
             (self.all.len() >= self.clients_max, &self.strangers),
         ];
-        let Some((_, strangers)) = is_full.into_iter().find(|(is_full, _)| *is_full) else { return Admission::Take };
+        let Some((_, strangers)) = is_full.into_iter().find(|(is_full, _)| *is_full) else {
+            return Admission::Take;
+        };
         let oldest = strangers.iter().take(LOOKS).find(|id| !stays(**id));
         oldest.map_or(Admission::Refuse, |id| Admission::TakeInsteadOf(*id))
     }
@@ -270,7 +275,10 @@ mod tests {
         crowds.set_stranger(ClientId(0), true);
         assert_eq!(enter(&mut crowds, &mut next, caller(1, 8)), Admission::TakeInsteadOf(ClientId(0)));
         // A stranger that waits for an answer stays.
-        assert_eq!(crowds.judge(&caller(1, 8), |id| id < ClientId(10)), Admission::TakeInsteadOf(ClientId(10)));
+        assert_eq!(
+            crowds.judge(&caller(1, 8), |id| id < ClientId(10)),
+            Admission::TakeInsteadOf(ClientId(10))
+        );
     }
 
     #[test]

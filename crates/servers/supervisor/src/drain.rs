@@ -95,7 +95,11 @@ mod tests {
         let sessions = Activity { sessions: 2, ..QUIET };
         assert_eq!(drain.poll(sessions, BEGIN), DrainStep::SayThatSessionsRemain);
         assert_eq!(drain.poll(sessions, BEGIN + IDLE * 9), DrainStep::Wait);
-        assert_eq!(drain.poll(QUIET, BEGIN + IDLE * 9 + SETTLE / 2), DrainStep::Wait, "what they sent is on its way");
+        assert_eq!(
+            drain.poll(QUIET, BEGIN + IDLE * 9 + SETTLE / 2),
+            DrainStep::Wait,
+            "what they sent is on its way"
+        );
         assert_eq!(drain.poll(QUIET, BEGIN + IDLE * 9 + SETTLE), DrainStep::End);
     }
 }

@@ -43,9 +43,9 @@ mod watchdog;
 pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use build::{Build, LedgerVersions, SelfCheck};
 pub use config::{
-    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile, LinkType,
-    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, Servers, SessionSizes, Steering, Tcp, Users,
-    Wait,
+    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile,
+    LinkType, LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, Servers, SessionSizes,
+    Steering, Tcp, Users, Wait,
 };
 pub use crowds::{Admission, Budget, Crowds};
 pub use drain::{Activity, Drain, DrainStep};
@@ -54,14 +54,16 @@ pub use lingering::{LINGERING_MAX, Lingering};
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use pace::{ATTACH_COST, JOIN_COST, Pace};
-pub use placement::{Busy, Change, GivenUp, Placement, PlacementStep, Stand, Target, count as count_processes};
+pub use placement::{
+    Busy, Change, GivenUp, Placement, PlacementStep, Stand, Target, count as count_processes,
+};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use questions::{Answer, Questions};
 pub use record::{FIRST_EPOCH, Fault, Past, ServerRecord};
 pub use report::{
-    AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, MemoryReport,
-    Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport, ServerReport, ServerState,
-    ServerView, SessionReport, StackReport, StatusReport,
+    AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport,
+    MemoryReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport,
+    ServerReport, ServerState, ServerView, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use rights::{Asker, Caller, Door, Rights};

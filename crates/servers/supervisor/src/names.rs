@@ -32,7 +32,9 @@ impl FromStr for StackName {
         if starts_well && text.len() <= 64 && text.bytes().all(allowed) {
             Ok(StackName(text.into()))
         } else {
-            Err("the name of a stack is 1 to 64 letters, digits, `-`, `_` or `.`, and starts with a letter or a digit")
+            Err(
+                "the name of a stack is 1 to 64 letters, digits, `-`, `_` or `.`, and starts with a letter or a digit",
+            )
         }
     }
 }
@@ -99,6 +101,9 @@ mod tests {
             assert!(bad.parse::<StackName>().is_err(), "{bad}");
         }
         let name: StackName = "web-1.test".parse().unwrap();
-        assert_eq!(Paths::new(Path::new("/run/atoll"), &name).socket, Path::new("/run/atoll/web-1.test.sock"));
+        assert_eq!(
+            Paths::new(Path::new("/run/atoll"), &name).socket,
+            Path::new("/run/atoll/web-1.test.sock")
+        );
     }
 }

@@ -158,7 +158,8 @@ impl FromStr for Notation {
                 }
             }
         }
-        let needed = |component: Component| found[component as usize].ok_or(NotationError::Missing(component));
+        let needed =
+            |component: Component| found[component as usize].ok_or(NotationError::Missing(component));
         let (ts, ls, cm) = (needed(Component::Ts)?, needed(Component::Ls)?, needed(Component::Cm)?);
         let notation = Notation { parts: [ts, found[Component::Ip as usize].unwrap_or(ts), ls, cm] };
         notation.check()?;

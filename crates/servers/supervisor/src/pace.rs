@@ -111,7 +111,10 @@ mod tests {
     fn a_process_gets_a_lot_at_once_and_so_much_a_second_from_then_on() {
         let (mut pace, begin) = (Pace::default(), Instant::from_millis(100_000));
         let (at_once, count) = taken(&mut pace, begin, 10, |_| caller(7, 1));
-        assert!((500..=513).contains(&at_once) && (512 + 2550..=512 + 2570).contains(&count), "{at_once} {count}");
+        assert!(
+            (500..=513).contains(&at_once) && (512 + 2550..=512 + 2570).contains(&count),
+            "{at_once} {count}"
+        );
         // Other processes of this user, and other users, are not affected.
         assert_eq!(pace.ask(&caller(7, 2), begin + Duration::from_secs(10), ATTACH_COST), Ok(()));
         assert_eq!(pace.ask(&caller(8, 1), begin + Duration::from_secs(10), ATTACH_COST), Ok(()));
@@ -124,7 +127,10 @@ mod tests {
     fn all_processes_of_a_user_together_have_a_limit_but_those_of_root() {
         let begin = Instant::from_millis(100_000);
         let (at_once, count) = taken(&mut Pace::default(), begin, 10, |n| caller(7, 1 + n));
-        assert!((1000..=1025).contains(&at_once) && (1024 + 5110..=1024 + 5130).contains(&count), "{at_once} {count}");
+        assert!(
+            (1000..=1025).contains(&at_once) && (1024 + 5110..=1024 + 5130).contains(&count),
+            "{at_once} {count}"
+        );
         let mut pace = Pace::default();
         assert!((0..20_000).all(|n| pace.ask(&caller(0, 1 + n), begin, ATTACH_COST).is_ok()));
         // Processes without a number count as one.

@@ -166,7 +166,13 @@ impl Placement {
 
     /// Restores the placement that an earlier supervisor has left. Impossible places are replaced by those of
     /// the configuration.
-    pub fn resume(config: &Config, places: &[u8], auto: bool, asking: Vec<ClientId>, now: Instant) -> Placement {
+    pub fn resume(
+        config: &Config,
+        places: &[u8],
+        auto: bool,
+        asking: Vec<ClientId>,
+        now: Instant,
+    ) -> Placement {
         let replicas = usize::from(config.replicas());
         let mut own = Placement::new(config, now);
         if places.len() != replicas || places.iter().any(|place| usize::from(*place) >= replicas) {
@@ -228,7 +234,8 @@ impl Placement {
     /// Returns when to poll again if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         // While a replica leaves or recovers, its own record has the deadline.
-        let open_by = self.moving.filter(|moving| moving.step == Step::Opening).map(|moving| moving.since + READY_TIME);
+        let open_by =
+            self.moving.filter(|moving| moving.step == Step::Opening).map(|moving| moving.since + READY_TIME);
         let look_at = self.auto.as_ref().map(|auto| auto.looked + LOOK_EVERY);
         [open_by, self.retry_at, look_at].into_iter().flatten().min()
     }
@@ -294,7 +301,8 @@ impl Placement {
 
     /// Says whether every replica is in its place, or will be when it has recovered.
     pub fn is_reached(&self, stand: impl Fn(usize) -> Stand) -> bool {
-        self.moving.is_none() && (0..self.places.len()).all(|replica| self.is_in_place(replica, stand(replica)))
+        self.moving.is_none()
+            && (0..self.places.len()).all(|replica| self.is_in_place(replica, stand(replica)))
     }
 
     fn is_in_place(&self, replica: usize, stand: Stand) -> bool {
@@ -304,7 +312,12 @@ impl Placement {
     /// Returns what is to be done next; call it until it returns `None` or [`PlacementStep::Settle`].
     /// `is_fixed` says that an upgrade is under way, so that no replica may start to move. `stand` returns
     /// the state of a replica.
-    pub fn poll(&mut self, now: Instant, is_fixed: bool, stand: impl Fn(usize) -> Stand) -> Option<PlacementStep> {
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        is_fixed: bool,
+        stand: impl Fn(usize) -> Stand,
+    ) -> Option<PlacementStep> {
         // Each turn of the loop ends a step or returns.
         while let Some(moving) = self.moving {
             let Move { replica, to, since, .. } = moving;
@@ -335,7 +348,12 @@ impl Placement {
     }
 
     /// Starts the move of the next replica.
-    fn set_out(&mut self, now: Instant, is_fixed: bool, stand: impl Fn(usize) -> Stand) -> Option<PlacementStep> {
+    fn set_out(
+        &mut self,
+        now: Instant,
+        is_fixed: bool,
+        stand: impl Fn(usize) -> Stand,
+    ) -> Option<PlacementStep> {
         if is_fixed || self.retry_at.is_some_and(|at| now < at) {
             return None;
         }
@@ -401,8 +419,9 @@ impl Placement {
             // The counters of a new incarnation cannot be compared with those of the last one.
             return None;
         }
-        let share =
-            |(before, after): (&Busy, &Busy)| after.nanos.saturating_sub(before.nanos) as f64 / time.as_nanos() as f64;
+        let share = |(before, after): (&Busy, &Busy)| {
+            after.nanos.saturating_sub(before.nanos) as f64 / time.as_nanos() as f64
+        };
         let shares: Vec<f64> = before.iter().zip(&auto.seen).map(share).collect();
         let from = count(&self.places);
         let to = auto.scaler.look(from, &shares)?;

@@ -52,10 +52,12 @@ impl Plan {
     pub(crate) fn new(notation: Notation) -> Plan {
         let mut processes = Vec::new();
         for kind in Component::ALL {
-            let parts = Component::ALL.map(|component| Some(notation.part(component)).filter(|part| part.kind == kind));
+            let parts = Component::ALL
+                .map(|component| Some(notation.part(component)).filter(|part| part.kind == kind));
             let count = parts.iter().flatten().map(|part| part.count).max().unwrap_or(0);
-            let process =
-                |number| Process { components: parts.map(|part| part.is_some_and(|part| number < part.count)) };
+            let process = |number| Process {
+                components: parts.map(|part| part.is_some_and(|part| number < part.count)),
+            };
             processes.extend((0..count).map(process));
         }
         processes.sort_by_key(|process| !process.has(Component::Ts));
@@ -83,7 +85,9 @@ impl Plan {
     /// Says whether two different servers exchange frames or messages.
     pub fn talk(&self, one: usize, other: usize) -> bool {
         use Component::{Cm, Ip, Ls, Ts};
-        let (Some(one), Some(other)) = (self.processes.get(one), self.processes.get(other)) else { return false };
+        let (Some(one), Some(other)) = (self.processes.get(one), self.processes.get(other)) else {
+            return false;
+        };
         let alike = [Ts, Ip, Cm].into_iter().any(|component| one.has(component) && other.has(component));
         let across = [(Ts, Ip), (Ts, Cm), (Ip, Ls)];
         alike || across.into_iter().any(|(a, b)| one.has(a) && other.has(b) || one.has(b) && other.has(a))
@@ -147,7 +151,8 @@ impl Plan {
     pub fn replicas_of(&self, server: usize) -> impl Iterator<Item = usize> {
         let (queues, queue) = (self.queues().max(1), self.queue_of(server));
         let replicas = self.servers_of(Component::Ts).count().max(1);
-        (0..replicas).filter(move |ts| queue.is_some_and(|queue| ts % queues == queue || queue % replicas == *ts))
+        (0..replicas)
+            .filter(move |ts| queue.is_some_and(|queue| ts % queues == queue || queue % replicas == *ts))
     }
 
     /// Returns the queue of a flow group whose connections `owner` has, which is that of the owner's LS.

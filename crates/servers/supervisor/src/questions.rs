@@ -237,7 +237,8 @@ mod tests {
         let start = Instant::from_millis(100_000);
         for (took, most) in [(1, 48), (10, 30), (100, 12), (1000, 10)] {
             let took = Duration::from_millis(took);
-            let (mut bucket, mut now, mut answers, mut spent) = (Bucket::new(start), start, 0u32, Duration::ZERO);
+            let (mut bucket, mut now, mut answers, mut spent) =
+                (Bucket::new(start), start, 0u32, Duration::ZERO);
             while now < start + Duration::from_secs(1) {
                 if bucket.is_due(now) {
                     answers += 1;
@@ -249,7 +250,10 @@ mod tests {
                 now = bucket.due().max(now + took);
             }
             assert!(answers <= most, "{answers} answers that take {took:?}");
-            assert!(answers >= 1 && (answers < 10 || spent < Duration::from_millis(500)), "{spent:?} of a second");
+            assert!(
+                answers >= 1 && (answers < 10 || spent < Duration::from_millis(500)),
+                "{spent:?} of a second"
+            );
         }
     }
 

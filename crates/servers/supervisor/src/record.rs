@@ -61,7 +61,14 @@ impl ServerRecord {
     }
 
     fn of(epoch: u32, life: Life) -> ServerRecord {
-        ServerRecord { epoch, life, watch: Watch::default(), is_blamed: false, is_leaving: false, due_by: None }
+        ServerRecord {
+            epoch,
+            life,
+            watch: Watch::default(),
+            is_blamed: false,
+            is_leaving: false,
+            due_by: None,
+        }
     }
 
     /// Restores a record that an earlier supervisor has left. A server without a process is due to be
@@ -257,7 +264,10 @@ mod tests {
         assert!(record.is_serving() && record.is_leaving() && !record.hears());
         assert_eq!(record.due_by(), Some(BEGIN + LEAVE_TIME));
         assert!(!record.take_late(BEGIN + LEAVE_TIME - MS));
-        assert!(record.take_late(BEGIN + LEAVE_TIME) && !record.take_late(BEGIN + LEAVE_TIME), "it is said once");
+        assert!(
+            record.take_late(BEGIN + LEAVE_TIME) && !record.take_late(BEGIN + LEAVE_TIME),
+            "it is said once"
+        );
         record.left(BEGIN + LEAVE_TIME);
         record.forget_process();
         assert!(!record.is_leaving() && record.is_due(BEGIN + LEAVE_TIME));
@@ -295,7 +305,9 @@ mod tests {
     fn what_another_supervisor_has_left_goes_on() {
         let past = Past { epoch: 7, crashes: 2, moves: 1, is_there: true, is_ready: true, is_leaving: false };
         let record = ServerRecord::resume(BEGIN, past);
-        assert!(record.hears() && record.epoch() == 7 && record.life().crashes == 2 && record.life().moves == 1);
+        assert!(
+            record.hears() && record.epoch() == 7 && record.life().crashes == 2 && record.life().moves == 1
+        );
         let leaving = ServerRecord::resume(BEGIN, Past { is_leaving: true, ..past });
         assert!(leaving.is_leaving() && leaving.due_by() == Some(BEGIN + LEAVE_TIME));
         let starting = ServerRecord::resume(BEGIN, Past { is_ready: false, ..past });

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use atoll_ipc::page::{LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_OWN_USER, LAYER_SECCOMP, Stat};
+use atoll_ipc::page::{
+    LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_OWN_USER, LAYER_SECCOMP, Stat,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BalanceRules, LinkType, Steering};
@@ -526,7 +528,8 @@ impl StatusReport {
     /// Assembles the parts of an answer; returns `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
         let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
-        let (mut link_servers, mut ip_servers, mut connection_managers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut link_servers, mut ip_servers, mut connection_managers) =
+            (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReportPart::Stack(report) => stack = Some(*report),
@@ -543,7 +546,14 @@ impl StatusReport {
                 | ReportPart::Error(_) => {}
             }
         }
-        Some(StatusReport { stack: stack?, replicas, link_servers, ip_servers, connection_managers, sessions })
+        Some(StatusReport {
+            stack: stack?,
+            replicas,
+            link_servers,
+            ip_servers,
+            connection_managers,
+            sessions,
+        })
     }
 }
 

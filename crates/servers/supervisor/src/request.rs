@@ -107,7 +107,10 @@ mod tests {
     fn requests_of_applications_and_of_the_command_line_are_told_apart() {
         let attach = Request::Attach { layout_version: 1 };
         assert_eq!(classify(Door::Applications, &attach.encode(), 0), Ok(Incoming::Application(attach)));
-        assert_eq!(classify(Door::Administration, br#"{"cmd":"status"}"#, 0), Ok(Incoming::Cli(CliRequest::Status)));
+        assert_eq!(
+            classify(Door::Administration, br#"{"cmd":"status"}"#, 0),
+            Ok(Incoming::Cli(CliRequest::Status))
+        );
         assert_eq!(
             classify(Door::Administration, br#"{"cmd":"balance"}"#, 0),
             Ok(Incoming::Cli(CliRequest::Balance(BalanceRules::default())))
@@ -115,11 +118,18 @@ mod tests {
         let rules = BalanceRules { tariff: Some(3), watermarks: Some([100, 50]), ..BalanceRules::default() };
         let text = serde_json::to_string(&CliRequest::Balance(rules.clone())).unwrap();
         assert_eq!(text, r#"{"cmd":"balance","tariff":3,"watermarks":[100,50]}"#);
-        assert_eq!(classify(Door::Administration, text.as_bytes(), 0), Ok(Incoming::Cli(CliRequest::Balance(rules))));
-        for (text, processes) in
-            [(&br#"{"cmd":"scale","processes":4}"#[..], Some(4)), (br#"{"cmd":"scale","processes":null}"#, None)]
-        {
-            assert_eq!(classify(Door::Administration, text, 0), Ok(Incoming::Cli(CliRequest::Scale { processes })));
+        assert_eq!(
+            classify(Door::Administration, text.as_bytes(), 0),
+            Ok(Incoming::Cli(CliRequest::Balance(rules)))
+        );
+        for (text, processes) in [
+            (&br#"{"cmd":"scale","processes":4}"#[..], Some(4)),
+            (br#"{"cmd":"scale","processes":null}"#, None),
+        ] {
+            assert_eq!(
+                classify(Door::Administration, text, 0),
+                Ok(Incoming::Cli(CliRequest::Scale { processes }))
+            );
         }
         let join = CliRequest::JoinLink { from: "a".into(), layout_version: 1 };
         assert_eq!(
@@ -135,7 +145,8 @@ mod tests {
         assert!(classify(Door::Applications, &Request::Attach { layout_version: 1 }.encode(), 1).is_err());
         let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
         assert!(
-            classify(Door::Administration, upgrade, 0).is_ok() && classify(Door::Administration, upgrade, 1).is_err()
+            classify(Door::Administration, upgrade, 0).is_ok()
+                && classify(Door::Administration, upgrade, 1).is_err()
         );
         let moving = CliRequest::Move { replicas: vec![1, 3], to: 0 };
         assert_eq!(
@@ -181,7 +192,10 @@ mod tests {
             Request::Leave { session: 1 },
             Request::Connect,
         ] {
-            assert_eq!(classify(Door::Applications, &request.encode(), 0), Ok(Incoming::Application(request)));
+            assert_eq!(
+                classify(Door::Applications, &request.encode(), 0),
+                Ok(Incoming::Application(request))
+            );
             assert!(classify(Door::Administration, &request.encode(), 0).is_err());
         }
     }

@@ -121,7 +121,10 @@ mod tests {
         rights.allow_user(OTHER.uid);
         rights.allow_group(1000);
         assert!(rights.is_shared() && rights.may_attach(OTHER));
-        assert!(rights.may_attach(Asker { uid: 1234, gid: 1000 }) && !rights.may_attach(Asker { uid: 1234, gid: 33 }));
+        assert!(
+            rights.may_attach(Asker { uid: 1234, gid: 1000 })
+                && !rights.may_attach(Asker { uid: 1234, gid: 33 })
+        );
         assert!(!rights.may_administer(OTHER, Some(OTHER)) && !rights.may_administer(ROOT, Some(OTHER)));
         // Allowing group 0 does not make every user an administrator.
         rights.allow_group(0);

@@ -73,7 +73,8 @@ impl Shortness {
     /// `used` is the stack's own use in bytes, if it matters.
     pub fn judge(&mut self, now: Instant, rooms: &[Room], used: u64, took: Duration) -> bool {
         let level = rooms.iter().map(|room| room.level_for(used, self.level)).max().unwrap_or_default();
-        let every = if rooms.iter().any(|room| room.is_nearly_short()) { LOOK_EVERY_WHEN_SHORT } else { LOOK_EVERY };
+        let every =
+            if rooms.iter().any(|room| room.is_nearly_short()) { LOOK_EVERY_WHEN_SHORT } else { LOOK_EVERY };
         // Measuring thousands of arenas must not take all of the supervisor's time.
         self.look_at = now + every.max(took * LOOK_SHARE);
         std::mem::replace(&mut self.level, level) != level
@@ -194,8 +195,14 @@ mod tests {
         ] {
             assert_eq!(room(left).level(before), level, "{left} after {before:?}");
         }
-        assert_eq!(Room { all: 1600, left: 50, of: RoomOf::Machine, is_stalled: false }.level(Plenty), Plenty);
-        assert_eq!(Room { all: 1600, left: 49, of: RoomOf::Machine, is_stalled: false }.level(Plenty), Pressure);
+        assert_eq!(
+            Room { all: 1600, left: 50, of: RoomOf::Machine, is_stalled: false }.level(Plenty),
+            Plenty
+        );
+        assert_eq!(
+            Room { all: 1600, left: 49, of: RoomOf::Machine, is_stalled: false }.level(Plenty),
+            Pressure
+        );
     }
 
     #[test]
@@ -238,7 +245,8 @@ mod tests {
         let room = |left| Room { all: 1600, left, of: RoomOf::Cgroup, is_stalled: false };
         let mut shortness = Shortness::new(now);
         let mut judge = |left, took| {
-            let has_changed = shortness.judge(now, &[room(1600), room(left)], 1600, Duration::from_millis(took));
+            let has_changed =
+                shortness.judge(now, &[room(1600), room(left)], 1600, Duration::from_millis(took));
             (has_changed, shortness.level(), shortness.next_timeout().since(now).as_millis())
         };
         assert_eq!(judge(1600, 0), (false, MemoryLevel::Plenty, 250));

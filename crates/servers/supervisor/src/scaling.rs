@@ -116,7 +116,8 @@ impl Scaler {
 
 /// Returns the load of a process, if the replicas are in `processes` processes.
 fn load(shares: &[f64], processes: u8, process: usize) -> f64 {
-    let hosted = shares.iter().enumerate().filter(|(replica, _)| host_of(*replica, processes.into()) == process);
+    let hosted =
+        shares.iter().enumerate().filter(|(replica, _)| host_of(*replica, processes.into()) == process);
     hosted.map(|(_, share)| share.clamp(0.0, 1.0)).sum()
 }
 
@@ -183,7 +184,10 @@ mod tests {
     #[test]
     fn replicas_go_round_the_processes() {
         let hosts = |processes| (0..4).map(|replica| host_of(replica, processes)).collect::<Vec<_>>();
-        assert_eq!([hosts(1), hosts(2), hosts(3), hosts(4)], [[0; 4], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]]);
+        assert_eq!(
+            [hosts(1), hosts(2), hosts(3), hosts(4)],
+            [[0; 4], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]]
+        );
         assert_eq!(host_of(3, 0), 0);
     }
 
@@ -268,7 +272,11 @@ mod tests {
                 let shares: Vec<f64> = weights.iter().map(|weight| weight * scale).collect();
                 if (1..processes).all(|fewer| busiest(&shares, fewer) > LOW) {
                     told += 1;
-                    assert_eq!(scaler.look(processes, &shares), None, "round {round}: {shares:?} in {processes}");
+                    assert_eq!(
+                        scaler.look(processes, &shares),
+                        None,
+                        "round {round}: {shares:?} in {processes}"
+                    );
                 }
             }
         }
@@ -284,13 +292,15 @@ mod tests {
             let replicas = 1 + rng.below(8) as u8;
             let demand: Vec<f64> = (0..replicas).map(|_| f64::from(rng.below(100)) / 100.0).collect();
             let processors = 1.0 + f64::from(rng.below(4));
-            let (mut scaler, mut processes) = (Scaler::new(1, replicas), 1 + rng.below(replicas.into()) as u8);
+            let (mut scaler, mut processes) =
+                (Scaler::new(1, replicas), 1 + rng.below(replicas.into()) as u8);
             let mut changes = Vec::new();
             for look in 0..4000 {
                 let alone = shares(&demand, processes);
                 let stretched = (alone.iter().sum::<f64>() / processors).max(1.0);
-                let all =
-                    |process| alone.iter().enumerate().filter(move |(r, _)| host_of(*r, processes.into()) == process);
+                let all = |process| {
+                    alone.iter().enumerate().filter(move |(r, _)| host_of(*r, processes.into()) == process)
+                };
                 // A process is busy for longer, but at most all of the time.
                 let longer = |replica: usize| {
                     let sum: f64 = all(host_of(replica, processes.into())).map(|(_, share)| share).sum();
@@ -303,7 +313,10 @@ mod tests {
                 }
             }
             let late = changes.iter().filter(|(look, _)| *look > 1000).count();
-            assert!(changes.len() <= 6 && late == 0, "round {round}: {demand:?} on {processors}: {changes:?}");
+            assert!(
+                changes.len() <= 6 && late == 0,
+                "round {round}: {demand:?} on {processors}: {changes:?}"
+            );
         }
     }
 

@@ -85,7 +85,12 @@ struct Session {
 impl Sessions {
     /// Creates an empty set of sessions, of which at most `sessions_max` may be open at a time.
     pub fn new(sessions_max: u32) -> Sessions {
-        Sessions { sessions_max: sessions_max as usize, last: 0, sessions: BTreeMap::new(), clients: BTreeMap::new() }
+        Sessions {
+            sessions_max: sessions_max as usize,
+            last: 0,
+            sessions: BTreeMap::new(),
+            clients: BTreeMap::new(),
+        }
     }
 
     /// Opens a session of `client`'s own, whose key is the random number `key`. Refuses another layout
@@ -100,8 +105,10 @@ impl Sessions {
         self.check_room(client)?;
         self.last += 1;
         let session = self.last;
-        self.sessions
-            .insert(session, Session { key, members: BTreeMap::from([(0, client)]), known: 1, next_member: 1 });
+        self.sessions.insert(
+            session,
+            Session { key, members: BTreeMap::from([(0, client)]), known: 1, next_member: 1 },
+        );
         self.clients.entry(client).or_default().push((session, 0));
         Ok(Joined { session, key, member: 0 })
     }
@@ -160,8 +167,9 @@ impl Sessions {
     /// Returns the numbers of members of a session that have gone, unless the number is used again.
     pub fn departed(&self, session: u32) -> impl Iterator<Item = u8> + '_ {
         let session = self.sessions.get(&session);
-        let is_gone =
-            |session: &Session, member: u8| session.known >> member & 1 == 1 && !session.members.contains_key(&member);
+        let is_gone = |session: &Session, member: u8| {
+            session.known >> member & 1 == 1 && !session.members.contains_key(&member)
+        };
         (0..MEMBERS_MAX).filter(move |&member| session.is_some_and(|session| is_gone(session, member)))
     }
 

@@ -134,7 +134,11 @@ impl Standby {
 
 /// Returns the bytes of memory for so many connections, as a power of two, so that the result seldom changes.
 pub fn memory_for(connections: u64) -> u64 {
-    connections.saturating_mul(CONNECTION_BYTES).saturating_add(FEWEST_BYTES).min(MOST_BYTES).next_power_of_two()
+    connections
+        .saturating_mul(CONNECTION_BYTES)
+        .saturating_add(FEWEST_BYTES)
+        .min(MOST_BYTES)
+        .next_power_of_two()
 }
 
 /// Says whether a process with `memory` bytes of its own is of use where `wanted` bytes are needed now.
@@ -237,11 +241,18 @@ mod tests {
         assert_eq!(standby.poll(now + READY_TIME, true, fit(true, true)), Some(Action::Kill));
         standby.is_up(now + READY_TIME);
         assert_eq!(standby.poll(now + READY_TIME, true, fit(true, true)), None);
-        assert_eq!(standby.poll(now + READY_TIME + LOOK_EVERY, true, fit(true, false)), Some(Action::Dismiss));
+        assert_eq!(
+            standby.poll(now + READY_TIME + LOOK_EVERY, true, fit(true, false)),
+            Some(Action::Dismiss)
+        );
         now += READY_TIME + 2 * LOOK_EVERY;
         assert_eq!(standby.poll(now, true, None), Some(Action::Start));
         standby.started(now);
         standby.is_up(now);
-        assert_eq!(standby.poll(now, true, fit(false, true)), Some(Action::Dismiss), "it is of another build");
+        assert_eq!(
+            standby.poll(now, true, fit(false, true)),
+            Some(Action::Dismiss),
+            "it is of another build"
+        );
     }
 }

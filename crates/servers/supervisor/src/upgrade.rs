@@ -66,7 +66,8 @@ impl Upgrade {
 
     /// Returns what is to be done now. `is_serving` says whether the process of a server is ready.
     pub fn next(&mut self, now: Instant, is_serving: impl Fn(usize) -> bool) -> Option<Step> {
-        let settled = (0..self.servers.len()).all(|server| is_serving(server) && !self.servers[server].leaves);
+        let settled =
+            (0..self.servers.len()).all(|server| is_serving(server) && !self.servers[server].leaves);
         if !settled || self.due().is_some_and(|due| now < due) {
             return None;
         }
@@ -109,7 +110,9 @@ impl Upgrade {
         let asked = std::mem::take(&mut stand.leaves);
         match (stand.side, asked) {
             (Side::Old, true) if can_go_on => stand.side = Side::New,
-            (Side::Old, true) => self.turn_back(format!("{how}, and the new build could not read what it has left")),
+            (Side::Old, true) => {
+                self.turn_back(format!("{how}, and the new build could not read what it has left"))
+            }
             // The old build can always read what the new one writes.
             (Side::New, _) => {
                 stand.side = Side::Old;
@@ -170,7 +173,11 @@ mod tests {
             assert_eq!(self.step(), Step::Exchange(server, side));
             assert_eq!(self.upgrade.next(self.now, |_| true), None, "one after the other");
             assert_eq!(self.upgrade.ended(server, "it has left", true), (side, true));
-            assert_eq!(self.upgrade.next(self.now, |other| other != server), None, "the next one is not ready");
+            assert_eq!(
+                self.upgrade.next(self.now, |other| other != server),
+                None,
+                "the next one is not ready"
+            );
             self.upgrade.ready(self.now);
         }
     }
@@ -210,7 +217,10 @@ mod tests {
         assert_eq!(bench.step(), Step::Exchange(0, Side::New));
         assert_eq!(bench.upgrade.ended(0, "left", true), (Side::New, true));
         assert_eq!(bench.upgrade.ended(0, "replica 0 ended with status 1", true), (Side::Old, false));
-        assert_eq!(bench.step(), Step::Failed("replica 0 ended with status 1, and is of the new build".into()));
+        assert_eq!(
+            bench.step(),
+            Step::Failed("replica 0 ended with status 1, and is of the new build".into())
+        );
     }
 
     #[test]

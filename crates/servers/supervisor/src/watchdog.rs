@@ -123,7 +123,9 @@ mod tests {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         for beat in 0..100 {
             // The server works, or it sleeps and the bell wakes it.
-            for signs in [Signs { heartbeat: beat, ..AWAKE }, Signs { sleep_word: 2 * beat as u32 + 5, ..ASLEEP }] {
+            for signs in
+                [Signs { heartbeat: beat, ..AWAKE }, Signs { sleep_word: 2 * beat as u32 + 5, ..ASLEEP }]
+            {
                 for _ in 0..3 {
                     assert_ne!(watchdog.look(&mut watch, signs, || running('S', 10)), Judgement::Hangs);
                 }
@@ -138,7 +140,8 @@ mod tests {
         assert!(!judgements(AWAKE, None, 100).contains(&Judgement::Hangs));
         // A server that uses the processor and shows no progress hangs.
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
-        let looks: Vec<_> = (0..8).map(|n| watchdog.look(&mut watch, AWAKE, || running('R', n * 100))).collect();
+        let looks: Vec<_> =
+            (0..8).map(|n| watchdog.look(&mut watch, AWAKE, || running('R', n * 100))).collect();
         assert_eq!(looks[5..7], [Judgement::Wait, Judgement::Hangs]);
     }
 

@@ -45,7 +45,8 @@ impl<M: Memory> Transport<M> {
             iss = above.plus(1 + self.rng.below(1 << 16));
         }
         let opening = Opening { config: &self.config, secrets: &self.secrets, ip: &self.ip };
-        let fast = self.handshakes.accept_fast(now, &opening, (arrival, iss), (listener, &self.cm), &mut self.stats);
+        let fast =
+            self.handshakes.accept_fast(now, &opening, (arrival, iss), (listener, &self.cm), &mut self.stats);
         let (connection, early) = fast.unwrap_or_else(|| {
             (opening.open_passively(now, &tuple, segment, iss, internal, &inherited.settings), None)
         });
@@ -69,7 +70,9 @@ impl<M: Memory> Transport<M> {
     /// Opens the connection whose handshake a segment completes, if the segment brings a cookie back.
     pub(crate) fn accept_by_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) -> ByCookie {
         let Arrival { tuple, segment, internal, .. } = *arrival;
-        let Some(syn) = self.handshakes.check_cookie(now, &self.secrets, arrival) else { return ByCookie::None };
+        let Some(syn) = self.handshakes.check_cookie(now, &self.secrets, arrival) else {
+            return ByCookie::None;
+        };
         let verdict = self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: true });
         let SynVerdict::Accept { listener, defer_accept: defer } = verdict else {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.

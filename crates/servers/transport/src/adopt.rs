@@ -82,7 +82,8 @@ impl<M: Memory> Transport<M> {
         // If more were touched than are remembered, no connection can wait.
         let mut in_order = touched.clone();
         in_order.iter_mut().for_each(|touched| touched.sort_unstable());
-        let is_untouched = |index: u32| in_order.as_ref().is_some_and(|touched| touched.binary_search(&index).is_err());
+        let is_untouched =
+            |index: u32| in_order.as_ref().is_some_and(|touched| touched.binary_search(&index).is_err());
         let (mut blocks, mut crashed) = (Blocks::new(), Vec::new());
         for (index, found) in records.ledger().connections() {
             let Ok(record) = found else {
@@ -145,7 +146,9 @@ impl<M: Memory> Transport<M> {
             let refused = match recovery {
                 Recovery::Stateless => Some(Loss::Stateless),
                 Recovery::Stateful if record.crashes >= CRASHES_MAX => Some(Loss::Quarantined),
-                Recovery::Stateful if place.is_some_and(|(session, ..)| self.applications.is_cut_off(session)) => {
+                Recovery::Stateful
+                    if place.is_some_and(|(session, ..)| self.applications.is_cut_off(session)) =>
+                {
                     Some(Loss::CutOff)
                 }
                 Recovery::Stateful => overlapping.contains(&index).then_some(Loss::Overlap),
@@ -161,7 +164,8 @@ impl<M: Memory> Transport<M> {
             let places = self.applications.places();
             let ids = places.filter_map(|place| Some((place, self.applications.get(place)?.id)));
             self.aftermath.begin_to_look(ids);
-            let found = self.aftermath.look_for_lost(LOST_SLOTS_FIRST, &mut self.applications, &mut self.stats);
+            let found =
+                self.aftermath.look_for_lost(LOST_SLOTS_FIRST, &mut self.applications, &mut self.stats);
             adoption.lost += if recovery == Recovery::Stateless { found } else { 0 };
         }
         let concerned = adopted.note(&mut records);
@@ -205,7 +209,12 @@ impl<M: Memory> Transport<M> {
 
     /// Keeps place, slot and name for a connection that is continued later. Returns `false` if it cannot
     /// wait, because another one has something of that.
-    fn postpone(&mut self, index: u32, tuple: &FourTuple, (id, slot, generation): (SessionId, SlotId, u32)) -> bool {
+    fn postpone(
+        &mut self,
+        index: u32,
+        tuple: &FourTuple,
+        (id, slot, generation): (SessionId, SlotId, u32),
+    ) -> bool {
         let name = self.connections.name(tuple);
         let Some(place) = self.applications.place_of(id) else { return false };
         let Some(hashed) = self.connections.may_postpone(&name) else { return false };
@@ -221,7 +230,8 @@ impl<M: Memory> Transport<M> {
     /// before the page did. The page is not cleared first, since a program that reads it meanwhile would take
     /// the port for the kernel's.
     fn forget_ports(&self) {
-        let is_there = |udp: bool, port: u16| if udp { self.datagrams.has_port(port) } else { self.cm.has_port(port) };
+        let is_there =
+            |udp: bool, port: u16| if udp { self.datagrams.has_port(port) } else { self.cm.has_port(port) };
         for udp in [false, true] {
             let gone: Vec<u16> = self.page.ports(udp).filter(|port| !is_there(udp, *port)).collect();
             gone.into_iter().for_each(|port| self.page.set_port(udp, port, false));
@@ -229,7 +239,12 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Carries out again what applications have asked for.
-    fn repeat_requests(&mut self, now: Instant, records: &mut Records<M>, mut found: Vec<(u32, RequestRecord)>) {
+    fn repeat_requests(
+        &mut self,
+        now: Instant,
+        records: &mut Records<M>,
+        mut found: Vec<(u32, RequestRecord)>,
+    ) {
         found.sort_by_key(|(_, record)| record.order);
         for (_, RequestRecord { session, command, .. }) in found {
             let Some(index) = self.applications.place_of(session) else { continue };
@@ -253,18 +268,33 @@ impl<M: Memory> Transport<M> {
                 // No answer is sent: an application that still waits for one has its command in the ring.
                 Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
                     // The uid that low ports need does not change.
-                    let uid = self.applications.user_of(index, lease, protocol, local).map_or(NO_USER, |user| user.uid);
+                    let uid = self
+                        .applications
+                        .user_of(index, lease, protocol, local)
+                        .map_or(NO_USER, |user| user.uid);
                     let user = User::privileged(uid);
-                    let bind = Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                    let bind =
+                        Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                     let _ = self.cm.handle_bind(&bind);
                 }
                 Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
                     let past = || self.past_grant(index, lease, Protocol::Tcp, local, (reuse_port, v6_only));
                     let shown = self.applications.shown(index, lease).or_else(|| Some(past()));
-                    let uid =
-                        self.applications.user_of(index, lease, Protocol::Tcp, local).map_or(NO_USER, |user| user.uid);
-                    let listen =
-                        Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid, shown };
+                    let uid = self
+                        .applications
+                        .user_of(index, lease, Protocol::Tcp, local)
+                        .map_or(NO_USER, |user| user.uid);
+                    let listen = Listen {
+                        session,
+                        lease,
+                        local,
+                        backlog,
+                        reuse_port,
+                        defer_accept,
+                        v6_only,
+                        uid,
+                        shown,
+                    };
                     let _ = self.cm.handle_listen(&listen);
                     self.run_directives(now);
                 }
@@ -336,7 +366,9 @@ impl<M: Memory> Transport<M> {
                     }
                     self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
                 }
-                Stage::Waiting { .. } if self.connections.get(index).is_some_and(|entry| entry.place.is_some()) => {
+                Stage::Waiting { .. }
+                    if self.connections.get(index).is_some_and(|entry| entry.place.is_some()) =>
+                {
                     self.resolve_offer(now, index);
                 }
                 Stage::Waiting { listener } => self.cm.handle_established(now, ConnectionId(index), listener),
@@ -381,7 +413,8 @@ impl<M: Memory> Transport<M> {
         let (Stage::Waiting { listener }, Some(place)) = (entry.stage, entry.place) else { return };
         let Some(session) = self.applications.get_mut(place.session) else { return };
         if session.slot(place.slot).is_some_and(|slot| !slot.revoke(place.generation)) {
-            let event = Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
+            let event =
+                Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
             entry.stage = Stage::Open(Service::UNMEASURED);
             entry.flags.set(Flags::STATE);
@@ -389,7 +422,8 @@ impl<M: Memory> Transport<M> {
             self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
             return;
         }
-        let mut text = alloc::vec![0; usize::try_from(entry.connection.receive_nxt()).unwrap_or(0).min(AREA_MAX)];
+        let mut text =
+            alloc::vec![0; usize::try_from(entry.connection.receive_nxt()).unwrap_or(0).min(AREA_MAX)];
         if let Some(pieces) = entry.receive.pieces(0, text.len()) {
             pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }

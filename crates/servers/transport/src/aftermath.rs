@@ -148,7 +148,8 @@ impl Aftermath {
                 self.lost_slots.pop_front();
                 continue;
             };
-            let generations = session.slot(slot).map(|view| (view.app_generation(), view.replica_generation()));
+            let generations =
+                session.slot(slot).map(|view| (view.app_generation(), view.replica_generation()));
             let half = session.layout.replica_slots().start;
             match generations {
                 // The library takes its slots in order, and so does the replica.

@@ -196,7 +196,13 @@ impl<M: Memory> Applications<M> {
     // ---- rights ----
 
     /// Returns the user as which a session asks for a socket.
-    pub(crate) fn user_of(&self, place: u32, lease: u64, protocol: Protocol, local: Endpoint) -> Option<User> {
+    pub(crate) fn user_of(
+        &self,
+        place: u32,
+        lease: u64,
+        protocol: Protocol,
+        local: Endpoint,
+    ) -> Option<User> {
         Some(self.get(place)?.rights.user_of(lease, protocol, local))
     }
 

@@ -33,7 +33,11 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Passes messages for other processes to `send`: see [`atoll_connmgr::ConnMgr::send_messages`].
-    pub fn send_messages(&mut self, now: Instant, send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool) {
+    pub fn send_messages(
+        &mut self,
+        now: Instant,
+        send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool,
+    ) {
         self.cm.send_messages(now, send);
     }
 

@@ -73,7 +73,12 @@ pub(crate) fn charge<M: Memory>(
 /// it makes the peer ask, and the question is answered as for any unknown connection, by a reset in the right
 /// place. The peer waits at what was acknowledged if nothing was under way, at the end of what was sent if
 /// all has arrived, and otherwise in between: resets are sent for both places.
-pub(crate) fn reset_peer(record: &ConnectionRecord, written: Option<i64>, egress: &mut Egress, stats: &mut Stats) {
+pub(crate) fn reset_peer(
+    record: &ConnectionRecord,
+    written: Option<i64>,
+    egress: &mut Egress,
+    stats: &mut Stats,
+) {
     let is_synchronised = match state(record) {
         Some(State::Closed | State::SynSent | State::TimeWait) | None => false,
         Some(_) => true,
@@ -94,7 +99,9 @@ pub(crate) fn reset_peer(record: &ConnectionRecord, written: Option<i64>, egress
         let seq = at(record.send_start, offset);
         let flags = Flags::RST | Flags::ACK;
         stats.count(Stat::ResetsOut);
-        egress
-            .answer(record.tuple, Segment { src_port: local, dst_port: remote, seq, ack, flags, ..Segment::default() });
+        egress.answer(
+            record.tuple,
+            Segment { src_port: local, dst_port: remote, seq, ack, flags, ..Segment::default() },
+        );
     }
 }

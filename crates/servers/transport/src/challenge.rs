@@ -83,8 +83,9 @@ mod tests {
         let mut challenges = Challenges::new();
         let numbers: Vec<u32> = (1..=200u64)
             .map(|second| {
-                (0..5000).filter(|_| challenges.take(Instant::from_millis(second * 1000), 1000, &mut rng)).count()
-                    as u32
+                (0..5000)
+                    .filter(|_| challenges.take(Instant::from_millis(second * 1000), 1000, &mut rng))
+                    .count() as u32
             })
             .collect();
         assert!(numbers.iter().all(|number| (500..1500).contains(number)), "{numbers:?}");

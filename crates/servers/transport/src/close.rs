@@ -60,7 +60,9 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let place = self.connections.get(index).and_then(|entry| entry.place);
-        if let Some(session) = place.and_then(|place| self.applications.get(place.session)).map(|session| session.id) {
+        if let Some(session) =
+            place.and_then(|place| self.applications.get(place.session)).map(|session| session.id)
+        {
             self.cm.handle_closed(now, session, service.lease, service.offered_at);
         }
     }

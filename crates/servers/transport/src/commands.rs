@@ -16,7 +16,10 @@ pub(crate) fn cost(command: &Command) -> u32 {
     match command {
         Command::Kick { .. } | Command::SetOption { .. } => 1,
         Command::Claim { .. } | Command::Close { .. } | Command::Info { .. } => 4,
-        Command::Connect { .. } | Command::UdpOpen { .. } | Command::Group { .. } | Command::Listen { .. } => 16,
+        Command::Connect { .. }
+        | Command::UdpOpen { .. }
+        | Command::Group { .. }
+        | Command::Listen { .. } => 16,
         _ => 8,
     }
 }
@@ -35,7 +38,8 @@ impl<M: Memory> Transport<M> {
     #[inline]
     pub(crate) fn handle_command(&mut self, now: Instant, session: u32, command: Command) -> Carried {
         match command {
-            Command::Kick { slot, generation } => match self.applications.occupant(session, slot, generation) {
+            Command::Kick { slot, generation } => match self.applications.occupant(session, slot, generation)
+            {
                 Occupant::Connection(index) => {
                     self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats)
                 }
@@ -44,12 +48,14 @@ impl<M: Memory> Transport<M> {
                 Occupant::Nobody => self.stats.count(Stat::BadCommands),
             },
             Command::Claim { slot, generation } => self.claim(now, session, slot, generation),
-            Command::Close { slot, generation, mode } => match self.applications.occupant(session, slot, generation) {
-                Occupant::Connection(index) => self.close(now, index, mode),
-                Occupant::Datagram(index) => self.close_datagram(now, index),
-                Occupant::Lost => self.close_lost(session, slot, generation),
-                Occupant::Nobody => self.close_nothing(session, slot, generation),
-            },
+            Command::Close { slot, generation, mode } => {
+                match self.applications.occupant(session, slot, generation) {
+                    Occupant::Connection(index) => self.close(now, index, mode),
+                    Occupant::Datagram(index) => self.close_datagram(now, index),
+                    Occupant::Lost => self.close_lost(session, slot, generation),
+                    Occupant::Nobody => self.close_nothing(session, slot, generation),
+                }
+            }
             Command::SetOption { slot, generation, option, value } => {
                 self.set_option(now, session, slot, generation, option, value);
             }
@@ -57,7 +63,9 @@ impl<M: Memory> Transport<M> {
                 let place = Place { session, slot, generation };
                 return self.connect(now, place, lease, local, remote);
             }
-            Command::Info { token, slot, generation } => self.send_info(now, session, token, slot, generation),
+            Command::Info { token, slot, generation } => {
+                self.send_info(now, session, token, slot, generation)
+            }
             _ => self.handle_standing(now, session, command),
         }
         Carried::Out
@@ -99,7 +107,9 @@ impl<M: Memory> Transport<M> {
             Occupant::Connection(index) => {
                 self.connections.touch(index);
                 let config = &self.config;
-                self.connections.get_mut(index).is_some_and(|entry| entry.set_option(now, config, option, value))
+                self.connections
+                    .get_mut(index)
+                    .is_some_and(|entry| entry.set_option(now, config, option, value))
             }
             Occupant::Datagram(index) => {
                 let command = Command::SetOption { slot, generation, option, value };
@@ -125,7 +135,9 @@ impl<M: Memory> Transport<M> {
     fn send_info(&mut self, now: Instant, session: u32, token: u32, slot: SlotId, generation: u32) {
         let cause = match self.applications.occupant(session, slot, generation) {
             Occupant::Connection(index) => {
-                if let (Some(entry), Some(session)) = (self.connections.get(index), self.applications.get(session)) {
+                if let (Some(entry), Some(session)) =
+                    (self.connections.get(index), self.applications.get(session))
+                {
                     let tuple = self.connections.tuple(&entry.name);
                     let facts = ConnectionFacts::of(now, entry, tuple, &self.applications);
                     facts.info().store(&session.arena, INFO);

@@ -61,7 +61,8 @@ impl<M: Memory> Transport<M> {
             && self.datagrams.count_at_port(local.port, session_index) < AT_PORT_MAX
             && session.has_room_for_socket()
             && session.datagram_sockets() < self.config.quota.datagram_sockets;
-        let grant = self.applications.grant(session_index, &self.cm, lease, Protocol::Udp, local).filter(is_leased);
+        let grant =
+            self.applications.grant(session_index, &self.cm, lease, Protocol::Udp, local).filter(is_leased);
         let rivals = grant.and_then(|grant| Some((grant, self.datagrams.rivals(&grant)?)));
         let (grant, rivals) = rivals.ok_or(Cause::Invalid)?;
         if !is_own {
@@ -212,7 +213,8 @@ impl<M: Memory> Transport<M> {
     /// Stores a datagram for this socket; the work is charged to its session.
     fn store_datagram(&mut self, index: u32, peer: Endpoint, cast: Cast, payload: &[u8]) {
         let place = self.datagrams.get(index).map(Datagram::place);
-        let Some(id) = place.and_then(|place| self.applications.get(place.session)).map(|session| session.id) else {
+        let Some(id) = place.and_then(|place| self.applications.get(place.session)).map(|session| session.id)
+        else {
             return;
         };
         let before = self.durability.work();

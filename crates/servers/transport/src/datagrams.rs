@@ -75,7 +75,8 @@ impl Datagrams {
         if candidates < 2 {
             return Some(best.1);
         }
-        let is_best = |index: u32| self.sockets.get(index).is_some_and(|socket| socket.score(tuple) == best.0);
+        let is_best =
+            |index: u32| self.sockets.get(index).is_some_and(|socket| socket.score(tuple) == best.0);
         let last = sockets.iter().rev().copied().find(|index| is_best(*index))?;
         // Without SO_REUSEPORT the socket bound last gets it, as on Linux.
         let grant = *self.sockets.get(last)?.grant();
@@ -98,7 +99,9 @@ impl Datagrams {
     /// Returns the blocks of the receive area of a session that sockets hold: first unit and log2 of the
     /// size.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (u32, (u32, u8))> + '_ {
-        self.sockets.iter().flat_map(|(_, socket)| socket.blocks().map(|block| (socket.place().session, block)))
+        self.sockets
+            .iter()
+            .flat_map(|(_, socket)| socket.blocks().map(|block| (socket.place().session, block)))
     }
 
     /// Adds the socket to the tables.
@@ -132,7 +135,12 @@ impl Datagrams {
     pub(crate) fn rivals(&self, grant: &Grant) -> Option<Vec<u32>> {
         let mut rivals = Vec::new();
         for &index in self.by_port.get(&grant.local.port).into_iter().flatten() {
-            match self.sockets.get(index).map(|socket| socket.grant()).filter(|other| are_rivals(grant, other)) {
+            match self
+                .sockets
+                .get(index)
+                .map(|socket| socket.grant())
+                .filter(|other| are_rivals(grant, other))
+            {
                 Some(other) if other.granted >= grant.granted => return None,
                 Some(_) => rivals.push(index),
                 None => {}
@@ -298,9 +306,16 @@ impl Datagrams {
 
     /// Reads the positions that the application has changed. Returns `false` if the socket is to be removed,
     /// because they cannot be true.
-    pub(crate) fn kick<M: Memory>(&mut self, index: u32, applications: &Applications<M>, stats: &mut Stats) -> bool {
+    pub(crate) fn kick<M: Memory>(
+        &mut self,
+        index: u32,
+        applications: &Applications<M>,
+        stats: &mut Stats,
+    ) -> bool {
         // A socket that was closed, or has lost the port, sends nothing more.
-        let Some(socket) = self.sockets.get_mut(index).filter(|socket| !socket.is_closing()) else { return true };
+        let Some(socket) = self.sockets.get_mut(index).filter(|socket| !socket.is_closing()) else {
+            return true;
+        };
         let place = socket.place();
         let Some(session) = applications.get(place.session) else { return true };
         let Some(slot) = session.slot(place.slot) else { return true };

@@ -210,7 +210,10 @@ mod tests {
         endings.push(8);
         assert_eq!((endings.left(), endings.first(), endings.len()), (3, Some(7), 2));
         endings.conclude();
-        assert_eq!((endings.left(), endings.pop(), endings.pop(), endings.pop()), (SLICE, Some(7), Some(8), None));
+        assert_eq!(
+            (endings.left(), endings.pop(), endings.pop(), endings.pop()),
+            (SLICE, Some(7), Some(8), None)
+        );
         endings.depart(Departure::Session(SessionId(1)));
         assert!(endings.has_departures() && endings.next_departure().is_some() && !endings.has_departures());
     }

@@ -135,7 +135,12 @@ impl<M: Memory> Durability<M> {
 
     /// Writes what has changed since the last flush, and gives back what a successor needed until then.
     /// `dirty` are the connections where something has happened.
-    pub(crate) fn commit(&mut self, dirty: &[u32], connections: &mut Connections, applications: &mut Applications<M>) {
+    pub(crate) fn commit(
+        &mut self,
+        dirty: &[u32],
+        connections: &mut Connections,
+        applications: &mut Applications<M>,
+    ) {
         if let Some(records) = self.records.as_deref_mut() {
             records.commit(dirty, connections, applications);
         }
@@ -169,7 +174,12 @@ impl<M: Memory> Durability<M> {
 
     /// Returns whether a command could stay in force. Called before a command is carried out whose sender is
     /// told of a refusal.
-    pub(crate) fn may_keep(&self, applications: &Applications<M>, session: SessionId, command: &Command) -> bool {
+    pub(crate) fn may_keep(
+        &self,
+        applications: &Applications<M>,
+        session: SessionId,
+        command: &Command,
+    ) -> bool {
         // A grant that was shown for the command is kept as well.
         let slack = usize::from(matches!(command, Command::Listen { .. } | Command::UdpOpen { .. }));
         let Some(records) = self.records.as_deref() else { return true };
@@ -204,7 +214,8 @@ impl<M: Memory> Durability<M> {
     pub(crate) fn forgive(&mut self, now: Instant, forgivable: impl Fn(u8) -> bool) {
         if let Some(records) = self.records.as_deref_mut().filter(|records| records.forgive_at <= now) {
             records.forgive_at = Instant::FAR_FUTURE;
-            let forgiven: Vec<_> = records.ledger.suspects().filter(|(_, deaths)| forgivable(*deaths)).collect();
+            let forgiven: Vec<_> =
+                records.ledger.suspects().filter(|(_, deaths)| forgivable(*deaths)).collect();
             forgiven.into_iter().for_each(|(session, _)| records.ledger.set_deaths(session, 0));
         }
     }
@@ -244,7 +255,8 @@ impl<M: Memory> Records<M> {
         user_of: impl Fn(SessionId) -> Option<u32>,
         is_stateless: bool,
     ) -> Vec<(u32, RequestRecord)> {
-        let found: Vec<_> = self.ledger.requests().filter_map(|(place, found)| Some((place, found.ok()?))).collect();
+        let found: Vec<_> =
+            self.ledger.requests().filter_map(|(place, found)| Some((place, found.ok()?))).collect();
         let high = found.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
         self.requests = self.requests.resume(&found, high, user_of);
         self.is_stateless = is_stateless;
@@ -365,7 +377,13 @@ impl<M: Memory> Records<M> {
         entry.recorded != summary(entry) || entry.flags.has(changes)
     }
 
-    fn stage_entry(&mut self, index: u32, entry: &mut Entry, locals: &Locals, applications: &Applications<M>) {
+    fn stage_entry(
+        &mut self,
+        index: u32,
+        entry: &mut Entry,
+        locals: &Locals,
+        applications: &Applications<M>,
+    ) {
         self.ledger.mark(Work::Output(index));
         // Text that no application has grows until one has it, and text that comes late fills its gaps.
         let parked_len = entry.parked_len() as u32;

@@ -141,7 +141,13 @@ impl<M: Memory> Transport<M> {
         is_done
     }
 
-    fn end_parts(&mut self, now: Instant, (place, id): (u32, SessionId), extent: Extent, left: &mut u32) -> bool {
+    fn end_parts(
+        &mut self,
+        now: Instant,
+        (place, id): (u32, SessionId),
+        extent: Extent,
+        left: &mut u32,
+    ) -> bool {
         if !extent.all && !self.end_holders(place, left) {
             return false;
         }
@@ -169,7 +175,9 @@ impl<M: Memory> Transport<M> {
     fn end_holders(&mut self, index: u32, left: &mut u32) -> bool {
         loop {
             let Some(session) = self.applications.get_mut(index) else { return true };
-            let Some((members, cursor)) = session.ending.as_ref().and_then(Ending::holders) else { return true };
+            let Some((members, cursor)) = session.ending.as_ref().and_then(Ending::holders) else {
+                return true;
+            };
             if *left < LOOK_COST {
                 *left = 0;
                 return false;

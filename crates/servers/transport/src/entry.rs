@@ -267,7 +267,9 @@ mod tests {
     #[test]
     fn a_stamp_is_the_moment_to_a_microsecond_even_when_the_count_begins_anew() {
         let lap = 1u64 << 42;
-        for (then, now) in [(5_000, 9_000), (lap - 1, lap + 1_000_000), (lap * 3 + 77, lap * 3 + 3_600_000_000_000)] {
+        for (then, now) in
+            [(5_000, 9_000), (lap - 1, lap + 1_000_000), (lap * 3 + 77, lap * 3 + 3_600_000_000_000)]
+        {
             let (then, now) = (Instant::from_nanos(then), Instant::from_nanos(now));
             let found = Stamp::new(then).instant(now);
             assert!(found.as_nanos().abs_diff(then.as_nanos()) <= 1024, "{then:?} {found:?}");

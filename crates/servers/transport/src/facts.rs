@@ -113,7 +113,8 @@ impl ConnectionFacts {
     pub(crate) fn info(&self) -> info::Info {
         let info = &self.tcp;
         // The TCB counts with the headers of IPv4.
-        let pmtu = u64::from(info.pmtu) + if self.tuple.remote.addr.is_v4() { 0 } else { u64::from(V6_EXTRA) };
+        let pmtu =
+            u64::from(info.pmtu) + if self.tuple.remote.addr.is_v4() { 0 } else { u64::from(V6_EXTRA) };
         let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         info::Info {

@@ -116,8 +116,9 @@ mod tests {
         for addr in 0..5 {
             cookies.learn(Instant::ZERO, Addr::v4(addr), Some(cookie), 1460, false);
         }
-        let known: alloc::vec::Vec<bool> =
-            (0..5).map(|addr| cookies.option_for(Instant::ZERO, Addr::v4(addr)) == Some((cookie, 1460))).collect();
+        let known: alloc::vec::Vec<bool> = (0..5)
+            .map(|addr| cookies.option_for(Instant::ZERO, Addr::v4(addr)) == Some((cookie, 1460)))
+            .collect();
         assert_eq!(known, [false, false, true, true, true]);
         assert_eq!(cookies.option_for(Instant::ZERO, Addr::v4(0)), Some((FastOpen::REQUEST, 0)));
     }

@@ -78,7 +78,9 @@ impl MtuDiscovery {
         let fits = size <= usize::from(mtu);
         match self {
             MtuDiscovery::Do | MtuDiscovery::Probe if fits => Cut::Whole { dont_fragment: true },
-            MtuDiscovery::Want if fits => Cut::Whole { dont_fragment: !path.is_some_and(|path| path.is_doubtful) },
+            MtuDiscovery::Want if fits => {
+                Cut::Whole { dont_fragment: !path.is_some_and(|path| path.is_doubtful) }
+            }
             _ if fits => Cut::Whole { dont_fragment: false },
             MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Omit => Cut::Fragments(mtu),
             MtuDiscovery::Do | MtuDiscovery::Probe | MtuDiscovery::Interface => Cut::TooLong,
@@ -114,7 +116,8 @@ pub(crate) fn send_fragments<M: Memory>(
     udp::emit(&header, &mut datagram);
     text.copy_to(&mut datagram[udp::HEADER_LEN..]);
     udp::seal(packet.src, packet.dst, &mut datagram);
-    let mut progress = progress.unwrap_or_else(|| Progress { id: ip.identify(packet.dst, packet.protocol), sent: 0 });
+    let mut progress =
+        progress.unwrap_or_else(|| Progress { id: ip.identify(packet.dst, packet.protocol), sent: 0 });
     for part in parts(packet.dst, datagram.len(), progress.sent, mtu) {
         let mut headers = [0; FRAGMENT_HEADERS_LEN_MAX];
         let len = ip.emit_fragment(&mut headers, packet, progress.id, &part);
@@ -141,7 +144,8 @@ mod tests {
     /// Returns how datagrams of some lengths are sent, with a path MTU of `told` octets behind a link of
     /// 1500.
     fn cuts_to(dst: Addr, discovery: MtuDiscovery, told: u16, lengths: [usize; 3]) -> [Cut; 3] {
-        let v6 = V6Config { address: Some((Addr::from_octets([0x21; 16]), 64)), gateway: None, autoconf: false };
+        let v6 =
+            V6Config { address: Some((Addr::from_octets([0x21; 16]), 64)), gateway: None, autoconf: false };
         let config = Config { v6: Some(v6), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24) };
         let mut ip = Ip::new(config, 1, Instant::ZERO).expect("a valid network");
         ip.learn_path_mtu(Instant::ZERO, dst, told);

@@ -26,7 +26,13 @@ const PROGRESS: Events = Events::ESTABLISHED.union(Events::ACKED);
 impl<M: Memory> Transport<M> {
     /// Handles a frame of a flow of this replica: see [`Transport::handle_frame`].
     #[inline]
-    pub(crate) fn frame_arrives(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
+    pub(crate) fn frame_arrives(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        offload: ChecksumOffload,
+        internal: bool,
+    ) {
         let link = if internal { Link::Inside } else { Link::Outside };
         match self.ip.handle_frame(now, link, frame, offload) {
             Received::Tcp { src, dst, tos, segment, .. } => {
@@ -84,7 +90,9 @@ impl<M: Memory> Transport<M> {
                 return;
             }
             // This is the awaited text: the connection is offered first, so that the text has a place.
-            Stage::Deferred { .. } if entry.connection.text_range(segment).is_some() => self.establish(now, index),
+            Stage::Deferred { .. } if entry.connection.text_range(segment).is_some() => {
+                self.establish(now, index)
+            }
             _ => {}
         }
         if segment.has(Flags::URG) {
@@ -185,7 +193,9 @@ impl<M: Memory> Transport<M> {
                     self.handshakes.learn_fast_open(now, entry, &mut self.stats);
                 }
             }
-        } else if matches!(entry.stage, Stage::Deferred { .. }) && events.intersects(Events::READABLE | Events::FIN) {
+        } else if matches!(entry.stage, Stage::Deferred { .. })
+            && events.intersects(Events::READABLE | Events::FIN)
+        {
             self.establish(now, index);
         }
     }
@@ -269,7 +279,9 @@ impl<M: Memory> Transport<M> {
 
     fn network_error_of_connection(&mut self, now: Instant, error: &NetworkError) {
         self.adopt_named(now, &error.tuple);
-        let (Some(index), Some(seq)) = (self.connections.find(&error.tuple), error.quoted_seq) else { return };
+        let (Some(index), Some(seq)) = (self.connections.find(&error.tuple), error.quoted_seq) else {
+            return;
+        };
         let Some(entry) = self.connections.get_mut(index) else { return };
         let events = match error.kind {
             ErrorKind::FragNeeded { mtu } => {

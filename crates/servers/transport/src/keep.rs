@@ -42,7 +42,9 @@ impl Keep {
             (SocketOption::KeepAlive, _) => self.on = value != 0,
             (SocketOption::KeepIdle, Some(seconds)) => self.idle = seconds,
             (SocketOption::KeepInterval, Some(seconds)) => self.interval = seconds,
-            (SocketOption::KeepCount, _) if (1..=KEEP_PROBES_MAX).contains(&value) => self.probes = value as u8,
+            (SocketOption::KeepCount, _) if (1..=KEEP_PROBES_MAX).contains(&value) => {
+                self.probes = value as u8
+            }
             _ => return false,
         }
         true

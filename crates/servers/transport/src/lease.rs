@@ -106,7 +106,8 @@ impl Rights {
             let port = if pass.protocol == protocol { pass.port } else { 0 };
             return user.vouched(pass.uid, port);
         }
-        let is_meant = |grant: &Grant| grant.lease == lease && grant.protocol == protocol && covers(grant, local);
+        let is_meant =
+            |grant: &Grant| grant.lease == lease && grant.protocol == protocol && covers(grant, local);
         let shown = self.shown.filter(is_meant);
         shown.map_or(user, |grant| user.vouched(grant.uid, grant.local.port))
     }

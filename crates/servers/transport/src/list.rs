@@ -57,7 +57,8 @@ impl<M: Memory> Transport<M> {
     /// yet are missing.
     pub fn sockets(&self, now: Instant) -> impl Iterator<Item = SocketFacts> + '_ {
         let mut listing = Listing::default();
-        core::iter::from_fn(move || (!listing.is_over()).then(|| self.list(now, &mut listing, usize::MAX))).flatten()
+        core::iter::from_fn(move || (!listing.is_over()).then(|| self.list(now, &mut listing, usize::MAX)))
+            .flatten()
     }
 
     /// Returns the next sockets of a listing, at most `count`, and all of one kind; none if there are no more
@@ -66,11 +67,14 @@ impl<M: Memory> Transport<M> {
         let mut facts = Vec::new();
         let (from, mut next) = (listing.at, listing.at);
         match listing.part {
-            Part::Listeners => facts.extend(self.listener_facts().skip(from).take(count).inspect(|_| next += 1)),
+            Part::Listeners => {
+                facts.extend(self.listener_facts().skip(from).take(count).inspect(|_| next += 1))
+            }
             Part::Connections => {
                 facts.extend(self.connections.iter_from(from as u32).take(count).map(|(index, entry)| {
                     next = index as usize + 1;
-                    ConnectionFacts::of(now, entry, self.connections.tuple(&entry.name), &self.applications).row()
+                    ConnectionFacts::of(now, entry, self.connections.tuple(&entry.name), &self.applications)
+                        .row()
                 }))
             }
             Part::TimeWaits => {

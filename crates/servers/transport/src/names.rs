@@ -22,7 +22,9 @@ impl NameHash {
         let [high, low] = name.remote.to_u64s();
         hasher.write_u64(high);
         hasher.write_u64(low);
-        hasher.write_u64(u64::from(name.local) << 32 | u64::from(name.local_port) << 16 | u64::from(name.remote_port));
+        hasher.write_u64(
+            u64::from(name.local) << 32 | u64::from(name.local_port) << 16 | u64::from(name.remote_port),
+        );
         hasher.finish()
     }
 }
@@ -99,7 +101,10 @@ impl Locals {
             true => Addr::v4(name.local),
             false => self.addrs.get(name.local as usize).copied().flatten().unwrap_or_default(),
         };
-        FourTuple { local: Endpoint::at(local, name.local_port), remote: Endpoint::at(name.remote, name.remote_port) }
+        FourTuple {
+            local: Endpoint::at(local, name.local_port),
+            remote: Endpoint::at(name.remote, name.remote_port),
+        }
     }
 }
 

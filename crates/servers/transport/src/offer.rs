@@ -137,7 +137,13 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Handles a claim: CLAIM-CONNECTION (P4).
-    pub(crate) fn claim(&mut self, now: Instant, session_index: u32, slot: atoll_base::SlotId, generation: u32) {
+    pub(crate) fn claim(
+        &mut self,
+        now: Instant,
+        session_index: u32,
+        slot: atoll_base::SlotId,
+        generation: u32,
+    ) {
         let Some(session) = self.applications.get_mut(session_index) else { return };
         let occupant = session.occupant(slot, generation);
         if let Occupant::Connection(index) = occupant
@@ -167,7 +173,9 @@ impl<M: Memory> Transport<M> {
     /// Gives the connection to the application.
     fn take_over(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
-        let (Stage::Offered { listener, lease, at }, Some(place)) = (entry.stage, entry.place) else { return };
+        let (Stage::Offered { listener, lease, at }, Some(place)) = (entry.stage, entry.place) else {
+            return;
+        };
         let session = self.applications.get(place.session);
         let session = session.map(|session| session.id).unwrap_or_default();
         let offered_at = at.instant(now);
@@ -175,7 +183,8 @@ impl<M: Memory> Transport<M> {
         let tell_cm = || cm.handle_claimed(now, ConnectionId(index), listener, session, lease, offered_at);
         let is_measured = self.handshakes.phases().claimed(now, index, &name, &mut self.stats, tell_cm);
         self.stats.count(Stat::Claims);
-        entry.stage = Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });
+        entry.stage =
+            Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });
         entry.deadline = Instant::FAR_FUTURE;
         entry.flags.set(Flags::STATE);
         if entry.receive.current().is_some() {
@@ -222,7 +231,8 @@ impl<M: Memory> Transport<M> {
         };
         let revoked = session.slot(place.slot).is_none_or(|slot| slot.revoke(place.generation));
         if !revoked {
-            let event = Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
+            let event =
+                Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
             self.take_over(now, index);
             return false;

@@ -76,7 +76,8 @@ impl<M: Memory> Transport<M> {
         opening.limit_path(now, &mut connection, remote, internal);
         let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
         let handshakes = &self.handshakes;
-        let wanted = if wants_fast { handshakes.open_fast(now, &self.config, &tuple, &mut connection) } else { None };
+        let wanted =
+            if wants_fast { handshakes.open_fast(now, &self.config, &tuple, &mut connection) } else { None };
         let name = self.connections.name(&tuple);
         let mut entry = Entry::new(connection, name, Stage::Open(Service::UNMEASURED));
         entry.inherit(&self.config, &inherited, self.ip.hop_limit());
@@ -113,7 +114,10 @@ impl<M: Memory> Transport<M> {
     }
 
     fn app_flags_of(&self, session_index: u32, slot: SlotId) -> u32 {
-        self.applications.get(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
+        self.applications
+            .get(session_index)
+            .and_then(|session| session.slot(slot))
+            .map_or(0, |view| view.app_flags())
     }
 
     /// Reports that a connection fails before it exists. Its slot still has to be closed by the application.
@@ -172,7 +176,8 @@ impl<M: Memory> Transport<M> {
             may_open.then_some(tuple).ok_or(NoPort::none())
         } else {
             let is_ours = |tuple: &FourTuple| owners.is_ours(tuple);
-            let choice = PortChoice { range: self.config.ephemeral, rng: &mut self.rng, is_ours, looks: &mut looks };
+            let choice =
+                PortChoice { range: self.config.ephemeral, rng: &mut self.rng, is_ours, looks: &mut looks };
             self.connections.choose_port(now, (addr, remote), choice)
         };
         self.load.charge_command(looks.saturating_mul(LOOK_COST));

@@ -41,7 +41,12 @@ impl Inherited {
     pub(crate) fn new(config: &Config) -> Inherited {
         let (receive_capacity, receive_capacity_max) = config.receive_capacity;
         Inherited {
-            settings: Settings { receive_capacity, receive_capacity_max, ecn: config.ecn, ..Settings::default() },
+            settings: Settings {
+                receive_capacity,
+                receive_capacity_max,
+                ecn: config.ecn,
+                ..Settings::default()
+            },
             keep: Keep::default(),
             ttl: atoll_ip::TTL,
             tos: 0,
@@ -74,7 +79,9 @@ impl Inherited {
                 None => return false,
             },
             SocketOption::Linger2 => settings.linger2 = linger2(value),
-            SocketOption::SynCount if (1..=SYN_RETRIES_MAX).contains(&value) => settings.syn_retries = value as u8,
+            SocketOption::SynCount if (1..=SYN_RETRIES_MAX).contains(&value) => {
+                settings.syn_retries = value as u8
+            }
             SocketOption::UnsentLow => self.unsent_low = unsent_low(value),
             SocketOption::MaxPacingRate => settings.pacing_rate_max = pacing_rate(value),
             SocketOption::FastOpen => self.fast_open = value.min(config.backlog_max),
@@ -123,7 +130,13 @@ impl Entry {
 
     /// Sets an option. Returns `false` if the value is out of range or means nothing here. The caller flushes
     /// afterwards.
-    pub(crate) fn set_option(&mut self, now: Instant, config: &Config, option: SocketOption, value: u32) -> bool {
+    pub(crate) fn set_option(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        option: SocketOption,
+        value: u32,
+    ) -> bool {
         self.flags.set(Flags::RECORD);
         let connection = &mut self.connection;
         match option {
@@ -145,7 +158,9 @@ impl Entry {
                 None => return false,
             },
             SocketOption::Linger2 => connection.set_linger2(linger2(value)),
-            SocketOption::SynCount if (1..=SYN_RETRIES_MAX).contains(&value) => connection.set_syn_retries(value as u8),
+            SocketOption::SynCount if (1..=SYN_RETRIES_MAX).contains(&value) => {
+                connection.set_syn_retries(value as u8)
+            }
             SocketOption::UnsentLow => self.set_unsent_low(unsent_low(value)),
             SocketOption::MaxPacingRate => connection.set_pacing_rate_max(now, pacing_rate(value)),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.set_hops(value as u8, Family::V4),

@@ -32,7 +32,13 @@ const INTERNAL_SEGMENT_MAX: u32 = (ipv4::PAYLOAD_MAX - tcp::HEADER_MAX) as u32;
 
 impl<M: Memory> Transport<M> {
     /// Sends what a connection has to send, and brings its slot up to date.
-    pub(crate) fn flush_connection(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) {
+    pub(crate) fn flush_connection(
+        &mut self,
+        now: Instant,
+        index: u32,
+        out: &mut impl FrameSink<M>,
+        full: &mut Full,
+    ) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         entry.flags.clear(Flags::DIRTY);
         self.durability.mark(Work::Output(index));
@@ -51,7 +57,8 @@ impl<M: Memory> Transport<M> {
 
     /// Puts the connection off to a later flush, because its session has had its share of this one.
     fn put_off(&mut self, index: u32) {
-        let Some(entry) = self.connections.get_mut(index).filter(|entry| !entry.flags.has(Flags::LATER)) else {
+        let Some(entry) = self.connections.get_mut(index).filter(|entry| !entry.flags.has(Flags::LATER))
+        else {
             return;
         };
         let Some(place) = entry.place else { return };
@@ -81,7 +88,8 @@ impl<M: Memory> Transport<M> {
         if full.is_full(link) {
             return Turn::Blocked;
         }
-        let len_max = if internal { INTERNAL_SEGMENT_MAX } else { out.segment_max().min(INTERNAL_SEGMENT_MAX) };
+        let len_max =
+            if internal { INTERNAL_SEGMENT_MAX } else { out.segment_max().min(INTERNAL_SEGMENT_MAX) };
         loop {
             let Some(entry) = self.connections.get_mut(index) else { return Turn::Done };
             let session = entry.place.and_then(|place| self.applications.get_mut(place.session));
@@ -131,7 +139,8 @@ impl<M: Memory> Transport<M> {
         let is_syn = transmit.segment.has(tcp::Flags::SYN);
         let option = if is_syn { entry.connection.fast_open_option(transmit.retransmit) } else { None };
         let tuple = locals.tuple(&entry.name);
-        let sent = send_segment(&mut self.ip, &way, &tuple, &transmit.segment, option.as_ref(), mss, text, out);
+        let sent =
+            send_segment(&mut self.ip, &way, &tuple, &transmit.segment, option.as_ref(), mss, text, out);
         if sent {
             self.stats.count(Stat::SegmentsOut);
             self.stats.add(Stat::Retransmits, transmit.retransmit.into());

@@ -39,7 +39,8 @@ impl Opening<'_> {
     ) -> Connection {
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, tuple);
         let remote = tuple.remote.addr;
-        let mut connection = Connection::accept(now, syn, iss, ts_offset, self.path(remote, internal), settings);
+        let mut connection =
+            Connection::accept(now, syn, iss, ts_offset, self.path(remote, internal), settings);
         self.limit_path(now, &mut connection, remote, internal);
         connection
     }
@@ -48,7 +49,8 @@ impl Opening<'_> {
     /// them.
     pub(crate) fn path(&self, remote: Addr, internal: bool) -> Path {
         let headers = 40 + if remote.is_v4() { 0 } else { V6_EXTRA };
-        let mss = if internal { self.config.internal_mss } else { self.ip.mtu_for(remote).saturating_sub(headers) };
+        let mss =
+            if internal { self.config.internal_mss } else { self.ip.mtu_for(remote).saturating_sub(headers) };
         Path { mss }
     }
 

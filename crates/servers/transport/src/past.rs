@@ -9,7 +9,8 @@ use atoll_ipc::network::{AddressState, Network};
 /// Returns what [`Ip::resume`](atoll_ip::Ip::resume) continues at `now`. A page that was never written is
 /// empty.
 pub fn past(network: &Network, now: Instant) -> Past {
-    let moment = |nanos: u64| if nanos == u64::MAX { Instant::FAR_FUTURE } else { Instant::from_nanos(nanos) };
+    let moment =
+        |nanos: u64| if nanos == u64::MAX { Instant::FAR_FUTURE } else { Instant::from_nanos(nanos) };
     let v4 = network.v4.map(|own| V4Address {
         addr: own.addr,
         prefix_len: own.prefix_len,
@@ -17,10 +18,9 @@ pub fn past(network: &Network, now: Instant) -> Past {
         mtu: own.mtu,
         valid_until: moment(own.valid_until),
     });
-    let lease =
-        network.dhcp.as_ref().zip(v4).map(|(dhcp, address)| {
-            DhcpLease::resumed(now, address, dhcp.server, dhcp.dns.clone(), dhcp.domain.clone())
-        });
+    let lease = network.dhcp.as_ref().zip(v4).map(|(dhcp, address)| {
+        DhcpLease::resumed(now, address, dhcp.server, dhcp.dns.clone(), dhcp.domain.clone())
+    });
     let address = |own: &atoll_ipc::network::AddressFacts| OwnAddress {
         addr: own.addr,
         prefix_len: own.prefix_len,
@@ -35,7 +35,8 @@ pub fn past(network: &Network, now: Instant) -> Past {
         preferred_until: moment(own.preferred_until),
         valid_until: moment(own.valid_until),
     };
-    let on_link: Vec<_> = network.on_link.iter().map(|facts| (facts.prefix, facts.len, moment(facts.until))).collect();
+    let on_link: Vec<_> =
+        network.on_link.iter().map(|facts| (facts.prefix, facts.len, moment(facts.until))).collect();
     Past {
         v4,
         lease,

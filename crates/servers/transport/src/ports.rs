@@ -167,7 +167,8 @@ impl Searches {
             Some(search) => Search { used, ..search },
             None => {
                 if self.searches.len() >= SEARCHES_MAX {
-                    let oldest = self.searches.iter().min_by_key(|(_, search)| search.used).map(|(name, _)| *name);
+                    let oldest =
+                        self.searches.iter().min_by_key(|(_, search)| search.used).map(|(name, _)| *name);
                     oldest.map(|oldest| self.searches.remove(&oldest));
                 }
                 Search { first, untried: BitSet::full(ports), later: BTreeSet::new(), used }

@@ -114,7 +114,9 @@ impl Postponed {
         }
         self.by_place[place] = at + 1;
         let (all, hash) = (&self.all, &self.hash);
-        self.by_name.insert_unique(hashed, at, |at| all.get(*at as usize).map_or(0, |waiting| hash.of(&waiting.name)));
+        self.by_name.insert_unique(hashed, at, |at| {
+            all.get(*at as usize).map_or(0, |waiting| hash.of(&waiting.name))
+        });
         self.all.push(waiting);
         self.left += 1;
     }

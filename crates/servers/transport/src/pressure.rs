@@ -280,7 +280,8 @@ impl<M: Memory> Holders<'_, M> {
     /// Gives every connection of a session the smallest buffers, except those whose application has set a
     /// size. Memory in use stays.
     fn shrink_buffers(&mut self, session: u32) {
-        let Some(Pressure { send, receive, .. }) = self.applications.get(session).map(|session| &session.pressure)
+        let Some(Pressure { send, receive, .. }) =
+            self.applications.get(session).map(|session| &session.pressure)
         else {
             return;
         };
@@ -300,7 +301,8 @@ impl<M: Memory> Holders<'_, M> {
         for index in self.connections_of(session) {
             let Some(session) = self.applications.get(session) else { return };
             let Some(entry) = self.connections.get_mut(index) else { continue };
-            if !entry.stage.is_ended() || entry.cause != Cause::NoBuffers || entry.receive.current().is_none() {
+            if !entry.stage.is_ended() || entry.cause != Cause::NoBuffers || entry.receive.current().is_none()
+            {
                 continue;
             }
             entry.receive.release_all(session.memory());
@@ -317,7 +319,8 @@ impl<M: Memory> Holders<'_, M> {
             let Some(session) = self.applications.get(session) else { return };
             let Some(entry) = self.connections.get_mut(index) else { continue };
             let dropped = entry.connection.drop_out_of_order();
-            let read = entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
+            let read =
+                entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
             let head = read.map_or(0, |slot| slot.receive_head());
             if dropped == 0 && head <= entry.connection.receive_head() {
                 continue;
@@ -377,17 +380,21 @@ impl<M: Memory> Holders<'_, M> {
             let progress = position.and_then(|position| position.checked_sub(held.position));
             progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
         });
-        let is_orphan =
-            |held: &Holding| self.connections.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing);
+        let is_orphan = |held: &Holding| {
+            self.connections.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing)
+        };
         // One connection of a session that holds little may be larger than each of the many that hold
         // everything together.
-        let session = |held: &Holding| self.entry_of(held).and_then(|entry| entry.place).map(|place| place.session);
+        let session =
+            |held: &Holding| self.entry_of(held).and_then(|entry| entry.place).map(|place| place.session);
         let mut of_session: BTreeMap<Option<u32>, u64> = BTreeMap::new();
         for held in &idle {
             *of_session.entry(session(held)).or_default() += held.octets;
         }
         let together = |held: &Holding| of_session.get(&session(held)).copied().unwrap_or(0);
-        idle.sort_by_cached_key(|held| (!is_orphan(held), Reverse(together(held)), Reverse(held.octets), held.index));
+        idle.sort_by_cached_key(|held| {
+            (!is_orphan(held), Reverse(together(held)), Reverse(held.octets), held.index)
+        });
         let mut freed = 0;
         for held in idle {
             if freed > octets {
@@ -395,7 +402,8 @@ impl<M: Memory> Holders<'_, M> {
             }
             freed += held.octets;
             // It may have held something of both areas.
-            let Some(entry) = self.connections.get_mut(held.index).filter(|entry| entry.cause != Cause::NoBuffers)
+            let Some(entry) =
+                self.connections.get_mut(held.index).filter(|entry| entry.cause != Cause::NoBuffers)
             else {
                 continue;
             };

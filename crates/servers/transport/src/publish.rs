@@ -196,7 +196,8 @@ impl Entry {
             return;
         }
         let tail = self.connection.send_tail();
-        let is_drained = self.send.old().is_none() || self.send.current().is_none_or(|current| acked >= current.base);
+        let is_drained =
+            self.send.old().is_none() || self.send.current().is_none_or(|current| acked >= current.base);
         let has_room = (tail - acked) * 3 < u64::from(self.send_limit) * 2 && is_drained;
         if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) && !self.is_unsent_full() {
             self.flags.clear(Flags::WANTS_ROOM);

@@ -17,7 +17,13 @@ const GROWTH: u32 = 4;
 impl Entry {
     /// Makes room in the arena for `[offset, end)`, and returns the offset up to which there is some.
     #[inline]
-    pub(crate) fn reserve<M: Memory>(&mut self, now: Instant, session: &Session<M>, offset: u64, end: u64) -> u64 {
+    pub(crate) fn reserve<M: Memory>(
+        &mut self,
+        now: Instant,
+        session: &Session<M>,
+        offset: u64,
+        end: u64,
+    ) -> u64 {
         let head = self.connection.receive_head();
         if let Some(current) = self.receive.current()
             && offset >= current.base

@@ -125,14 +125,20 @@ pub(crate) fn of_entry(
 
 /// Returns the connection of a record, of which the application has read up to `head`; `None` if the record
 /// contradicts itself.
-pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, head: u64) -> Option<Connection> {
+pub(crate) fn connection(
+    now: Instant,
+    record: &ConnectionRecord,
+    keep: Keep,
+    head: u64,
+) -> Option<Connection> {
     let has = |bit: u32| record.flags & bit != 0;
     let settings = Settings {
         nodelay: has(NODELAY),
         cork: has(CORK),
         keep_alive: keep.settings(),
         congestion: *Algorithm::ALL.iter().find(|algorithm| **algorithm as u8 == record.congestion)?,
-        user_timeout: (record.user_timeout_ms != 0).then(|| Duration::from_millis(record.user_timeout_ms.into())),
+        user_timeout: (record.user_timeout_ms != 0)
+            .then(|| Duration::from_millis(record.user_timeout_ms.into())),
         quick_ack: has(QUICK_ACK),
         mss_max: (record.mss_max != 0).then_some(record.mss_max),
         receive_capacity: record.receive_capacity,
@@ -155,7 +161,11 @@ pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, he
         send_start: SeqNum(record.send_start),
         receive_start: SeqNum(record.receive_start),
         // More may have been written, and acknowledged, since the record was; behind a FIN nothing is.
-        send_tail: if record.send_fin { record.send_tail } else { record.send_tail.max(record.progress.acked) },
+        send_tail: if record.send_fin {
+            record.send_tail
+        } else {
+            record.send_tail.max(record.progress.acked)
+        },
         send_fin: record.send_fin,
         receive_fin: record.receive_fin,
         ts_offset: record.ts_offset,

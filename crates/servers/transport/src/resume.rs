@@ -105,7 +105,9 @@ impl<M: Memory> Transport<M> {
                 session.leave(slot);
             }
             let result = match records.ledger().connection_again(index) {
-                Some(record) => self.judge(now).adopt_record(&mut records, index, &record, None, &mut adopted),
+                Some(record) => {
+                    self.judge(now).adopt_record(&mut records, index, &record, None, &mut adopted)
+                }
                 None => Err(Loss::Unreadable),
             };
             if let Err(why) = result {

@@ -37,7 +37,14 @@ impl Rings {
         self.extents().pieces(offset, len)
     }
 
-    pub(crate) fn reserve(&mut self, blocks: &impl Blocks, head: u64, high: u64, end: u64, size_max: usize) -> u64 {
+    pub(crate) fn reserve(
+        &mut self,
+        blocks: &impl Blocks,
+        head: u64,
+        high: u64,
+        end: u64,
+        size_max: usize,
+    ) -> u64 {
         self.with(|extents| extents.reserve(blocks, head, high, end, size_max))
     }
 

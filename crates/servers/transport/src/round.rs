@@ -94,7 +94,8 @@ impl<M: Memory> Transport<M> {
         }
         self.expire_sessions(now);
         if self.shortage.is_due(now) {
-            let (connections, applications, stats) = (&mut self.connections, &mut self.applications, &mut self.stats);
+            let (connections, applications, stats) =
+                (&mut self.connections, &mut self.applications, &mut self.stats);
             self.shortage.look_after(now, Holders { connections, applications, stats });
         }
         self.durability.forgive(now, |deaths| deaths < SESSION_DEATHS_MAX);
@@ -177,7 +178,8 @@ impl<M: Memory> Transport<M> {
     /// Returns whether [`Transport::flush`] has something to do now. Frames that wait for a full link do not
     /// count: they are tried at every flush, and [`Transport::next_timeout`] ensures that there is one.
     pub fn has_work(&self) -> bool {
-        let is_dirty = self.connections.has_dirty() || self.datagrams.has_dirty() || self.egress.has_answers();
+        let is_dirty =
+            self.connections.has_dirty() || self.datagrams.has_dirty() || self.egress.has_answers();
         is_dirty || self.is_adopting() || self.is_behind()
     }
 
@@ -185,7 +187,10 @@ impl<M: Memory> Transport<M> {
     pub fn is_behind(&self) -> bool {
         let endings = self.applications.endings();
         let is_ending = self.handshakes.has_resets() || endings.len() > 0 || endings.has_departures();
-        is_ending || self.applications.has_put_off() || self.connections.timers().is_behind() || self.cm.is_behind()
+        is_ending
+            || self.applications.has_put_off()
+            || self.connections.timers().is_behind()
+            || self.cm.is_behind()
     }
 
     /// Returns whether a peer waits for an answer, or frames for many sockets have taken long: the caller

@@ -46,12 +46,16 @@ impl<M: Memory> Transport<M> {
 
     /// Leases a port to a socket.
     fn bind(&mut self, (session, id): (u32, SessionId), command: Command) {
-        let Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } = command else { return };
+        let Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } = command else {
+            return;
+        };
         charge_leases(&self.cm, &mut self.load, protocol, local.port);
         let Some(user) = self.applications.user_of(session, lease, protocol, local) else { return };
         let bind = Bind { session: id, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
         let kept = self.check_kept(id, &command);
-        let bound = kept.and_then(|()| check_own(&self.ip, local, protocol)).and_then(|()| self.cm.handle_bind(&bind));
+        let bound = kept
+            .and_then(|()| check_own(&self.ip, local, protocol))
+            .and_then(|()| self.cm.handle_bind(&bind));
         let (cause, port) = match bound {
             Ok(port) => (Cause::None, port),
             Err(cause) => (cause, 0),
@@ -78,12 +82,15 @@ impl<M: Memory> Transport<M> {
 
     /// Makes a socket listen.
     fn listen(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
-        let Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } = command else {
+        let Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } = command
+        else {
             return;
         };
         let shown = self.applications.shown(session, lease);
-        let uid = self.applications.user_of(session, lease, Protocol::Tcp, local).map_or(NO_USER, |user| user.uid);
-        let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only, uid, shown };
+        let uid =
+            self.applications.user_of(session, lease, Protocol::Tcp, local).map_or(NO_USER, |user| user.uid);
+        let listen =
+            Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only, uid, shown };
         let kept = self.check_kept(id, &command);
         let own = kept.and_then(|()| check_own(&self.ip, local, Protocol::Tcp));
         let listens = own.and_then(|()| self.cm.handle_listen(&listen));
@@ -164,8 +171,8 @@ impl<M: Memory> Transport<M> {
         if taken {
             // The command that it is for may be carried out by a successor. What was shown before, and led to
             // nothing, is dropped.
-            if let Some(before) =
-                before.filter(|before| before.lease != lease && !is_in_use(&self.cm, &self.datagrams, id, before))
+            if let Some(before) = before
+                .filter(|before| before.lease != lease && !is_in_use(&self.cm, &self.datagrams, id, before))
             {
                 let Grant { lease, protocol, local, .. } = before;
                 self.durability.drop_request(id, &Command::Show { lease, protocol, local, voucher });
@@ -245,19 +252,29 @@ impl<M: Memory> Transport<M> {
         if let Some(grant) = shown.filter(|grant| !self.cm.is_authority(grant.local.port)) {
             let Grant { lease, protocol, local, .. } = grant;
             let voucher = voucher(&self.secrets, Some(grant));
-            self.durability.keep_request(&self.applications, id, Command::Show { lease, protocol, local, voucher });
+            self.durability.keep_request(
+                &self.applications,
+                id,
+                Command::Show { lease, protocol, local, voucher },
+            );
         }
     }
 
     /// Keeps the owner of a port whose authority this replica is, and that it may be low, for a successor.
     /// The grant contains what the pass has said.
     fn keep_owner(&mut self, session: u32, id: SessionId, lease: u64) {
-        let is_plain = |grant: &Grant| self.applications.get(session).is_some_and(|it| it.rights.is_plain(grant));
+        let is_plain =
+            |grant: &Grant| self.applications.get(session).is_some_and(|it| it.rights.is_plain(grant));
         if let Some(grant) = self.cm.grant(id, lease).filter(|grant| !is_plain(grant)) {
             let Grant { lease, protocol, local, uid, .. } = grant;
-            self.durability.drop_request(id, &pass_command(&self.secrets, Pass { lease, uid, protocol, port: 0 }));
+            self.durability
+                .drop_request(id, &pass_command(&self.secrets, Pass { lease, uid, protocol, port: 0 }));
             let voucher = voucher(&self.secrets, Some(grant));
-            self.durability.keep_request(&self.applications, id, Command::Show { lease, protocol, local, voucher });
+            self.durability.keep_request(
+                &self.applications,
+                id,
+                Command::Show { lease, protocol, local, voucher },
+            );
         }
     }
 }
@@ -272,7 +289,9 @@ fn charge_leases(cm: &ConnMgr, load: &mut Load, protocol: Protocol, port: u16) {
 /// Returns whether a session has a port, a listener or a datagram socket by this grant.
 fn is_in_use(cm: &ConnMgr, datagrams: &Datagrams, id: SessionId, grant: &Grant) -> bool {
     let is_bound = cm.grant(id, grant.lease).is_some();
-    is_bound || cm.listener_of(id, grant.lease).is_some() || datagrams.has_lease(grant.local.port, grant.lease)
+    is_bound
+        || cm.listener_of(id, grant.lease).is_some()
+        || datagrams.has_lease(grant.local.port, grant.lease)
 }
 
 /// Checks that a socket may be bound to an address.

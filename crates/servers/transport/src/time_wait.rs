@@ -51,7 +51,13 @@ impl TimeWaits {
     }
 
     /// Adds a record. `gone` is called for each record that is given up for it.
-    pub(crate) fn insert(&mut self, now: Instant, name: Name, time_wait: TimeWait, mut gone: impl FnMut(&Name)) {
+    pub(crate) fn insert(
+        &mut self,
+        now: Instant,
+        name: Name,
+        time_wait: TimeWait,
+        mut gone: impl FnMut(&Name),
+    ) {
         // The queue also holds records that were reused or deleted since.
         while self.records.len() >= self.max || self.queue.len() >= 2 * self.max {
             let Some((due, oldest)) = self.queue.pop_front() else { return };
@@ -83,7 +89,12 @@ impl TimeWaits {
 
     /// Returns the record's answer; `None` if there is no record. A deleted record is gone afterwards; one
     /// that may be reused waits for the connection that takes its place.
-    pub(crate) fn handle_segment(&mut self, now: Instant, name: &Name, segment: &Segment) -> Option<TimeWaitAnswer> {
+    pub(crate) fn handle_segment(
+        &mut self,
+        now: Instant,
+        name: &Name,
+        segment: &Segment,
+    ) -> Option<TimeWaitAnswer> {
         let answer = self.records.get_mut(name)?.time_wait.handle_segment(now, segment);
         if answer == TimeWaitAnswer::Delete {
             self.records.remove(name);
@@ -143,7 +154,10 @@ impl TimeWaits {
 
 /// Restores the records of a predecessor that are not over. `found` has the youngest first; the result has
 /// the oldest first.
-pub(crate) fn resume(now: Instant, found: impl Iterator<Item = TimeWaitRecord>) -> Vec<(FourTuple, TimeWait)> {
+pub(crate) fn resume(
+    now: Instant,
+    found: impl Iterator<Item = TimeWaitRecord>,
+) -> Vec<(FourTuple, TimeWait)> {
     let resume = |found: TimeWaitRecord| Some((found.tuple, TimeWait::resume(now, &facts(now, &found)?)?));
     let mut living: Vec<_> = found.map_while(resume).collect();
     living.reverse();

@@ -26,7 +26,9 @@ impl<M: Memory> Transport<M> {
             if self.cm.is_crowded() {
                 break;
             }
-            let Some(session) = self.applications.get_mut(index).filter(|session| session.hears()) else { break };
+            let Some(session) = self.applications.get_mut(index).filter(|session| session.hears()) else {
+                break;
+            };
             if session.is_paced(now) {
                 break;
             }

@@ -54,7 +54,11 @@ impl<P: Platform> Client<P> {
     /// Returns the answer under `token`, once it has come; a refusal is an error. Fails with ENETDOWN if
     /// replicas do not listen to this process.
     pub fn poll_answer(&self, token: u32) -> Result<Answer, Failure> {
-        let none = if self.own().is_some_and(Session::is_heard) { Failure::WouldBlock } else { Errno::ENETDOWN.into() };
+        let none = if self.own().is_some_and(Session::is_heard) {
+            Failure::WouldBlock
+        } else {
+            Errno::ENETDOWN.into()
+        };
         let answer = self.answer(token).ok_or(none)?;
         Errno::of(answer.cause).map_or(Ok(answer), |errno| Err(errno.into()))
     }
@@ -87,7 +91,8 @@ impl<P: Platform> Client<P> {
         }
         let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
         // Most sockets share nothing and have high ports: no replica has to know their users.
-        let needs_pass = socket.options.is_on(Name::ReusePort) || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
+        let needs_pass =
+            socket.options.is_on(Name::ReusePort) || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
     }
 
@@ -241,14 +246,23 @@ impl<P: Platform> Client<P> {
         let socket = self.socket(object).ok_or(Errno::EBADF)?;
         let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
         let defer_accept = socket.options.defer_accept_seconds();
-        let show: Vec<Command> =
-            if passes.is_empty() { socket.show(replica, replicas).into_iter().collect() } else { passes.to_vec() };
-        let listen = |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+        let show: Vec<Command> = if passes.is_empty() {
+            socket.show(replica, replicas).into_iter().collect()
+        } else {
+            passes.to_vec()
+        };
+        let listen =
+            |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
         self.ask_one(replica, &show, listen).map(Some)
     }
 
     /// Notes that a replica listens. The authority's grant is what the other replicas want to see.
-    pub fn listens_at(&mut self, object: u32, registration: &mut Registration, answer: &Answer) -> Result<(), Errno> {
+    pub fn listens_at(
+        &mut self,
+        object: u32,
+        registration: &mut Registration,
+        answer: &Answer,
+    ) -> Result<(), Errno> {
         if registration.answered == 0 {
             self.socket_mut(object).ok_or(Errno::EBADF)?.voucher = answer.voucher;
         }

@@ -108,7 +108,9 @@ impl<P: Platform> Client<P> {
         let mut owners = core::mem::take(&mut self.buffers.owners);
         let before = owners.len();
         owners.retain(|object| {
-            let Some(Body::Socket(socket)) = self.objects.get(*object).map(|object| &object.body) else { return false };
+            let Some(Body::Socket(socket)) = self.objects.get(*object).map(|object| &object.body) else {
+                return false;
+            };
             if !socket.buffered {
                 // The number belongs to another socket by now.
                 return false;

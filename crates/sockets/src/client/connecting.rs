@@ -86,8 +86,10 @@ impl<P: Platform> Client<P> {
         let place = self.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
         let Place { slot, generation, .. } = place;
         let linger = self.socket(object).and_then(|socket| socket.options.linger());
-        if let Some(stream) =
-            self.sessions[0].replicas().get(replica).and_then(|replica| Stream::new(replica.port(), slot, generation))
+        if let Some(stream) = self.sessions[0]
+            .replicas()
+            .get(replica)
+            .and_then(|replica| Stream::new(replica.port(), slot, generation))
         {
             stream.set_reset_on_close(linger == Some(0));
             if fast {

@@ -94,7 +94,9 @@ impl<P: Platform> Client<P> {
                 from.port_mut().slot_done(slot, generation);
                 drop(family);
             }
-            Event::BindReply { token, cause, port, voucher } => self.handle_answer(token, cause, port, voucher),
+            Event::BindReply { token, cause, port, voucher } => {
+                self.handle_answer(token, cause, port, voucher)
+            }
             Event::ListenReply { token, cause, voucher } => self.handle_answer(token, cause, 0, voucher),
             Event::InfoReply { token, cause } | Event::GroupReply { token, cause } => {
                 self.handle_answer(token, cause, 0, Voucher::default());
@@ -122,7 +124,9 @@ impl<P: Platform> Client<P> {
         for at in 0..self.listeners.len() {
             let object = self.listeners[at].1;
             if let Some(listener) = self.listener_mut(object)
-                && listener.claimed.is_some_and(|c| (c.slot, c.generation) == of && usize::from(c.replica) == replica)
+                && listener
+                    .claimed
+                    .is_some_and(|c| (c.slot, c.generation) == of && usize::from(c.replica) == replica)
             {
                 listener.verdict = Some(confirmed);
                 self.announce(object, 1);
@@ -182,7 +186,9 @@ impl<P: Platform> Client<P> {
     /// Sends a claim again whose verdict may be among the lost events. A claim that is sent again is answered
     /// again.
     fn claim_again(&mut self, object: u32, replica: usize) {
-        let Some(listener) = self.listener_mut(object).filter(|listener| listener.verdict.is_none()) else { return };
+        let Some(listener) = self.listener_mut(object).filter(|listener| listener.verdict.is_none()) else {
+            return;
+        };
         if let Some(Offer { slot, generation, .. }) =
             listener.claimed.filter(|offer| usize::from(offer.replica) == replica)
         {
@@ -195,7 +201,8 @@ impl<P: Platform> Client<P> {
     fn register_again(&mut self, object: u32, replica: usize) {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
-        let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, &socket.options);
+        let (lease, local, protocol, options) =
+            (socket.lease, socket.local, socket.protocol, &socket.options);
         let mut commands = Vec::new();
         let show = socket.show_again();
         let [reuse_addr, reuse_port, v6_only] =
@@ -209,7 +216,15 @@ impl<P: Platform> Client<P> {
             listener.accepting &= !(1 << replica);
             let (backlog, defer_accept) = (listener.backlog, options.defer_accept_seconds());
             commands.extend(show);
-            commands.push(Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only });
+            commands.push(Command::Listen {
+                token,
+                lease,
+                local,
+                backlog,
+                reuse_port,
+                defer_accept,
+                v6_only,
+            });
             listens = true;
         }
         commands.iter().for_each(|command| self.push(0, replica, command));

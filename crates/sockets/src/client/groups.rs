@@ -31,7 +31,14 @@ pub struct Multicast {
 /// The values of a new socket are those that ip(7) names.
 impl Default for Multicast {
     fn default() -> Multicast {
-        Multicast { joined: Vec::new(), all: true, is_looped: true, ttl: 1, interface: 0, v6: MulticastV6::default() }
+        Multicast {
+            joined: Vec::new(),
+            all: true,
+            is_looped: true,
+            ttl: 1,
+            interface: 0,
+            v6: MulticastV6::default(),
+        }
     }
 }
 

@@ -157,7 +157,8 @@ impl<P: Platform> Client<P> {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket(object) else { return false };
         let (Kind::Listening(listener), Some(session)) = (&socket.kind, self.own()) else { return false };
-        let (lease, local, protocol, backlog) = (socket.lease, socket.local, socket.protocol, listener.backlog);
+        let (lease, local, protocol, backlog) =
+            (socket.lease, socket.local, socket.protocol, listener.backlog);
         if lease == 0 || !session.has_port(false, local.port) {
             return false;
         }
@@ -165,7 +166,8 @@ impl<P: Platform> Client<P> {
         let defer_accept = socket.options.defer_accept_seconds();
         let authority = usize::from(local.port) % replicas.max(1);
         let shown = socket.show_all(replicas);
-        let bind = Command::Bind { token, lease, protocol, local, reuse_addr: false, reuse_port: false, v6_only };
+        let bind =
+            Command::Bind { token, lease, protocol, local, reuse_addr: false, reuse_port: false, v6_only };
         self.push(0, authority, &bind);
         for (replica, show) in shown.into_iter().enumerate() {
             show.iter().for_each(|show| self.push(0, replica, show));

@@ -115,7 +115,9 @@ impl<P: Platform> Client<P> {
         }
         self.prune(target);
         let ready = self.readiness(target);
-        let Some(Object { body: Body::Epoll(set), watchers, .. }) = self.objects.get_mut(epoll) else { return };
+        let Some(Object { body: Body::Epoll(set), watchers, .. }) = self.objects.get_mut(epoll) else {
+            return;
+        };
         if !self.watches.queue(watch, ready, &mut set.ready) {
             return;
         }
@@ -130,7 +132,9 @@ impl<P: Platform> Client<P> {
 
     /// Calls `found` for up to `max` events that are ready in an epoll instance.
     pub fn collect(&mut self, epoll: u32, max: usize, found: impl FnMut(Fired)) {
-        let Some((mut ready, has_sets)) = self.set(epoll).map(|set| (set.ready, set.has_sets)) else { return };
+        let Some((mut ready, has_sets)) = self.set(epoll).map(|set| (set.ready, set.has_sets)) else {
+            return;
+        };
         if max == 0 || ready.is_empty() {
             return;
         }

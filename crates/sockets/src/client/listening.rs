@@ -26,7 +26,9 @@ impl<P: Platform> Client<P> {
         if self.asks() {
             return self.ask_before_sleep(object);
         }
-        let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else { return };
+        let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else {
+            return;
+        };
         let (accepting, lease) = (listener.accepting, *lease);
         let all = (1 << self.replicas()) - 1;
         if accepting == all {
@@ -100,7 +102,9 @@ impl<P: Platform> Client<P> {
     /// Stops accepting connections of a listener for which no thread of this process waits any more.
     pub fn stop_accepting(&mut self, object: u32) {
         let asks = self.asks();
-        let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else { return };
+        let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else {
+            return;
+        };
         let (mut accepting, lease) = (core::mem::take(&mut listener.accepting), *lease);
         if asks {
             (accepting, listener.asking) = (u32::MAX, Asking::default());
@@ -226,7 +230,8 @@ impl<P: Platform> Client<P> {
     pub fn ask_whether_waiting(&mut self, objects: &[u32]) -> Vec<u32> {
         let mut listeners = self.watched_listeners();
         let is_listening = |socket: &Socket| matches!(socket.kind, Kind::Listening(_));
-        let is_new = |object: &u32| !listeners.contains(object) && self.socket(*object).is_some_and(is_listening);
+        let is_new =
+            |object: &u32| !listeners.contains(object) && self.socket(*object).is_some_and(is_listening);
         let polled: Vec<u32> = objects.iter().copied().filter(is_new).collect();
         listeners.extend(polled);
         let replicas = self.replicas() as u8;

@@ -26,7 +26,8 @@ impl<P: Platform> Client<P> {
         let mut bells = 0;
         let mut watch = self.watches.first(&head);
         let mut exclusive_served = false;
-        while let Some((set, is_exclusive)) = self.watches.get(watch).map(|w| (w.set, w.events & watch::EXCLUSIVE != 0))
+        while let Some((set, is_exclusive)) =
+            self.watches.get(watch).map(|w| (w.set, w.events & watch::EXCLUSIVE != 0))
         {
             let next = self.watches.next_of_target(watch);
             if !(is_exclusive && exclusive_served)
@@ -84,7 +85,9 @@ impl<P: Platform> Client<P> {
                 let ready = offered || listener.verdict.is_some() || listener.is_shut;
                 (u32::from(ready) * 0x41) | (u32::from(listener.is_shut) * 0x2010)
             }
-            Kind::Stream(..) => self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local)),
+            Kind::Stream(..) => {
+                self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local))
+            }
             Kind::Datagram(datagram) => {
                 let mut bits = 0;
                 for place in &datagram.places {

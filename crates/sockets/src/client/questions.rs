@@ -57,7 +57,9 @@ impl Questions {
 
     /// Stores an answer; returns false if it is awaited no more.
     pub(super) fn set_answer(&mut self, token: u32, answer: Answer) -> bool {
-        let Some(question) = self.all.iter_mut().find(|question| question.token == token) else { return false };
+        let Some(question) = self.all.iter_mut().find(|question| question.token == token) else {
+            return false;
+        };
         question.answer = Some(answer);
         true
     }
@@ -74,6 +76,9 @@ impl Questions {
 
     /// Returns all commands to a replica whose answers are awaited.
     pub(super) fn commands_to(&self, replica: usize) -> impl Iterator<Item = &Command> {
-        self.all.iter().filter(move |question| question.replica == replica).flat_map(|question| &question.commands)
+        self.all
+            .iter()
+            .filter(move |question| question.replica == replica)
+            .flat_map(|question| &question.commands)
     }
 }

@@ -347,7 +347,11 @@ impl<P: Platform> Replica<P> {
 
     /// Puts commands on the ring, and rings the replica's doorbell.
     #[inline]
-    fn on_ring(&mut self, shared: bool, send: impl FnOnce(&mut Outbox, &mut Port<P::Memory>) -> Sent) -> Sent {
+    fn on_ring(
+        &mut self,
+        shared: bool,
+        send: impl FnOnce(&mut Outbox, &mut Port<P::Memory>) -> Sent,
+    ) -> Sent {
         let family = shared.then(|| self.family_lock());
         if shared {
             self.port.reload();

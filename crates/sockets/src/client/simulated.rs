@@ -92,7 +92,8 @@ pub fn shared<M: Memory + Clone + Debug>(
     replicas: impl IntoIterator<Item = (M, M)>,
 ) -> Shared<Simulated<M>> {
     let bells = (0..BELLS).map(|_| CountingBell::default()).collect();
-    let replica = |(page, arena)| SharedReplica { page: ReplicaPage(page), arena, bell: CountingBell::default() };
+    let replica =
+        |(page, arena)| SharedReplica { page: ReplicaPage(page), arena, bell: CountingBell::default() };
     Shared { stack, app_page, bells, replicas: replicas.into_iter().map(replica).collect() }
 }
 
@@ -146,7 +147,11 @@ impl Opening {
     }
 
     /// Gives a datagram socket with a port a peer; if the peer's port is 0, the socket has no peer any more.
-    pub fn connect<P: Platform>(client: &mut Client<P>, object: u32, remote: Endpoint) -> Result<Opening, Errno> {
+    pub fn connect<P: Platform>(
+        client: &mut Client<P>,
+        object: u32,
+        remote: Endpoint,
+    ) -> Result<Opening, Errno> {
         if remote.port == 0 {
             client.forget_source(object);
         } else {

@@ -52,7 +52,9 @@ impl Sleepers {
 
     /// Returns the doorbells, as bits, of all threads that sleep on the object.
     pub(super) fn bells_of(&self, object: u32) -> u16 {
-        self.on_objects.iter().fold(0, |bells, (sleeping, bell)| bells | u16::from(*sleeping == object) << bell)
+        self.on_objects
+            .iter()
+            .fold(0, |bells, (sleeping, bell)| bells | u16::from(*sleeping == object) << bell)
     }
 
     /// Notes that the running thread is about to sleep on `bells`.

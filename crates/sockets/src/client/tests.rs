@@ -313,8 +313,11 @@ fn a_successor_hears_of_ports_and_listeners_from_who_has_them() {
             })
             .collect();
         // Port 80 has its authority at replica 0.
-        let expected: &[&str] =
-            if replica == 0 { &["show", "bind", "show", "listen", "accept"] } else { &["show", "listen", "accept"] };
+        let expected: &[&str] = if replica == 0 {
+            &["show", "bind", "show", "listen", "accept"]
+        } else {
+            &["show", "listen", "accept"]
+        };
         assert_eq!(kinds, expected);
         assert_eq!(stack.commands(1 - replica), []);
     }
@@ -544,7 +547,11 @@ fn a_connection_that_is_disconnected_is_reset_and_its_socket_may_connect_again()
         client.socket_mut(object).expect("a socket").pooled = pooled;
         client.disconnect(object);
         assert!(matches!(stack.commands(0)[..], [Command::Close { slot, .. }] if slot == place.slot));
-        assert_ne!(stack.slot(0, place.slot).app_flags() & atoll_ipc::slot::APP_RESET, 0, "its end is a reset");
+        assert_ne!(
+            stack.slot(0, place.slot).app_flags() & atoll_ipc::slot::APP_RESET,
+            0,
+            "its end is a reset"
+        );
         let kind = &client.socket(object).expect("a socket").kind;
         assert_eq!((matches!(kind, Kind::Fresh), matches!(kind, Kind::Bound)), (!pooled, pooled));
         assert!(client.peer_of(object).is_err());
@@ -588,7 +595,8 @@ fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
         client.sleep_on(object, bell);
         client.before_sleep(1 << bell);
         client.doze_off();
-        let rung = |client: &Client<Simulated>| client.own().expect("a session").bells()[bell as usize].count();
+        let rung =
+            |client: &Client<Simulated>| client.own().expect("a session").bells()[bell as usize].count();
         assert_eq!(rung(&client), 0);
         for _ in 0..2 {
             if passes {

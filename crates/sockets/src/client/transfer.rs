@@ -197,7 +197,9 @@ impl<P: Platform> Client<P> {
     ) -> Result<(), Failure> {
         loop {
             let family = self.family(object);
-            let Some((stream, local, place)) = self.stream(object) else { return Err(Errno::ENOTCONN.into()) };
+            let Some((stream, local, place)) = self.stream(object) else {
+                return Err(Errno::ENOTCONN.into());
+            };
             if want == 0 {
                 return stream.refusal(local).map_or(Ok(()), |errno| Err(errno.into()));
             }
@@ -369,8 +371,9 @@ impl<P: Platform> Client<P> {
             true => (Name::MtuDiscover, HEADERS),
             false => (Name::MtuDiscoverV6, HEADERS_V6),
         };
-        let is_whole = options.set_value(discover).is_some_and(|value| !FRAGMENTING.contains(&(value as u32)))
-            || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
+        let is_whole =
+            options.set_value(discover).is_some_and(|value| !FRAGMENTING.contains(&(value as u32)))
+                || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
         let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
         if is_whole && len + headers > session.mtu_for(to.addr) && !is_inside {
             return Err(Errno::EMSGSIZE);

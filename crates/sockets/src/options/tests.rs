@@ -81,7 +81,9 @@ fn odd_values_are_read_as_linux_reads_them() {
 fn what_was_set_is_kept_and_shared_until_it_is_changed() {
     let mut listener = Options::default();
     assert_eq!((listener.value(Name::KeepIdle), listener.set_value(Name::KeepIdle)), (7200, None));
-    for (name, value) in [(Name::KeepIdle, 5), (Name::NoDelay, 1), (Name::SendTimeout, 9), (Name::KeepIdle, 6)] {
+    for (name, value) in
+        [(Name::KeepIdle, 5), (Name::NoDelay, 1), (Name::SendTimeout, 9), (Name::KeepIdle, 6)]
+    {
         listener.set(name, value);
     }
     let mut accepted = listener.clone();

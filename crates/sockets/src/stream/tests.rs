@@ -50,7 +50,11 @@ fn sending_stops_at_the_limit_and_goes_on_after_acknowledgement() {
     pair.slot().set_acknowledged(8192);
     assert_ne!(pair.stream().readiness(&pair.local) & Ready::OUT.0, 0);
     assert!(pair.stream().release());
-    assert_eq!(pair.port.layout().send_pool.used_bytes(pair.port.memory()), 0, "a drained socket owns no memory");
+    assert_eq!(
+        pair.port.layout().send_pool.used_bytes(pair.port.memory()),
+        0,
+        "a drained socket owns no memory"
+    );
     assert_eq!(pair.send(b"again"), Ok(5));
     assert_eq!(pair.sent(), b"again");
 }

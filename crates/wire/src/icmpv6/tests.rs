@@ -33,7 +33,13 @@ fn addr(text: &str) -> Addr {
 
 #[test]
 fn an_error_quotes_the_flow_behind_extension_headers() {
-    let header = ipv6::Header { src: US, dst: PEER, next_header: Protocol(60), payload_len: 100, ..Default::default() };
+    let header = ipv6::Header {
+        src: US,
+        dst: PEER,
+        next_header: Protocol(60),
+        payload_len: 100,
+        ..Default::default()
+    };
     let mut packet = std::vec![0; 40];
     ipv6::emit(&header, &mut packet);
     packet.extend([6, 0, 1, 4, 0, 0, 0, 0, 0, 80, 1, 0, 1, 2, 3, 4]);

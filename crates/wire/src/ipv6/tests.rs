@@ -54,7 +54,8 @@ fn the_way_to_the_text_leads_over_extension_headers() {
 #[test]
 fn routers_are_called_by_an_option_for_every_hop() {
     // covers: RFC 2711 §2.1
-    let calls = |first, options: [u8; 6]| walked(first, &[&[58, 0][..], &options].concat()).unwrap().alerts_mld;
+    let calls =
+        |first, options: [u8; 6]| walked(first, &[&[58, 0][..], &options].concat()).unwrap().alerts_mld;
     assert!(calls(0, [5, 2, 0, 0, 1, 0]) && calls(0, [1, 0, 5, 2, 0, 0]));
     for (first, options) in
         [(0, [1, 4, 0, 0, 0, 0]), (0, [5, 2, 0, 1, 1, 0]), (0, [5, 4, 0, 0, 0, 0]), (60, [5, 2, 0, 0, 1, 0])]
@@ -76,7 +77,10 @@ fn fragments_are_told_from_atomic_ones() {
     // What looks like an extension header in a later fragment is text.
     let later = walked(44, &[0, 0, 0, 8, 0, 0, 0, 9, 1, 2]).unwrap();
     assert_eq!((later.protocol, later.at), (Protocol(0), 8));
-    assert_eq!(walked(44, &[44, 0, 0, 0, 0, 0, 0, 9, 17, 0, 0, 0, 0, 0, 0, 9]), Err(ExtensionError::Malformed));
+    assert_eq!(
+        walked(44, &[44, 0, 0, 0, 0, 0, 0, 9, 17, 0, 0, 0, 0, 0, 0, 9]),
+        Err(ExtensionError::Malformed)
+    );
 }
 
 /// Returns an IPv6 packet with this payload.
@@ -92,7 +96,10 @@ fn a_first_fragment_holds_all_headers() {
     // covers: RFC 7112 §5
     let options = [17, 0, 1, 4, 0, 0, 0, 0];
     let text = [&options[..], &[7; 8]].concat();
-    assert_eq!(first_fragment(Protocol(60), &text).map(|upper| (upper.protocol, upper.at)), Ok((Protocol::UDP, 8)));
+    assert_eq!(
+        first_fragment(Protocol(60), &text).map(|upper| (upper.protocol, upper.at)),
+        Ok((Protocol::UDP, 8))
+    );
     for cut in 0..text.len() {
         assert_eq!(first_fragment(Protocol(60), &text[..cut]), Err(FirstError::Incomplete), "{cut}");
     }

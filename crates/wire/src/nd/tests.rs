@@ -60,7 +60,10 @@ fn options_without_length_and_groups_as_targets_are_refused() {
     out[25] = 2;
     assert_eq!(parse(&out[..len]), Err(ParseError::BadLength));
     let group = Addr::from_octets([0xff; 16]);
-    assert_eq!(again(Message::NeighbourSolicitation { target: group, source_mac: None }), Err(ParseError::BadLength));
+    assert_eq!(
+        again(Message::NeighbourSolicitation { target: group, source_mac: None }),
+        Err(ParseError::BadLength)
+    );
 }
 
 #[test]
@@ -76,7 +79,10 @@ fn too_many_prefixes_are_left_out() {
     let mut advertisement = RouterAdvertisement::default();
     (0..20).for_each(|_| advertisement.prefixes.push(PrefixInformation::default()));
     assert_eq!(advertisement.prefixes.as_slice().len(), PREFIXES_MAX);
-    assert_eq!(again(Message::RouterAdvertisement(advertisement)), Ok(Message::RouterAdvertisement(advertisement)));
+    assert_eq!(
+        again(Message::RouterAdvertisement(advertisement)),
+        Ok(Message::RouterAdvertisement(advertisement))
+    );
 }
 
 proptest! {

@@ -10,7 +10,8 @@ fn random_segment(rng: &mut Rng) -> Segment {
         options.window_scale = (rng.below(2) == 0).then(|| rng.below(15) as u8);
         options.sack_permitted = rng.below(2) == 0;
     }
-    options.timestamps = (rng.below(2) == 0).then(|| Timestamps { value: rng.next_u32(), echo: rng.next_u32() });
+    options.timestamps =
+        (rng.below(2) == 0).then(|| Timestamps { value: rng.next_u32(), echo: rng.next_u32() });
     if !syn {
         let blocks_max = if options.timestamps.is_some() { 3 } else { 4 };
         for _ in 0..rng.below(blocks_max + 1) {

@@ -73,7 +73,8 @@ struct Replica {
 impl Raw {
     fn attach() -> Raw {
         let control = connect().expect("the stack takes connections");
-        let (reply, fds) = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION }).expect("an answer");
+        let (reply, fds) =
+            ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION }).expect("an answer");
         let Reply::Joined { replicas, config, .. } = reply else { panic!("not let in: {reply:?}") };
         let mut fds = fds.into_iter();
         let mut next = || fds.next().expect("as many descriptors as Reply::Joined says");
@@ -124,7 +125,8 @@ impl Raw {
 
     /// A slot that is the same in all replicas, with one holder.
     fn slot(&mut self) -> (SlotId, u32) {
-        let slots: Vec<_> = self.replicas.iter_mut().filter_map(|replica| replica.port.allocate_slot()).collect();
+        let slots: Vec<_> =
+            self.replicas.iter_mut().filter_map(|replica| replica.port.allocate_slot()).collect();
         for (replica, (slot, _)) in self.replicas.iter().zip(&slots) {
             if let Some(view) = replica.port.slot(*slot) {
                 view.set_holders(1);
@@ -235,7 +237,9 @@ fn commands(port: u16) -> ExitCode {
                 3 => Command::AcceptConnection { lease },
                 4 => Command::StopAccepting { lease },
                 5 => Command::Claim { slot, generation },
-                6 => Command::Connect { slot, generation, lease, local: Endpoint::default(), remote: nowhere },
+                6 => {
+                    Command::Connect { slot, generation, lease, local: Endpoint::default(), remote: nowhere }
+                }
                 7 => Command::Kick { slot, generation },
                 8 => Command::Close { slot, generation, mode: CloseMode::Abort },
                 9 | 10 => {
@@ -248,7 +252,14 @@ fn commands(port: u16) -> ExitCode {
                 }
                 12 => Command::Info { token, slot, generation },
                 13 => Command::AskConnection { lease, takes: rng.below(2) == 0 },
-                _ => Command::Group { slot, generation, group: group(&mut rng), inside: false, joins: true, token: 0 },
+                _ => Command::Group {
+                    slot,
+                    generation,
+                    group: group(&mut rng),
+                    inside: false,
+                    joins: true,
+                    token: 0,
+                },
             };
             let replica = rng.below(raw.replicas.len() as u32) as usize;
             raw.push_to(replica, &command);
@@ -265,7 +276,15 @@ fn open_datagram_socket(raw: &mut Raw) -> (SlotId, u32) {
     let (slot, generation) = raw.slot();
     let local = Endpoint::at(Addr::V4_ANY, 0);
     let remote = Endpoint::default();
-    raw.push(&Command::UdpOpen { slot, generation, lease: 77, local, remote, reuse_port: false, v6_only: false });
+    raw.push(&Command::UdpOpen {
+        slot,
+        generation,
+        lease: 77,
+        local,
+        remote,
+        reuse_port: false,
+        v6_only: false,
+    });
     (slot, generation)
 }
 
@@ -378,15 +397,26 @@ fn udp_open(port: u16) -> ExitCode {
     let remote = Endpoint::default();
     attacking();
     loop {
-        for local in [Addr::V4_ANY, Addr::v4(0xc612_0002), Addr::default()].map(|addr| Endpoint { addr, port }) {
+        for local in
+            [Addr::V4_ANY, Addr::v4(0xc612_0002), Addr::default()].map(|addr| Endpoint { addr, port })
+        {
             let lease = 0x7000_0001;
             let (granted, seal) = (rng.next_u64() >> rng.below(64), rng.next_u64());
             let voucher = Voucher { uid: 0, flags: rng.next_u32() as u8, granted, seal };
             raw.push(&Command::Show { lease, protocol, local, voucher });
-            raw.push(&Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: false, v6_only: false });
+            raw.push(&Command::UdpOpen {
+                slot,
+                generation,
+                lease,
+                local,
+                remote,
+                reuse_port: false,
+                v6_only: false,
+            });
             raw.ring();
             pause(5);
-            let has_text = |replica: &Replica| replica.port.slot(slot).is_some_and(|view| view.receive_tail() > 0);
+            let has_text =
+                |replica: &Replica| replica.port.slot(slot).is_some_and(|view| view.receive_tail() > 0);
             if raw.replicas.iter().any(has_text) {
                 println!("SUCCEEDED: datagrams of somebody else's port");
             }
@@ -417,7 +447,9 @@ fn usurper(port: u16) -> ExitCode {
             }
             let (mut packet, mut fds) = ([0; 256], Vec::new());
             let Ok(len) = raw.control.receive(&mut packet, &mut fds) else { continue };
-            let Ok(Reply::Vouched { pass, seal }) = Reply::decode(&packet[..len.min(packet.len())]) else { continue };
+            let Ok(Reply::Vouched { pass, seal }) = Reply::decode(&packet[..len.min(packet.len())]) else {
+                continue;
+            };
             if claims || pass.uid == 0 {
                 println!("SUCCEEDED: the supervisor takes it for root");
             }
@@ -436,7 +468,8 @@ fn usurper(port: u16) -> ExitCode {
                 }
                 raw.push(&Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
                 pause(1);
-                if raw.ring().iter().any(|event| matches!(event, Event::BindReply { cause: Cause::None, .. })) {
+                if raw.ring().iter().any(|event| matches!(event, Event::BindReply { cause: Cause::None, .. }))
+                {
                     println!("SUCCEEDED: port {port}, which is root's");
                 }
             }
@@ -573,7 +606,8 @@ fn askers() -> ExitCode {
                 continue;
             };
             let mut packet = [0; 65536];
-            let request: &[u8] = if number.is_multiple_of(2) { br#"{"cmd":"ss"}"# } else { br#"{"cmd":"status"}"# };
+            let request: &[u8] =
+                if number.is_multiple_of(2) { br#"{"cmd":"ss"}"# } else { br#"{"cmd":"status"}"# };
             for _ in 0..64 {
                 if control.send(request, &[]).is_err() {
                     break;
@@ -627,12 +661,15 @@ fn reopened() -> ExitCode {
     while rustix::process::getppid() == parent {
         for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
             // What it says goes to a file of the test's.
-            let is_standard = entry.file_name().to_string_lossy().parse().is_ok_and(|number: i32| number <= 2);
+            let is_standard =
+                entry.file_name().to_string_lossy().parse().is_ok_and(|number: i32| number <= 2);
             let Ok(target) = std::fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy().into_owned();
             // Its own page and arenas it may write anyway.
-            let is_file = target.starts_with('/') && !target.starts_with("/dev/") && !target.starts_with("/proc/");
-            if is_file && !is_standard && !["atoll-app", "atoll-arena"].iter().any(|own| target.contains(own)) {
+            let is_file =
+                target.starts_with('/') && !target.starts_with("/dev/") && !target.starts_with("/proc/");
+            if is_file && !is_standard && !["atoll-app", "atoll-arena"].iter().any(|own| target.contains(own))
+            {
                 let opened = std::fs::OpenOptions::new().write(true).open(entry.path());
                 if let Ok(file) = opened
                     && std::os::unix::fs::FileExt::write_at(&file, &[0], 0).is_ok()

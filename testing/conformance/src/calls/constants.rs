@@ -18,8 +18,8 @@ fn constant(name: &str) -> Option<i64> {
     Some(match name {
         "AF_UNSPEC" | "SHUT_RD" | "IP_PMTUDISC_DONT" => 0,
         "SHUT_WR" | "SOCK_STREAM" | "SOL_SOCKET" | "POLLIN" | "EPOLLIN" | "MSG_OOB" | "IP_PMTUDISC_WANT" => 1,
-        "SHUT_RDWR" | "O_RDWR" | "MSG_PEEK" | "AF_INET" | "PF_INET" | "POLLPRI" | "EPOLLPRI" | "SOCK_DGRAM"
-        | "IP_PMTUDISC_DO" => 2,
+        "SHUT_RDWR" | "O_RDWR" | "MSG_PEEK" | "AF_INET" | "PF_INET" | "POLLPRI" | "EPOLLPRI"
+        | "SOCK_DGRAM" | "IP_PMTUDISC_DO" => 2,
         "POLLOUT" | "EPOLLOUT" => 4,
         "POLLERR" | "EPOLLERR" => 8,
         "AF_INET6" | "PF_INET6" => 10,

@@ -67,8 +67,9 @@ pub fn try_poll(host: &mut Host, polled: &[Polled], gives_up: bool) -> std::resu
 
 /// Interprets epoll_ctl(2).
 pub fn control(host: &Host, call: &Call) -> Result<Prepared> {
-    let number_at =
-        |n: usize| call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_ctl", n + 1));
+    let number_at = |n: usize| {
+        call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_ctl", n + 1))
+    };
     let op = match call.arguments.get(1) {
         Some(Value::Symbol(name)) if name == "EPOLL_CTL_ADD" => Control::Add,
         Some(Value::Symbol(name)) if name == "EPOLL_CTL_MOD" => Control::Modify,
@@ -91,8 +92,9 @@ fn data(event: &Value) -> Option<u64> {
 
 /// Interprets epoll_wait(2): `epoll_wait(5, {events=EPOLLIN, fd=4}, 1, 0)`, or a list of events.
 pub fn wait(host: &Host, call: &Call) -> Result<Prepared> {
-    let number_at =
-        |n: usize| call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_wait", n + 1));
+    let number_at = |n: usize| {
+        call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_wait", n + 1))
+    };
     let events: &[Value] = match call.arguments.get(1) {
         Some(Value::List(events)) => events,
         Some(one @ Value::Fields(_)) => std::slice::from_ref(one),
@@ -121,10 +123,9 @@ pub fn try_wait(
     if fired.is_empty() && !gives_up {
         return Err(Failure::WouldBlock);
     }
-    let differs = waited
-        .iter()
-        .zip(&fired)
-        .find(|(wanted, seen)| wanted.events != seen.events || wanted.data.is_some_and(|data| data != seen.data));
+    let differs = waited.iter().zip(&fired).find(|(wanted, seen)| {
+        wanted.events != seen.events || wanted.data.is_some_and(|data| data != seen.data)
+    });
     Ok(match differs {
         Some((_, seen)) => super::WRONG_VALUE + i64::from(seen.events),
         None => fired.len() as i64,

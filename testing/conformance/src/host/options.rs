@@ -38,9 +38,10 @@ impl Host {
             self.options_mut(fd)?.set(name, value.into());
         }
         match option {
-            SocketOption::KeepAlive | SocketOption::KeepIdle | SocketOption::KeepInterval | SocketOption::KeepCount => {
-                self.client.send_keep_alive(object)
-            }
+            SocketOption::KeepAlive
+            | SocketOption::KeepIdle
+            | SocketOption::KeepInterval
+            | SocketOption::KeepCount => self.client.send_keep_alive(object),
             _ => self.client.send_option(object, option, value),
         }
         self.step();
@@ -102,7 +103,8 @@ impl Host {
 
     /// Returns TCP_INFO of the connection that was opened or accepted last.
     pub fn info(&mut self) -> Option<Info> {
-        let is_stream = |fd: &i32| self.socket_of(*fd).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..)));
+        let is_stream =
+            |fd: &i32| self.socket_of(*fd).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..)));
         let latest = self.files.keys().rev().copied().find(is_stream)?;
         self.info_of(latest).ok().flatten()
     }
@@ -110,7 +112,9 @@ impl Host {
     /// Returns TCP_INFO of a socket; `None` if it is not connected.
     pub fn info_of(&mut self, fd: i32) -> Result<Option<Info>, Failure> {
         self.object(fd)?;
-        let Some(Kind::Stream(place, _)) = self.socket_of(fd).map(|socket| &socket.kind) else { return Ok(None) };
+        let Some(Kind::Stream(place, _)) = self.socket_of(fd).map(|socket| &socket.kind) else {
+            return Ok(None);
+        };
         let (slot, generation) = (place.slot, place.generation);
         let token = self.client.ask_one(0, &[], |token| Command::Info { token, slot, generation })?;
         self.step();

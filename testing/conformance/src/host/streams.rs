@@ -166,7 +166,8 @@ impl Host {
     pub fn write(&mut self, fd: i32, len: usize, urgent: bool, more: bool) -> Outcome {
         let (object, nonblocking) = (self.object(fd)?, self.is_nonblocking(fd));
         let (how, mut done) = (Sending { more, urgent }, self.files.get(&fd).map_or(0, |file| file.written));
-        let sources = || std::iter::repeat_n(&ZEROS[..], len / ZEROS.len()).chain([&ZEROS[..len % ZEROS.len()]]);
+        let sources =
+            || std::iter::repeat_n(&ZEROS[..], len / ZEROS.len()).chain([&ZEROS[..len % ZEROS.len()]]);
         // A call copies part by part until nothing more fits.
         let sent = loop {
             let before = done;

@@ -80,7 +80,10 @@ impl Cursor<'_> {
         }
         // In older scripts, the quoted packet of an ICMP message stands in front.
         let mut echoed = None;
-        if self.rest().strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+        if self
+            .rest()
+            .strip_prefix('[')
+            .is_some_and(|rest| rest.trim_start().starts_with(|c: char| c.is_ascii_digit()))
         {
             self.expect("[")?;
             echoed = Some(self.echoed()?);
@@ -153,8 +156,8 @@ impl Cursor<'_> {
         let before = self.at;
         let word = self.word();
         // A code stands on the same line, in front of everything else.
-        let is_code =
-            self.text[before..self.at].trim_start_matches([' ', '\t']) == word && !matches!(word, "mtu" | "id");
+        let is_code = self.text[before..self.at].trim_start_matches([' ', '\t']) == word
+            && !matches!(word, "mtu" | "id");
         let code = if !is_code || word.starts_with(|c: char| c.is_ascii_digit()) {
             self.at = before;
             String::new()
@@ -329,7 +332,10 @@ impl Cursor<'_> {
         if digits == "TFO_COOKIE" {
             return Ok(crate::host::cookie_of_peer(self.is_v6));
         }
-        let octets = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
-        octets.collect::<Option<Vec<u8>>>().ok_or_else(|| self.trouble("a cookie has an even number of digits", false))
+        let octets =
+            (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
+        octets
+            .collect::<Option<Vec<u8>>>()
+            .ok_or_else(|| self.trouble("a cookie has an even number of digits", false))
     }
 }

@@ -10,7 +10,9 @@ use crate::script::{Datagram, Echoed, Icmp, IpFacts, Message, Packet, Ports, Tcp
 pub fn describe(message: &Message, family: Family) -> String {
     match message {
         Message::Tcp(packet) => segment(packet),
-        Message::Udp(Datagram { ip, ports: between, len }) => format!("{}udp {}({len})", facts(ip), ports(*between)),
+        Message::Udp(Datagram { ip, ports: between, len }) => {
+            format!("{}udp {}({len})", facts(ip), ports(*between))
+        }
         Message::Icmp(message) => icmp(message, family),
     }
 }

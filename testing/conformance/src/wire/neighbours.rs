@@ -27,7 +27,9 @@ pub fn answer_arp(question: &[u8]) -> Option<Vec<u8>> {
 /// Returns the answer to a neighbour solicitation for the router, from `src`; `None` to others.
 pub fn answer_solicitation(src: Addr, message: &[u8]) -> Option<Vec<u8>> {
     // Solicitations for the stack's own addresses come from `::` (RFC 4862 §5.4).
-    let Ok(nd::Message::NeighbourSolicitation { target: GATEWAY_V6, .. }) = nd::parse(message) else { return None };
+    let Ok(nd::Message::NeighbourSolicitation { target: GATEWAY_V6, .. }) = nd::parse(message) else {
+        return None;
+    };
     let answer = nd::Message::NeighbourAdvertisement {
         target: GATEWAY_V6,
         router: true,

@@ -67,7 +67,8 @@ pub fn get(mut bytes: &[u8]) -> Vec<TcpOption> {
             continue;
         }
         let Some((len, body)) = rest.split_first() else { break };
-        let Some((body, after)) = usize::from(*len).checked_sub(2).and_then(|len| body.split_at_checked(len)) else {
+        let Some((body, after)) = usize::from(*len).checked_sub(2).and_then(|len| body.split_at_checked(len))
+        else {
             break;
         };
         bytes = after;
@@ -85,16 +86,18 @@ fn one(kind: u8, body: &[u8]) -> TcpOption {
             let blocks = blocks.chunks_exact(8);
             TcpOption::Sack(blocks.filter_map(|block| Some((word(block)?, word(&block[4..])?))).collect())
         }
-        (8, body) if body.len() == 8 => {
-            TcpOption::Timestamps { value: word(body).unwrap_or_default(), echo: word(&body[4..]).unwrap_or_default() }
-        }
+        (8, body) if body.len() == 8 => TcpOption::Timestamps {
+            value: word(body).unwrap_or_default(),
+            echo: word(&body[4..]).unwrap_or_default(),
+        },
         (FAST_OPEN, cookie) => TcpOption::FastOpen(cookie.to_vec()),
         (kind, [a, b, cookie @ ..]) if (kind, [*a, *b]) == EXPERIMENTAL => {
             TcpOption::FastOpenExperimental(cookie.to_vec())
         }
         (kind, body) if ACCURATE.contains(&kind) && body.len().is_multiple_of(3) && body.len() <= 9 => {
-            let counters =
-                body.chunks_exact(3).map(|octets| octets.iter().fold(0, |n, octet| n << 8 | u32::from(*octet)));
+            let counters = body
+                .chunks_exact(3)
+                .map(|octets| octets.iter().fold(0, |n, octet| n << 8 | u32::from(*octet)));
             TcpOption::AccurateEcn(kind, counters.collect())
         }
         (kind, body) => TcpOption::Other(kind, body.to_vec()),

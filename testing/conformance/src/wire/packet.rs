@@ -185,11 +185,18 @@ fn open(packet: &[u8]) -> Option<Opened<'_>> {
             flow_label: Some(header.flow_label),
             any_ect: false,
         };
-        return Some(Opened { src: header.src, dst: header.dst, protocol: header.next_header.0, facts, payload });
+        return Some(Opened {
+            src: header.src,
+            dst: header.dst,
+            protocol: header.next_header.0,
+            facts,
+            payload,
+        });
     }
     let (header, at) = ipv4::parse(packet).ok()?;
     let payload = packet.get(at..at + usize::from(header.payload_len))?;
-    let facts = IpFacts { tos: Some((header.tos, 0xff)), ttl: Some(header.ttl), flow_label: None, any_ect: false };
+    let facts =
+        IpFacts { tos: Some((header.tos, 0xff)), ttl: Some(header.ttl), flow_label: None, any_ect: false };
     let (src, dst) = (Addr::v4(header.src), Addr::v4(header.dst));
     Some(Opened { src, dst, protocol: header.protocol.0, facts, payload })
 }

@@ -32,7 +32,8 @@ fn what_is_written_is_read_back() {
             options: Some(options.clone()),
         };
         let (from, to) = (Endpoint::at(family.remote(), 4), Endpoint::at(family.local(), 80));
-        let Message::Tcp(mut seen) = there_and_back(&Sent { from, to, message: packet.clone().into() }, None) else {
+        let Message::Tcp(mut seen) = there_and_back(&Sent { from, to, message: packet.clone().into() }, None)
+        else {
             panic!("a segment")
         };
         let padding = seen.options.as_mut().map(|seen| seen.split_off(options.len()));
@@ -45,9 +46,10 @@ fn what_is_written_is_read_back() {
 fn datagrams_and_errors_are_read_back() {
     for family in [Family::V4, Family::V6] {
         let (from, to) = (Endpoint::at(family.remote(), 4), Endpoint::at(family.local(), 80));
-        let Message::Udp(seen) =
-            there_and_back(&Sent { from, to, message: Datagram { len: 9, ..Datagram::default() }.into() }, None)
-        else {
+        let Message::Udp(seen) = there_and_back(
+            &Sent { from, to, message: Datagram { len: 9, ..Datagram::default() }.into() },
+            None,
+        ) else {
             panic!("a datagram")
         };
         assert_eq!((seen.ports, seen.len), (Some((4, 80)), 9));
@@ -56,10 +58,17 @@ fn datagrams_and_errors_are_read_back() {
             let message = Icmp { kind, code, mtu: Some(1300), echoed: Some(echoed), ..Icmp::default() };
             let (from, to) = (Endpoint::at(family.remote(), 0), Endpoint::at(family.local(), 0));
             let about = About { from: to, to: from, seq: 77 };
-            let Message::Icmp(seen) = there_and_back(&Sent { from, to, message: message.into() }, Some(&about)) else {
+            let Message::Icmp(seen) =
+                there_and_back(&Sent { from, to, message: message.into() }, Some(&about))
+            else {
                 panic!("an error")
             };
-            assert_eq!(Icmp { ip: IpFacts::default(), ..seen }, message, "{}", describe(&seen.into(), family));
+            assert_eq!(
+                Icmp { ip: IpFacts::default(), ..seen },
+                message,
+                "{}",
+                describe(&seen.into(), family)
+            );
         }
     }
 }

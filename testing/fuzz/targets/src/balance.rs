@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
-use atoll_connmgr::{Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Reach, Stage, Syn, SynVerdict};
+use atoll_connmgr::{
+    Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Reach, Stage, Syn, SynVerdict,
+};
 use atoll_ipc::balance::{Balance, Estimator, PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer, Scheme};
 use atoll_ipc::balance::{ServiceReport, Services};
 use atoll_ipc::lease::Grant;
@@ -70,7 +72,8 @@ impl Cm {
             let (session, backlog) = (SessionId(session), 64);
             let (reuse_port, defer_accept, v6_only) = (false, 0, false);
             let (lease, local, shown) = (LEASE, LOCAL, Some(Grant::to_listen(LEASE, LOCAL)));
-            let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
+            let listen =
+                Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
             id = Some(cm.handle_listen(&listen).expect("the port is free"));
         }
         let now = Instant::from_millis(1000);
@@ -147,10 +150,9 @@ impl Cm {
 
     /// The acceptor of some connection claims it, or the connection goes.
     fn claim(&mut self, input: &mut Input<'_>) {
-        let mut offered = self
-            .connections
-            .iter_mut()
-            .filter_map(|(number, (session, claimed))| (!*claimed).then_some((*number, (*session)?, claimed)));
+        let mut offered = self.connections.iter_mut().filter_map(|(number, (session, claimed))| {
+            (!*claimed).then_some((*number, (*session)?, claimed))
+        });
         let Some((number, session, claimed)) = offered.next() else { return };
         let offered_at = Instant::from_nanos(self.now.as_nanos().saturating_sub(u64::from(input.word())));
         if input.byte().is_multiple_of(8) {
@@ -169,7 +171,8 @@ impl Cm {
     }
 
     fn time_out(&mut self) {
-        let offered = self.connections.iter_mut().find(|(_, (session, claimed))| session.is_some() && !claimed);
+        let offered =
+            self.connections.iter_mut().find(|(_, (session, claimed))| session.is_some() && !claimed);
         let Some((&number, (session, _))) = offered else { return };
         let Some(session) = session.take() else { return };
         self.cm.handle_claim_timeout(self.now, ConnectionId(number), self.id, session, LEASE);
@@ -185,10 +188,22 @@ impl Cm {
         }
         let timed_out = input.byte().is_multiple_of(4);
         let body = if input.byte().is_multiple_of(2) {
-            PeerBody::Offer(PeerOffer { lease, session, service_us: Some(input.word()).filter(|micros| *micros > 0) })
+            PeerBody::Offer(PeerOffer {
+                lease,
+                session,
+                service_us: Some(input.word()).filter(|micros| *micros > 0),
+            })
         } else {
             let (open, open_since_us, unclaimed) = (input.word(), input.long(), input.word());
-            PeerBody::Report(ServiceReport { lease, session, timed_out, open, open_since_us, unclaimed, services })
+            PeerBody::Report(ServiceReport {
+                lease,
+                session,
+                timed_out,
+                open,
+                open_since_us,
+                unclaimed,
+                services,
+            })
         };
         let sent_at = Instant::from_nanos(self.now.as_nanos().wrapping_add(input.word().into()));
         let (from, epoch) = (ReplicaId(input.byte() % 4), Epoch(u32::from(input.byte() % 4)));
@@ -224,14 +239,14 @@ impl Cm {
         let registered: Vec<usize> = (0..4).filter(|of| self.registered[*of]).collect();
         // Those in doubt have one offer at a time, whichever of them has it.
         let is_on_trial = registered.iter().all(|of| self.doubtful[*of])
-            && self
-                .connections
-                .values()
-                .any(|(session, claimed)| session.is_some_and(|session| self.doubtful[session.0 as usize]) && !claimed);
+            && self.connections.values().any(|(session, claimed)| {
+                session.is_some_and(|session| self.doubtful[session.0 as usize]) && !claimed
+            });
         assert!(!is_waiting || registered.is_empty() || is_on_trial, "nobody waits while somebody wants");
         let views = self.cm.acceptors(self.now);
         for (_, view) in views {
-            let unclaimed = self.connections.values().filter(|(of, claimed)| *of == Some(view.session) && !claimed);
+            let unclaimed =
+                self.connections.values().filter(|(of, claimed)| *of == Some(view.session) && !claimed);
             assert_eq!(view.unclaimed as usize, unclaimed.count());
             assert_eq!(view.registered, self.registered[view.session.0 as usize]);
         }

@@ -49,7 +49,9 @@ pub fn rpc_channel(data: &[u8]) {
             let router = router.clone();
             Box::pin(async move {
                 router.yield_now().await;
-                if let Ok(message) = router.call(incoming.peer, incoming.message, router.now() + PATIENCE).await {
+                if let Ok(message) =
+                    router.call(incoming.peer, incoming.message, router.now() + PATIENCE).await
+                {
                     let _ = router.reply(&incoming, message);
                 }
             })

@@ -76,7 +76,8 @@ impl Life {
             len_max: input.pick(&[1, 1460, 65_000]),
             edges: [0; 4],
         };
-        let timestamps = syn.options.timestamps.map(|own| Timestamps { value: own.value, echo: 1000 + TS_OFFSET });
+        let timestamps =
+            syn.options.timestamps.map(|own| Timestamps { value: own.value, echo: 1000 + TS_OFFSET });
         let last = Segment { seq: IRS.plus(1), ack: ISS.plus(1), flags: Flags::ACK, ..syn };
         match how {
             // Established, the usual way, both ways.
@@ -172,8 +173,10 @@ impl Life {
         if what & 1 == 0 {
             let clock = self.now.as_millis() as u32;
             let value = clock.wrapping_add_signed(input.distance());
-            options.timestamps =
-                Some(Timestamps { value, echo: (clock.wrapping_add(TS_OFFSET)).wrapping_add_signed(input.distance()) });
+            options.timestamps = Some(Timestamps {
+                value,
+                echo: (clock.wrapping_add(TS_OFFSET)).wrapping_add_signed(input.distance()),
+            });
         }
         let mut sack = SackBlocks::new();
         for _ in 0..(what >> 1) % 5 {
@@ -195,8 +198,11 @@ impl Life {
         if was_in_handshake && segment.has(Flags::SYN) {
             self.scale = self.scale.max(segment.options.window_scale.unwrap_or(0));
         }
-        let acked =
-            c.send_nxt().wrapping_add_signed(i64::from(segment.ack.distance_from(near(ISS, c.send_nxt(), 0)))) as i64;
+        let acked = c.send_nxt().wrapping_add_signed(i64::from(segment.ack.distance_from(near(
+            ISS,
+            c.send_nxt(),
+            0,
+        )))) as i64;
         let edge = acked.max(0) as u64 + (u64::from(segment.window) << self.scale);
         self.offered = self.offered.max(edge);
         let range = c.text_range(segment);
@@ -245,7 +251,11 @@ impl Life {
             assert!(end <= self.written, "only what was written is sent");
             let size = self.connection.segment_size(&transmit);
             assert!(len <= self.len_max.max(size.into()));
-            assert!(transmit.retransmit || len == 0 || end <= self.offered, "{end} is beyond {}", self.offered);
+            assert!(
+                transmit.retransmit || len == 0 || end <= self.offered,
+                "{end} is beyond {}",
+                self.offered
+            );
             bare += u32::from(len == 0);
             octets += u64::from(len);
             // Text is sent at most twice in one go: what is new, and what was in flight.
@@ -255,7 +265,11 @@ impl Life {
         let c = &self.connection;
         let info = c.info(self.now);
         mark(5, (c.state() as u64) << 16 | (info.phase as u64) << 8 | u64::from(info.retransmits.min(4)));
-        mark(6, u64::from(info.snd_cwnd.min(1 << 20).ilog2_or_zero()) << 8 | u64::from(info.sacked.ilog2_or_zero()));
+        mark(
+            6,
+            u64::from(info.snd_cwnd.min(1 << 20).ilog2_or_zero()) << 8
+                | u64::from(info.sacked.ilog2_or_zero()),
+        );
         mark(7, u64::from(info.lost.ilog2_or_zero()) << 8 | u64::from(info.unacked.ilog2_or_zero()));
         let edges = [c.send_una(), c.send_nxt(), c.receive_nxt(), c.receive_edge()];
         // Which corner of the state is this?

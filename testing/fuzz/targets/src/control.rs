@@ -17,7 +17,8 @@ pub fn config_file(data: &[u8]) {
         Ok(config) => {
             assert!((1..=8).contains(&config.replicas()));
             mark(60, config.replicas().into());
-            let again = ConfigFile::parse(&file.to_commented_toml()).expect("what was written out is read again");
+            let again =
+                ConfigFile::parse(&file.to_commented_toml()).expect("what was written out is read again");
             assert_eq!(again.validate(), Ok(config));
         }
         Err(error) => {
@@ -41,7 +42,10 @@ pub fn supervisor_request(data: &[u8]) {
         Ok(Incoming::Application(request)) => {
             mark(63, bytes[0].into());
             assert_eq!(door, Door::Applications);
-            assert_eq!(atoll_supervisor::classify(door, &request.encode(), 0), Ok(Incoming::Application(request)));
+            assert_eq!(
+                atoll_supervisor::classify(door, &request.encode(), 0),
+                Ok(Incoming::Application(request))
+            );
         }
         Err(cause) => assert!(!cause.is_empty()),
     }
@@ -63,8 +67,10 @@ pub fn link_classify(data: &[u8]) {
         if header.protocol != ipv4::Protocol::ICMP && !header.is_fragment() {
             let ports = &packet[len..len + 4];
             let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
-            let expected =
-                FourTuple { local: Endpoint::new(header.dst, port(2)), remote: Endpoint::new(header.src, port(0)) };
+            let expected = FourTuple {
+                local: Endpoint::new(header.dst, port(2)),
+                remote: Endpoint::new(header.src, port(0)),
+            };
             assert_eq!(tuple, expected);
         }
     }

@@ -144,7 +144,9 @@ impl World {
                 DhcpOutput::Probe { addr } => assert!(addr != 0 && self.in_use.is_none()),
                 DhcpOutput::Use(lease) => {
                     assert_eq!(lease.address.check(), Ok(()));
-                    assert!((576..=MTU).contains(&lease.address.mtu) && lease.dns.len() <= DhcpLease::DNS_MAX);
+                    assert!(
+                        (576..=MTU).contains(&lease.address.mtu) && lease.dns.len() <= DhcpLease::DNS_MAX
+                    );
                     let times = [lease.renew_at, lease.rebind_at, lease.address.valid_until];
                     assert!(times.is_sorted() && lease.domain.len() <= DhcpLease::DOMAIN_MAX);
                     self.in_use = Some(lease);

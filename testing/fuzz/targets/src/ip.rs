@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use atoll_base::{Addr, Duration, Instant};
 use atoll_ip::{
-    Basis, Cast, ChecksumOffload, Config, ErrorKind, Fragment, FragmentKey, Frame, Ip, Limits, Link, NeighbourUpdate,
-    Outcome, Reassembly, Received, Route, V6Config,
+    Basis, Cast, ChecksumOffload, Config, ErrorKind, Fragment, FragmentKey, Frame, Ip, Limits, Link,
+    NeighbourUpdate, Outcome, Reassembly, Received, Route, V6Config,
 };
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, arp, ethernet, icmp, icmpv6, ipv4, ipv6};
@@ -19,7 +19,8 @@ pub(crate) const GATEWAY: u32 = 0xc612_00fe;
 /// The same in IPv6; the link-local address is that of [`MAC_US`].
 pub(crate) const US_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 pub(crate) const PEER_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-pub(crate) const ROUTER_V6: Addr = Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe]);
+pub(crate) const ROUTER_V6: Addr =
+    Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe]);
 pub(crate) const MAC_US: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
@@ -55,8 +56,14 @@ pub fn ip_fragments(data: &[u8]) {
         while all.expire(now).is_some() {}
         let payload = vec![n as u8; usize::from(step[3])];
         let known = all.len();
-        let fragment =
-            Fragment { offset, more: !last, head: &[packet], payload: &payload, payload_max: 2000, ecn: step[2] & 3 };
+        let fragment = Fragment {
+            offset,
+            more: !last,
+            head: &[packet],
+            payload: &payload,
+            payload_max: 2000,
+            ecn: step[2] & 3,
+        };
         let outcome = all.insert(now, Key(packet), &fragment);
         all.check_invariants();
         assert!(all.len() <= known + 1 && all.bytes() <= limits.bytes_max);
@@ -67,7 +74,10 @@ pub fn ip_fragments(data: &[u8]) {
         if let Outcome::Complete(whole) = outcome {
             // What was given up in between is still in the oracle, so only the newest octets can be compared.
             assert_eq!(whole.bytes[0], packet);
-            assert!((1..whole.bytes.len() as u32).all(|at| oracle.contains_key(&(at - 1))), "no octet from nowhere");
+            assert!(
+                (1..whole.bytes.len() as u32).all(|at| oracle.contains_key(&(at - 1))),
+                "no octet from nowhere"
+            );
             assert!(whole.bytes[1 + offset as usize..].starts_with(&payload));
             oracle.clear();
         }

@@ -77,7 +77,8 @@ impl Egress for Out {
         for word in [0xe000_0000u32, 0xe000_0001, 0xe000_0005, 0xe000_0009] {
             half.join_group(Instant::ZERO, Link::Outside, word);
         }
-        let offload = if vnet[0] & vnet::NEEDS_CSUM != 0 { ChecksumOffload::Partial } else { ChecksumOffload::Valid };
+        let offload =
+            if vnet[0] & vnet::NEEDS_CSUM != 0 { ChecksumOffload::Partial } else { ChecksumOffload::Valid };
         let is_group = tuple.local.addr.to_v4().is_none_or(|addr| addr >> 28 == 0xe);
         match half.handle_frame(Instant::ZERO, Link::Outside, frame, offload) {
             Received::Tcp { src, dst, .. } => assert_eq!((dst, src), (tuple.local.addr, tuple.remote.addr)),
@@ -118,7 +119,8 @@ impl Bench {
                 self.server.transmit(self.now, how >> 2 & 3, &vnet, &mut frame, &mut self.out);
             }
             4 => {
-                let party = if how & 1 == 1 { Party::Sibling(how >> 1 & 3) } else { Party::Transport(how >> 1) };
+                let party =
+                    if how & 1 == 1 { Party::Sibling(how >> 1 & 3) } else { Party::Transport(how >> 1) };
                 if let Ok(message) = IpMessage::decode(bytes) {
                     self.server.handle_message(self.now, party, &message);
                 }
@@ -129,8 +131,10 @@ impl Bench {
                 {
                     assert!(error.quoted_seq.is_some() == (error.protocol.0 == 6));
                 }
-                let dst =
-                    bytes.get(5..).and_then(<[u8]>::first_chunk).map_or(Addr::v4(word), |o| Addr::from_octets(*o));
+                let dst = bytes
+                    .get(5..)
+                    .and_then(<[u8]>::first_chunk)
+                    .map_or(Addr::v4(word), |o| Addr::from_octets(*o));
                 if let Route::Via { mac } = self.half.route(self.now, dst) {
                     assert_eq!(mac, Mac::ZERO);
                 }

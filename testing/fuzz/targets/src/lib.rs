@@ -47,7 +47,9 @@ pub use sequence::supervisor_sequence;
 pub use stack::{stack_arena, stack_frames, stack_ledger};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
-pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_icmpv6, wire_igmp, wire_ipv4, wire_ipv6, wire_udp, wire_vnet};
+pub use wire::{
+    wire_arp, wire_ethernet, wire_icmp, wire_icmpv6, wire_igmp, wire_ipv4, wire_ipv6, wire_udp, wire_vnet,
+};
 
 /// One thing that is fuzzed.
 #[derive(Clone, Copy)]

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
-use atoll_connmgr::{Config, ConnMgr, ConnectionId, Directive, Listen, Manager, ManagerConfig, Stage, Syn, SynVerdict};
+use atoll_connmgr::{
+    Config, ConnMgr, ConnectionId, Directive, Listen, Manager, ManagerConfig, Stage, Syn, SynVerdict,
+};
 use atoll_ipc::lease::Grant;
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 
@@ -42,7 +44,8 @@ pub fn cm_manager(data: &[u8]) {
     let (session, lease, backlog) = (SessionId(0), 0, 64);
     let (reuse_port, defer_accept, v6_only) = (false, 0, false);
     let shown = Some(Grant::to_listen(lease, LOCAL));
-    let listen = Listen { session, lease, local: LOCAL, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
+    let listen =
+        Listen { session, lease, local: LOCAL, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
     let listener = ts.handle_listen(&listen).expect("the port is free");
     // Of each connection whether it is offered.
     let mut live: BTreeMap<u32, bool> = BTreeMap::new();

@@ -2,7 +2,9 @@
 //! was?
 
 use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
-use atoll_tcp::{Connection, Path, Settings, State, check_syn_cookie, simplify_for_cookie, stamp_cookie, syn_cookie};
+use atoll_tcp::{
+    Connection, Path, Settings, State, check_syn_cookie, simplify_for_cookie, stamp_cookie, syn_cookie,
+};
 use atoll_wire::tcp::{self, Flags, Options, Segment, Timestamps};
 
 use crate::features::mark;
@@ -34,7 +36,8 @@ pub fn tcp_options(data: &[u8]) {
         assert!((36..=1460).contains(&connection.mss()), "{}", connection.mss());
         let info = connection.info(now);
         assert!(info.snd_wscale <= 14 && info.snd_wnd <= 65_535 << 14);
-        let options = u64::from(info.sack) << 2 | u64::from(info.timestamps) << 1 | u64::from(info.window_scaling);
+        let options =
+            u64::from(info.sack) << 2 | u64::from(info.timestamps) << 1 | u64::from(info.window_scaling);
         let digits = u64::from(u16::BITS - connection.mss().leading_zeros());
         mark(50, options << 24 | u64::from(info.snd_wscale) << 16 | digits << 8 | connection.state() as u64);
         connection.handle_send_tail(now, 5000);
@@ -81,7 +84,10 @@ pub fn tcp_cookie(data: &[u8]) {
         (found.options.sack_permitted, found.options.window_scale),
         (syn.options.sack_permitted, syn.options.window_scale)
     );
-    mark(51, u64::from(found.options.mss.unwrap_or(0)) << 8 | u64::from(found.options.window_scale.unwrap_or(99)));
+    mark(
+        51,
+        u64::from(found.options.mss.unwrap_or(0)) << 8 | u64::from(found.options.window_scale.unwrap_or(99)),
+    );
     // Anything else is a guess, and a guess is right once in 2^27.
     let guess = Segment { ack: SeqNum(answer.ack.0 ^ (input.word() & 0x7ff_ffff).max(1)), ..answer };
     assert!(check_syn_cookie(&SECRET, &tuple, &guess, now).is_none(), "a guess that was right");

@@ -51,7 +51,11 @@ pub fn all() -> Vec<Seed> {
         }
     }
     seeds.push(seed("ip_fragments", "in_order", vec![0, 0, 0, 64, 0, 8, 0, 64, 4, 16, 0, 9]));
-    seeds.push(seed("ip_fragments", "mixed", vec![5, 8, 0, 9, 0, 0, 0, 64, 1, 0, 0, 64, 4, 8, 200, 3, 2, 1, 4, 16]));
+    seeds.push(seed(
+        "ip_fragments",
+        "mixed",
+        vec![5, 8, 0, 9, 0, 0, 0, 64, 1, 0, 0, 64, 4, 8, 200, 3, 2, 1, 4, 16],
+    ));
     seeds.push(seed("ip_fragments", "overlap", vec![0, 0, 0, 64, 0, 4, 0, 64, 4, 8, 0, 1]));
     seeds.push(seed("wire_igmp", "query_v2", vec![0x11, 100, 0, 0, 0, 0, 0, 0]));
     seeds.push(seed("wire_igmp", "query_v3", vec![0x11, 0x90, 0, 0, 239, 1, 2, 3, 2, 125, 0, 0]));
@@ -81,7 +85,8 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("dhcp_client", "taken", [0, 0, 0, 0, 0, 1, 0, 0, 5, 7, 2, 5, 5].to_vec()));
     let options: [(u8, &[u8]); 4] = [(53, &[5]), (52, &[3]), (121, &[0, 10, 0]), (121, &[0, 1])];
     let mut message = vec![0; 270];
-    let header = dhcp::Header { is_reply: true, xid: 7, your_addr: US, mac: MAC_US, ..dhcp::Header::default() };
+    let header =
+        dhcp::Header { is_reply: true, xid: 7, your_addr: US, mac: MAC_US, ..dhcp::Header::default() };
     let start = dhcp::emit(&header, &mut message);
     let end = options.iter().fold(start, |at, (code, data)| dhcp::push_option(&mut message, at, *code, data));
     message[end] = dhcp::option::END;
@@ -100,7 +105,11 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("config_file", "apart", b"configuration = \"TS2CM2IP2+LS1\"\n".to_vec()));
     seeds.push(seed("config_file", "ip_apart", b"configuration = \"TS4CM2+IP2LS2\"\n".to_vec()));
     let options = &syn(PEER, US)[20..40];
-    seeds.push(seed("tcp_options", "linux", [&[20], options, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 1]].concat()));
+    seeds.push(seed(
+        "tcp_options",
+        "linux",
+        [&[20], options, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 1]].concat(),
+    ));
     let hostile = [2, 3, 5, 8, 10, 3, 0, 1, 3, 3, 255, 4, 2, 5, 2, 254, 255, 0];
     seeds.push(seed("tcp_options", "hostile", [&[18], &hostile[..], &[5, 34], &[255; 32]].concat()));
     seeds.push(seed(
@@ -115,8 +124,16 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("ipc_message", "neighbour", request.encode().to_vec()));
     // A call that is answered; a request of the peer that is relayed to it; a scribbled word; sleep.
     seeds.push(seed("rpc_channel", "answered", vec![4, 0, 3, 10, 0, 0, 1, 2, 255, 11, 0, 0]));
-    seeds.push(seed("rpc_channel", "relayed", vec![10, 2, 1, 0, 0, 0, 0, 0, 1, 255, 11, 0, 0, 3, 6, 255, 255, 0]));
-    seeds.push(seed("rpc_channel", "scribbled", vec![7, 5, 1, 1, 3, 13, 8, 0, 1, 5, 0, 8, 9, 200, 2, 12, 2, 0]));
+    seeds.push(seed(
+        "rpc_channel",
+        "relayed",
+        vec![10, 2, 1, 0, 0, 0, 0, 0, 1, 255, 11, 0, 0, 3, 6, 255, 255, 0],
+    ));
+    seeds.push(seed(
+        "rpc_channel",
+        "scribbled",
+        vec![7, 5, 1, 1, 3, 13, 8, 0, 1, 5, 0, 8, 9, 200, 2, 12, 2, 0],
+    ));
     seeds.push(seed("ipc_event", "done", Event::SlotDone { slot, generation }.encode().to_vec()));
     let offer = PeerOffer { lease: 7, session: SessionId(1), service_us: Some(100) };
     let (from, epoch, sent_at) = (ReplicaId(1), Epoch(1), Instant::from_millis(1));
@@ -142,17 +159,27 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("cm_balance", "steps", register.chain(steps).collect()));
     seeds.push(seed("wire_tcp", "syn", syn(PEER, US)));
     for how in 0..3u8 {
-        let steps: Vec<u8> = (0..40u8).flat_map(|i| [i % 16, 0x10, 255, 255, 0, 0, 0, 0, 200, 5, i, 0]).collect();
+        let steps: Vec<u8> =
+            (0..40u8).flat_map(|i| [i % 16, 0x10, 255, 255, 0, 0, 0, 0, 200, 5, i, 0]).collect();
         let name = ["active", "passive", "established"][usize::from(how)];
         seeds.push(seed("tcp_script", name, [&[how], &steps[..]].concat()));
     }
     let record = Record { len: 9, peer: atoll_base::Endpoint::new(PEER, 53), flags: Flags::BROADCAST };
     seeds.push(seed("udp_record", "nine", [&padded_len(9).to_le_bytes()[..], &encode(&record)].concat()));
-    for (name, gso) in
-        [("plain", vnet::Gso::None), ("tso", vnet::Gso::TcpV4), ("tso6", vnet::Gso::TcpV6), ("uso", vnet::Gso::UdpL4)]
-    {
-        let header =
-            vnet::Header { flags: vnet::NEEDS_CSUM, gso, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
+    for (name, gso) in [
+        ("plain", vnet::Gso::None),
+        ("tso", vnet::Gso::TcpV4),
+        ("tso6", vnet::Gso::TcpV6),
+        ("uso", vnet::Gso::UdpL4),
+    ] {
+        let header = vnet::Header {
+            flags: vnet::NEEDS_CSUM,
+            gso,
+            hdr_len: 54,
+            gso_size: 1448,
+            csum_start: 34,
+            csum_offset: 16,
+        };
         let mut out = vec![0; vnet::HEADER_LEN];
         vnet::emit(&header, &mut out);
         seeds.push(seed("wire_vnet", name, out));
@@ -160,7 +187,8 @@ pub fn all() -> Vec<Seed> {
     seeds
 }
 
-const CONFIG: &[u8] = b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
+const CONFIG: &[u8] =
+    b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
 mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
 
 fn requests() -> [(&'static str, Request); 4] {
@@ -170,7 +198,12 @@ fn requests() -> [(&'static str, Request); 4] {
         ("vouch", Request::Vouch { lease: 7, protocol: atoll_ipc::command::Protocol::Tcp, port: 80 }),
         (
             "opened",
-            Request::SessionOpened { session: 1, pid: 2, config: ArenaConfig::default(), user: User::privileged(0) },
+            Request::SessionOpened {
+                session: 1,
+                pid: 2,
+                config: ArenaConfig::default(),
+                user: User::privileged(0),
+            },
         ),
     ]
 }
@@ -178,7 +211,8 @@ fn requests() -> [(&'static str, Request); 4] {
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let echo = icmp_text(Message::EchoRequest { id: 1, seq: 1 }, b"abcdefghijklmnop");
     let quoted = &ipv4_packet(US, PEER, Protocol::TCP, &syn(US, PEER))[..28];
-    let too_big = icmp_text(Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu: 1400 }, quoted);
+    let too_big =
+        icmp_text(Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu: 1400 }, quoted);
     let no_port = icmp_text(Message::Unreachable { code: code::PORT, next_hop_mtu: 0 }, quoted);
     let expired = icmp_text(Message::TimeExceeded { code: 0 }, quoted);
     let mut options = ipv4_packet(PEER, US, Protocol::TCP, &syn(PEER, US));
@@ -201,7 +235,10 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("options", ipv4(&options)),
         ("port_unreachable", from_peer(Protocol::ICMP, &no_port)),
         ("syn", from_peer(Protocol::TCP, &syn(PEER, US))),
-        ("syn_inside", ipv4(&ipv4_packet(0x7f00_0001, 0x7f00_0001, Protocol::TCP, &syn(0x7f00_0001, 0x7f00_0001)))),
+        (
+            "syn_inside",
+            ipv4(&ipv4_packet(0x7f00_0001, 0x7f00_0001, Protocol::TCP, &syn(0x7f00_0001, 0x7f00_0001))),
+        ),
         ("time_exceeded", from_peer(Protocol::ICMP, &expired)),
         ("udp", from_peer(Protocol::UDP, &datagram(PEER, US, b"hello"))),
         ("unknown_protocol", from_peer(Protocol(132), b"????????")),
@@ -245,7 +282,10 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
     let asks = nd::Message::NeighbourSolicitation { target: US_V6, source_mac: Some(MAC_PEER) };
     vec![
         ("v6_atomic_fragment", v6_frame(PEER_V6, US_V6, Protocol(44), 64, &atomic)),
-        ("v6_echo_request", icmp(PEER_V6, US_V6, icmpv6::Message::EchoRequest { id: 1, seq: 1 }, b"abcdefgh")),
+        (
+            "v6_echo_request",
+            icmp(PEER_V6, US_V6, icmpv6::Message::EchoRequest { id: 1, seq: 1 }, b"abcdefgh"),
+        ),
         ("v6_fragment_first", part(0, true, &torn[..16])),
         ("v6_fragment_last", part(2, false, &torn[16..])),
         ("v6_listener_query", v6_frame(ROUTER_V6, all_nodes, Protocol(ipv6::HOP_BY_HOP), 1, &query)),
@@ -298,23 +338,38 @@ fn v6_frame(src: Addr, dst: Addr, next_header: Protocol, hop_limit: u8, text: &[
 fn script_autoconf() -> Vec<u8> {
     let heard = nd_frame(ROUTER_V6, Addr::from_octets(ALL_NODES), &advertisement());
     let far = [0x30; 16];
-    script(&[(6, &[]), (2, &1_100u32.to_le_bytes()), (0, &heard), (3, &far), (2, &70_000u32.to_le_bytes()), (3, &far)])
+    script(&[
+        (6, &[]),
+        (2, &1_100u32.to_le_bytes()),
+        (0, &heard),
+        (3, &far),
+        (2, &70_000u32.to_le_bytes()),
+        (3, &far),
+    ])
 }
 
 /// As [`script_resolve`], of IPv6.
 fn script_resolve_v6() -> Vec<u8> {
     let frames = frames_v6();
-    let answer = &frames.iter().find(|(name, _)| *name == "v6_neighbour_advertisement").expect("among the frames").1;
+    let answer =
+        &frames.iter().find(|(name, _)| *name == "v6_neighbour_advertisement").expect("among the frames").1;
     let peer = PEER_V6.octets();
-    let steps: [(u8, &[u8]); 6] =
-        [(3, &peer), (0, answer), (3, &peer), (2, &61_000u32.to_le_bytes()), (3, &peer), (2, &70_000u32.to_le_bytes())];
+    let steps: [(u8, &[u8]); 6] = [
+        (3, &peer),
+        (0, answer),
+        (3, &peer),
+        (2, &61_000u32.to_le_bytes()),
+        (3, &peer),
+        (2, &70_000u32.to_le_bytes()),
+    ];
     script(&steps)
 }
 
 /// Hears a packet in two parts, then one of which a part is missing.
 fn script_fragments_v6() -> Vec<u8> {
     let frames = frames_v6();
-    let named = |name: &str| &frames.iter().find(|(other, _)| *other == name).expect("among the frames").1[..];
+    let named =
+        |name: &str| &frames.iter().find(|(other, _)| *other == name).expect("among the frames").1[..];
     let (first, last) = (named("v6_fragment_first"), named("v6_fragment_last"));
     script(&[(0, last), (0x80, first), (0x80, first), (2, &61_000u32.to_le_bytes()), (0, last)])
 }
@@ -325,8 +380,14 @@ const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 fn script_resolve() -> Vec<u8> {
     let peer = PEER.to_le_bytes();
     let reply = arp_frame(MAC_US, Operation::Reply, PEER, US);
-    let steps: [(u8, &[u8]); 6] =
-        [(3, &peer), (0, &reply), (3, &peer), (2, &61_000u32.to_le_bytes()), (3, &peer), (2, &70_000u32.to_le_bytes())];
+    let steps: [(u8, &[u8]); 6] = [
+        (3, &peer),
+        (0, &reply),
+        (3, &peer),
+        (2, &61_000u32.to_le_bytes()),
+        (3, &peer),
+        (2, &70_000u32.to_le_bytes()),
+    ];
     script(&steps)
 }
 
@@ -340,7 +401,13 @@ fn script_failover() -> Vec<u8> {
     let update = [&GATEWAY.to_le_bytes()[..], &[2, 0, 0, 0, 0, 9]].concat();
     let moved = arp_frame(Mac::BROADCAST, Operation::Request, GATEWAY, GATEWAY);
     let reply = arp_frame(MAC_US, Operation::Reply, GATEWAY, US);
-    script(&[(4, &update), (3, &0x0808_0808u32.to_le_bytes()), (2, &5_000u32.to_le_bytes()), (0, &moved), (0, &reply)])
+    script(&[
+        (4, &update),
+        (3, &0x0808_0808u32.to_le_bytes()),
+        (2, &5_000u32.to_le_bytes()),
+        (0, &moved),
+        (0, &reply),
+    ])
 }
 
 fn script(steps: &[(u8, &[u8])]) -> Vec<u8> {
@@ -369,7 +436,8 @@ fn arp_frame(dst: Mac, operation: Operation, sender_addr: u32, target_addr: u32)
 
 fn ipv4_packet(src: u32, dst: u32, protocol: Protocol, text: &[u8]) -> Vec<u8> {
     let payload_len = text.len() as u16;
-    let header = ipv4::Header { src, dst, protocol, payload_len, ttl: 64, dont_fragment: true, ..Default::default() };
+    let header =
+        ipv4::Header { src, dst, protocol, payload_len, ttl: 64, dont_fragment: true, ..Default::default() };
     let mut out = vec![0; ipv4::HEADER_LEN];
     ipv4::emit(&header, &mut out);
     out.extend_from_slice(text);
@@ -405,8 +473,13 @@ fn syn(src: u32, dst: u32) -> Vec<u8> {
 fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
     let (local, remote) = (atoll_base::Endpoint::new(US, 80), atoll_base::Endpoint::new(PEER, 4000));
     let own = atoll_ipc::network::AddressFacts { addr: US_V6, prefix_len: 64, ..Default::default() };
-    let v4 =
-        atoll_ipc::network::V4Facts { addr: US, prefix_len: 24, gateway: GATEWAY, mtu: 1500, valid_until: u64::MAX };
+    let v4 = atoll_ipc::network::V4Facts {
+        addr: US,
+        prefix_len: 24,
+        gateway: GATEWAY,
+        mtu: 1500,
+        valid_until: u64::MAX,
+    };
     let network = atoll_ipc::network::Network { v4: Some(v4), addresses: vec![own], ..Default::default() };
     let news = NetworkNews { network, routers: vec![ROUTER_V6], mtu_v6: 1500, hop_limit: 64 };
     let bodies = [
@@ -423,7 +496,8 @@ fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Every frame and every message, from and to everybody.
 fn script_ip_server() -> Vec<u8> {
-    let step = |opcode: u8, bytes: &[u8]| [&[opcode][..], &(bytes.len() as u16).to_le_bytes(), bytes].concat();
+    let step =
+        |opcode: u8, bytes: &[u8]| [&[opcode][..], &(bytes.len() as u16).to_le_bytes(), bytes].concat();
     let mut script = Vec::new();
     for how in 0..4u8 {
         for (_, message) in ip_messages() {

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::control::{Refusal, Request};
-use atoll_supervisor::{ClientId, Departure, Door, Incoming, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, classify};
+use atoll_supervisor::{
+    ClientId, Departure, Door, Incoming, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, classify,
+};
 
 use crate::features::mark;
 use crate::input::Input;
@@ -115,8 +117,10 @@ pub fn supervisor_sequence(data: &[u8]) {
                 joined(&mut oracle, client, session, key, outcome);
             }
             Request::Leave { session } => {
-                let is_member =
-                    oracle.open.get(&session).is_some_and(|(_, members)| members.values().any(|m| *m == client));
+                let is_member = oracle
+                    .open
+                    .get(&session)
+                    .is_some_and(|(_, members)| members.values().any(|m| *m == client));
                 let departure = sessions.leave(client, session);
                 assert_eq!(departure.is_some(), is_member, "who is no member leaves nothing");
                 if let Some(departure) = departure {
@@ -153,7 +157,8 @@ fn attached(oracle: &mut Oracle, client: ClientId, version: u32, key: u64, outco
             oracle.open.insert(session, (key, BTreeMap::from([(member, client)])));
         }
         Err(reason) => {
-            let is_full = oracle.open.len() >= SESSIONS_MAX as usize || oracle.memberships(client) >= MEMBERSHIPS_MAX;
+            let is_full =
+                oracle.open.len() >= SESSIONS_MAX as usize || oracle.memberships(client) >= MEMBERSHIPS_MAX;
             let expected = if version == LAYOUT_VERSION { Refusal::Sessions } else { Refusal::Version };
             assert_eq!(reason, expected);
             assert!(version != LAYOUT_VERSION || is_full, "there was room");
@@ -177,7 +182,9 @@ fn joined(oracle: &mut Oracle, client: ClientId, session: u32, key: u64, outcome
             }
         }
         Err(Refusal::NoSession) => assert!(found.is_none(), "the key was right"),
-        Err(Refusal::Members) => assert_eq!(found.map(|(_, members)| members.len()), Some(MEMBERS_MAX.into())),
+        Err(Refusal::Members) => {
+            assert_eq!(found.map(|(_, members)| members.len()), Some(MEMBERS_MAX.into()))
+        }
         Err(Refusal::Sessions) => assert!(memberships >= MEMBERSHIPS_MAX, "it might have been a member"),
         Err(other) => panic!("joining is not refused by {other:?}"),
     }

@@ -117,7 +117,12 @@ impl Machine {
         for process in &mut processes {
             process.listen();
         }
-        let out = Out { outside: VecDeque::new(), inside: VecDeque::new(), room: usize::MAX, segment_max: 16 << 10 };
+        let out = Out {
+            outside: VecDeque::new(),
+            inside: VecDeque::new(),
+            room: usize::MAX,
+            segment_max: 16 << 10,
+        };
         let (legacy, counters) = (None, [0; WATCHED.len()]);
         Machine { now, transport, legacy, out, peers: Peers::new(), processes, opcode: 0, counters }
     }
@@ -242,7 +247,8 @@ impl Machine {
         self.now = until;
         self.round();
         let left = |stat| self.transport.stat(stat);
-        let left = [Stat::Connections, Stat::Sessions, Stat::BufferBytes, Stat::TimeWaits, Stat::Orphans].map(left);
+        let left =
+            [Stat::Connections, Stat::Sessions, Stat::BufferBytes, Stat::TimeWaits, Stat::Orphans].map(left);
         let rows: Vec<_> = self.transport.sockets(self.now).collect();
         assert_eq!(left, [0; 5], "left behind: {rows:#?}");
         assert!(!self.transport.has_work(), "there is still something to do");
@@ -257,9 +263,13 @@ fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMem
     config.orphans_max = 3;
     config.datagram_sockets_max = 4;
     config.challenges_per_second = 2;
-    let ip_config = atoll_ip::Config { neighbours_max: 8, frames_max: 16, ..atoll_ip::Config::new(MAC_US, US, 24) };
+    let ip_config =
+        atoll_ip::Config { neighbours_max: 8, frames_max: 16, ..atoll_ip::Config::new(MAC_US, US, 24) };
     let mut ip = Ip::new(ip_config, 7, now).expect("a valid network");
-    ip.handle_neighbour(now, atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned });
+    ip.handle_neighbour(
+        now,
+        atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned },
+    );
     let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], leases: [9; 16], table: 5, ports: 6 };
     let page = ReplicaPage(page);
     page.announce(ReplicaId(0), epoch);

@@ -15,10 +15,13 @@ pub fn wire_tcp(data: &[u8]) {
     again.resize(emitted + segment.len as usize, 0);
     let (parsed, _) = tcp::parse(&again).expect("what was emitted parses");
     // Options are laid out with padding of our own: the last blocks may find no room any more.
-    let blocks = |segment: &Segment| segment.options.sack.iter().take(parsed.options.sack.len()).collect::<Vec<_>>();
+    let blocks =
+        |segment: &Segment| segment.options.sack.iter().take(parsed.options.sack.len()).collect::<Vec<_>>();
     assert_eq!(blocks(&parsed), blocks(&segment));
-    let without =
-        |segment: Segment| Segment { options: Options { sack: SackBlocks::new(), ..segment.options }, ..segment };
+    let without = |segment: Segment| Segment {
+        options: Options { sack: SackBlocks::new(), ..segment.options },
+        ..segment
+    };
     assert_eq!(without(parsed), without(segment));
 }
 
@@ -40,7 +43,12 @@ pub fn tcp_script(data: &[u8]) {
         flags: Flags::SYN,
         window: 65535,
         urgent: 0,
-        options: Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..Options::default() },
+        options: Options {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            ..Options::default()
+        },
         len: 0,
         ..Segment::default()
     };
@@ -76,7 +84,8 @@ pub fn tcp_script(data: &[u8]) {
             8 => connection.handle_urgent(u64::from(word(2)) << (step[1] % 48)),
             9 => connection.handle_urgent(tail),
             _ => {
-                let near = |base: u64, at: usize| (base as u32).wrapping_add_signed(i32::from(word(at) as i16));
+                let near =
+                    |base: u64, at: usize| (base as u32).wrapping_add_signed(i32::from(word(at) as i16));
                 let segment = Segment {
                     seq: SeqNum(near(connection.receive_nxt() + u64::from(peer.0) + 1, 4)),
                     ack: SeqNum(near(connection.send_nxt() + u64::from(iss.0) + 1, 6)),
@@ -99,7 +108,10 @@ pub fn tcp_script(data: &[u8]) {
         connection.check_invariants();
         for _ in 0..200 {
             let Some(transmit) = connection.poll_transmit(now, 65000) else { break };
-            assert!(transmit.offset + u64::from(transmit.segment.len) <= tail, "only what was written is sent");
+            assert!(
+                transmit.offset + u64::from(transmit.segment.len) <= tail,
+                "only what was written is sent"
+            );
         }
         connection.check_invariants();
         if connection.state() == State::Closed {

@@ -31,6 +31,11 @@ fn the_seeds_in_the_tree_are_those_of_the_code() {
     for seed in atoll_fuzz_targets::seeds::all() {
         let path = root().join("seeds").join(seed.target).join(seed.name);
         let found = fs::read(&path).unwrap_or_default();
-        assert_eq!(found, seed.bytes, "{}: run `cargo run -p atoll-fuzz-targets --example seeds`", path.display());
+        assert_eq!(
+            found,
+            seed.bytes,
+            "{}: run `cargo run -p atoll-fuzz-targets --example seeds`",
+            path.display()
+        );
     }
 }

@@ -64,7 +64,9 @@ impl Departure {
     /// Checks that every replica has released its arena.
     pub(super) fn check(&self, session: SessionId) -> Result<(), String> {
         match self.told.iter().position(|told| *told != Told::Over) {
-            Some(index) => Err(format!("replica {index} keeps the arena of session {}: {:?}", session.0, self.told)),
+            Some(index) => {
+                Err(format!("replica {index} keeps the arena of session {}: {:?}", session.0, self.told))
+            }
             None => Ok(()),
         }
     }
@@ -82,7 +84,9 @@ impl World {
     pub(super) fn tell_departed(&mut self) -> bool {
         let (now, mut any) = (self.now, false);
         for process in 0..self.processes.len() {
-            let Process { machine, departure: Some(departure), .. } = &self.processes[process] else { continue };
+            let Process { machine, departure: Some(departure), .. } = &self.processes[process] else {
+                continue;
+            };
             let machine = &self.machines[*machine];
             let due: Vec<usize> = (0..departure.told.len())
                 .filter(|index| machine.serves(*index) && departure.next(*index).is_some_and(|at| at <= now))
@@ -99,7 +103,10 @@ impl World {
     pub(super) fn next_telling(&self) -> Option<Instant> {
         let told = self.processes.iter().filter_map(|process| {
             let (machine, departure) = (&self.machines[process.machine], process.departure.as_ref()?);
-            (0..departure.told.len()).filter(|index| machine.serves(*index)).filter_map(|at| departure.next(at)).min()
+            (0..departure.told.len())
+                .filter(|index| machine.serves(*index))
+                .filter_map(|at| departure.next(at))
+                .min()
         });
         told.min()
     }
@@ -109,7 +116,9 @@ impl World {
     /// first round.
     pub(super) fn brief(&mut self, at: usize, index: usize) {
         for process in 0..self.processes.len() {
-            let Process { machine, departure: Some(departure), .. } = &mut self.processes[process] else { continue };
+            let Process { machine, departure: Some(departure), .. } = &mut self.processes[process] else {
+                continue;
+            };
             if *machine != at || departure.told[index] == Told::Over {
                 continue;
             }
@@ -123,7 +132,10 @@ impl World {
     }
 
     fn tell_departure(&mut self, process: usize, index: usize) {
-        let Process { machine, session, departure: Some(departure), .. } = &mut self.processes[process] else { return };
+        let Process { machine, session, departure: Some(departure), .. } = &mut self.processes[process]
+        else {
+            return;
+        };
         let replica = &mut self.machines[*machine].replicas[index];
         departure.told[index] = departure.wanted(self.now);
         match departure.told[index] {

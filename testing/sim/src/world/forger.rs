@@ -107,8 +107,10 @@ impl DatagramSocket {
             Stage::Unbound => {
                 self.lease = rng.next_u64() | 1;
                 let (token, lease) = (self.port.into(), self.lease);
-                process
-                    .push(authority, &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                process.push(
+                    authority,
+                    &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only },
+                );
                 self.stage = Stage::Asked;
             }
             Stage::Asked => {
@@ -149,12 +151,18 @@ impl DatagramSocket {
                 process.push(replica, &Command::Show { lease, protocol: Protocol::Udp, local, voucher });
             }
             let (reuse_port, v6_only) = (false, false);
-            process.push(replica, &Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only });
+            process.push(
+                replica,
+                &Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
+            );
         }
         self.stage = Stage::Opening;
     }
 
-    fn on_replicas<'a>(&'a self, process: &'a Process) -> impl Iterator<Item = Datagrams<'a, HeapMemory>> + 'a {
+    fn on_replicas<'a>(
+        &'a self,
+        process: &'a Process,
+    ) -> impl Iterator<Item = Datagrams<'a, HeapMemory>> + 'a {
         let all = process.ports.iter().zip(&self.slots);
         all.map(|(port, (slot, generation))| Datagrams::new(port, *slot, *generation))
     }
@@ -173,7 +181,13 @@ impl DatagramSocket {
 }
 
 impl Mailbox {
-    fn run(&mut self, process: &mut Process, now: Instant, replies: &[Event], rng: &mut Rng) -> Result<(), String> {
+    fn run(
+        &mut self,
+        process: &mut Process,
+        now: Instant,
+        replies: &[Event],
+        rng: &mut Rng,
+    ) -> Result<(), String> {
         let was_open = self.socket.stage == Stage::Open;
         self.socket.step(process, replies, rng)?;
         if self.socket.stage != Stage::Open {
@@ -195,7 +209,13 @@ impl Mailbox {
 }
 
 impl Mailer {
-    fn run(&mut self, process: &mut Process, now: Instant, replies: &[Event], rng: &mut Rng) -> Result<(), String> {
+    fn run(
+        &mut self,
+        process: &mut Process,
+        now: Instant,
+        replies: &[Event],
+        rng: &mut Rng,
+    ) -> Result<(), String> {
         for socket in &mut self.sockets {
             socket.step(process, replies, rng)?;
         }
@@ -258,7 +278,12 @@ impl Forger {
         Ok(())
     }
 
-    fn open(&mut self, process: &mut Process, replica: usize, &(lease, protocol, local, voucher, _): &Granted) {
+    fn open(
+        &mut self,
+        process: &mut Process,
+        replica: usize,
+        &(lease, protocol, local, voucher, _): &Granted,
+    ) {
         if let Some((slot, generation)) = process.new_slot(replica) {
             self.sockets.push((replica, slot, generation));
             let (remote, reuse_port, v6_only) = (Endpoint::default(), false, false);
@@ -310,7 +335,8 @@ impl Forger {
         let protocol = if rng.below(3) == 0 { Protocol::Tcp } else { Protocol::Udp };
         let flag = |rng: &mut Rng| rng.below(3) == 0;
         let (reuse_addr, reuse_port, v6_only) = (flag(rng), flag(rng), flag(rng));
-        let own = (!self.grants.is_empty()).then(|| self.grants[rng.below(self.grants.len() as u32) as usize]);
+        let own =
+            (!self.grants.is_empty()).then(|| self.grants[rng.below(self.grants.len() as u32) as usize]);
         let lease = own.filter(|_| rng.below(8) > 0).map_or(rng.next_u64() | 1, |own| own.0);
         let token = u32::from(port);
         Some(match rng.below(10) {
@@ -452,9 +478,12 @@ impl World {
             had: 0,
         };
         let socket = DatagramSocket::new(MAILBOX);
-        let mailbox = Mailbox { ends_at, socket, opened_at: begins_at, periods: Vec::new(), got: BTreeSet::new() };
-        let mailer = Mailer { ends_at, sockets: SENDERS.map(DatagramSocket::new).collect(), sent: Vec::new() };
-        let roles = [(0, Role::Forger(Box::new(forger))), (0, Role::Mailbox(mailbox)), (1, Role::Mailer(mailer))];
+        let mailbox =
+            Mailbox { ends_at, socket, opened_at: begins_at, periods: Vec::new(), got: BTreeSet::new() };
+        let mailer =
+            Mailer { ends_at, sockets: SENDERS.map(DatagramSocket::new).collect(), sent: Vec::new() };
+        let roles =
+            [(0, Role::Forger(Box::new(forger))), (0, Role::Mailbox(mailbox)), (1, Role::Mailer(mailer))];
         for (machine, role) in roles {
             self.attach_in(machine, None, Some(role));
             // They begin when the honest listeners are there.
@@ -466,7 +495,9 @@ impl World {
     pub(super) fn dismiss_roles(&mut self) {
         for process in self.processes.iter_mut().filter(|process| process.role.is_some()) {
             let replicas = self.machines[process.machine].replicas.len();
-            process.departure.get_or_insert_with(|| Departure::new(self.now, Duration::ZERO, replicas, &mut self.rng));
+            process
+                .departure
+                .get_or_insert_with(|| Departure::new(self.now, Duration::ZERO, replicas, &mut self.rng));
         }
     }
 

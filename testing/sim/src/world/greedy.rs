@@ -111,7 +111,8 @@ impl Greedy {
                 }
                 _ => {
                     let (lease, local, remote) = (own_lease, Endpoint::new(0, own_port), any);
-                    let open = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
+                    let open =
+                        Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
                     self.next = Some(open);
                     take(Protocol::Udp)
                 }
@@ -121,10 +122,18 @@ impl Greedy {
             Appetite::Groups => {
                 let (_, slot, generation) = self.sockets[own?];
                 let group = Addr::v4(0xefff_0000 | rng.below(1 << 16));
-                Some(Command::Group { slot, generation, group, inside: false, joins: rng.below(3) > 0, token })
+                Some(Command::Group {
+                    slot,
+                    generation,
+                    group,
+                    inside: false,
+                    joins: rng.below(3) > 0,
+                    token,
+                })
             }
             Appetite::Ports => {
-                let (protocol, reuse_addr) = (if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp }, false);
+                let (protocol, reuse_addr) =
+                    (if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp }, false);
                 Some(Command::Bind { token, lease, protocol, local: any, reuse_addr, reuse_port, v6_only })
             }
             Appetite::Listeners => {
@@ -133,7 +142,15 @@ impl Greedy {
                     0 => take(Protocol::Tcp),
                     1 => Command::AcceptConnection { lease },
                     2 if rng.below(8) == 0 => Command::Release { lease },
-                    _ => Command::Listen { token, lease, local, backlog: 99, reuse_port, defer_accept: 0, v6_only },
+                    _ => Command::Listen {
+                        token,
+                        lease,
+                        local,
+                        backlog: 99,
+                        reuse_port,
+                        defer_accept: 0,
+                        v6_only,
+                    },
                 })
             }
             Appetite::Datagrams | Appetite::Connections => {
@@ -193,10 +210,13 @@ impl World {
 
     /// Ends the greedy programs.
     pub(super) fn dismiss_greedy(&mut self) {
-        for process in self.processes.iter_mut().filter(|process| process.greedy.is_some() || process.hoards) {
+        for process in self.processes.iter_mut().filter(|process| process.greedy.is_some() || process.hoards)
+        {
             let replicas = self.machines[process.machine].replicas.len();
             let outlived = self.story.workforce.outlived;
-            process.departure.get_or_insert_with(|| Departure::new(self.now, outlived, replicas, &mut self.rng));
+            process
+                .departure
+                .get_or_insert_with(|| Departure::new(self.now, outlived, replicas, &mut self.rng));
         }
     }
 
@@ -209,7 +229,8 @@ impl World {
         let carried_out = commands.saturating_sub(watch.commands);
         watch.commands = commands;
         // One round has passed since then.
-        let sessions = |machine: usize| self.processes.iter().filter(|process| process.machine == machine).count();
+        let sessions =
+            |machine: usize| self.processes.iter().filter(|process| process.machine == machine).count();
         let most: usize = (0..2).map(|at| sessions(at) * self.machines[at].replicas.len()).sum();
         let is_ending = self.processes.iter().any(|process| process.departure.is_some());
         if carried_out > most as u64 * u64::from(SHARE) && !is_ending {
@@ -234,7 +255,11 @@ impl World {
         if done != watch.done || self.story.connections == 0 {
             (watch.done, watch.since) = (done, self.now);
         } else if self.now.since(watch.since) > window && !self.is_over() {
-            return Err(format!("nobody else has got on for {:?}: {}", self.now.since(watch.since), self.report()));
+            return Err(format!(
+                "nobody else has got on for {:?}: {}",
+                self.now.since(watch.since),
+                self.report()
+            ));
         }
         self.watch = Some(watch);
         Ok(())

@@ -69,7 +69,8 @@ impl World {
     pub fn shortage(&self) -> Shortage {
         let replicas = self.machines.iter().flat_map(|machine| &machine.replicas);
         let shed = replicas.map(|replica| replica.stat(Stat::ConnectionsShed)).sum();
-        let sum = |hoards: bool| self.processes.iter().filter(|it| it.hoards == hoards).map(|it| it.refused).sum();
+        let sum =
+            |hoards: bool| self.processes.iter().filter(|it| it.hoards == hoards).map(|it| it.refused).sum();
         Shortage { shed, refused: sum(false), lost: sum(true), ..self.shortage }
     }
 }

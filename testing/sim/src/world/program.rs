@@ -234,7 +234,8 @@ impl Process {
         let mut any = program.set_up();
         any |= if self.is_server { self.accept_by_asking(program) } else { self.connect(program, now) };
         let mut ready = program.events();
-        let is_due = |socket: &Socket| earlier(socket.done_at, socket.rests_until).is_some_and(|at| at <= now);
+        let is_due =
+            |socket: &Socket| earlier(socket.done_at, socket.rests_until).is_some_and(|at| at <= now);
         ready.extend(self.sockets.iter().filter(|(_, socket)| is_due(socket)).map(|(object, _)| *object));
         for object in ready {
             any |= if program.listener == Some(object) {
@@ -360,7 +361,8 @@ impl Process {
         if socket.was_open && socket.rests_until.is_none() {
             any |= self.write(program, now, object, &mut socket, rng);
         }
-        let is_done = if self.is_server { socket.ended && socket.held.is_empty() } else { socket.sent == self.length };
+        let is_done =
+            if self.is_server { socket.ended && socket.held.is_empty() } else { socket.sent == self.length };
         if is_done && !socket.shut && !self.is_server && socket.was_open && !socket.ended {
             any = true;
             match program.client.shutdown(object, false, true) {
@@ -394,7 +396,14 @@ impl Process {
         any
     }
 
-    fn read(&mut self, program: &mut Program, now: Instant, object: u32, socket: &mut Socket, rng: &mut Rng) -> bool {
+    fn read(
+        &mut self,
+        program: &mut Program,
+        now: Instant,
+        object: u32,
+        socket: &mut Socket,
+        rng: &mut Rng,
+    ) -> bool {
         let mut bytes = vec![0; 1 + rng.below(AT_ONCE) as usize];
         let (want, how, mut done) = (bytes.len(), Receiving { peek: self.hoards, ..Receiving::default() }, 0);
         let target = &mut bytes[..];
@@ -421,7 +430,14 @@ impl Process {
         true
     }
 
-    fn write(&mut self, program: &mut Program, now: Instant, object: u32, socket: &mut Socket, rng: &mut Rng) -> bool {
+    fn write(
+        &mut self,
+        program: &mut Program,
+        now: Instant,
+        object: u32,
+        socket: &mut Socket,
+        rng: &mut Rng,
+    ) -> bool {
         let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
         let want = left.min(POISON.len() + rng.below(AT_ONCE) as usize);
         if want == 0 || program.client.readiness(object) & OUT == 0 {
@@ -430,7 +446,9 @@ impl Process {
         let text: Vec<u8> = if self.is_server {
             socket.held.range(..want).copied().collect()
         } else {
-            (socket.sent..socket.sent + want).map(|at| text_octet(self.is_poisoned, socket.number, at)).collect()
+            (socket.sent..socket.sent + want)
+                .map(|at| text_octet(self.is_poisoned, socket.number, at))
+                .collect()
         };
         let mut done = 0;
         let source = || std::iter::once(&text[..]);

@@ -143,11 +143,17 @@ impl Hosts {
             ScaledBy::Load(each) => {
                 self.looks_at = now + LOOK_EVERY;
                 let work = std::mem::replace(&mut self.work, vec![0; count]);
-                let share = |work: u32| f64::from(work) * each.as_nanos() as f64 / LOOK_EVERY.as_nanos() as f64;
+                let share =
+                    |work: u32| f64::from(work) * each.as_nanos() as f64 / LOOK_EVERY.as_nanos() as f64;
                 let asked: Vec<f64> = work.into_iter().map(share).collect();
                 // Replicas in a process that is asked for more than it has time for share that time.
                 let all = |place: u8| -> f64 {
-                    asked.iter().zip(&self.inside).filter(|(_, inside)| **inside == place).map(|(share, _)| share).sum()
+                    asked
+                        .iter()
+                        .zip(&self.inside)
+                        .filter(|(_, inside)| **inside == place)
+                        .map(|(share, _)| share)
+                        .sum()
                 };
                 let shares: Vec<f64> =
                     asked.iter().zip(&self.inside).map(|(share, at)| share / all(*at).max(1.0)).collect();
@@ -169,7 +175,10 @@ impl Hosts {
             return;
         }
         for index in 0..self.inside.len() {
-            if self.inside[index] != self.places[index] && self.serves(index) && self.hears_at[index].is_none() {
+            if self.inside[index] != self.places[index]
+                && self.serves(index)
+                && self.hears_at[index].is_none()
+            {
                 // A replica reads its control socket every millisecond.
                 self.hears_at[index] = Some(now + Duration::from_micros(u64::from(self.rng.below(1000))));
                 if !self.plan.at_once {
@@ -231,7 +240,9 @@ impl World {
         let mut any = false;
         for _ in 0..BATCH {
             let machine = &mut self.machines[at];
-            let Some((frame, inside)) = machine.hosts.as_mut().and_then(|hosts| hosts.queues[index].pop_front()) else {
+            let Some((frame, inside)) =
+                machine.hosts.as_mut().and_then(|hosts| hosts.queues[index].pop_front())
+            else {
                 break;
             };
             any = true;

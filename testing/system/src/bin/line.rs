@@ -167,7 +167,8 @@ impl Path {
                     settings = [LineSettings::default(); 2];
                 }
                 for word in words.split_whitespace() {
-                    let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: KEY=VALUE is expected"))?;
+                    let (key, value) =
+                        word.split_once('=').ok_or_else(|| format!("{word}: KEY=VALUE is expected"))?;
                     match key.split_at(usize::from(key.starts_with(['>', '<']))) {
                         ("", "seed") => seed = value.parse()?,
                         (">", key) => apply(&mut settings[0], key, value)?,
@@ -232,7 +233,9 @@ fn apply(settings: &mut LineSettings, key: &str, value: &str) -> Result<(), Box<
             let leave = (1e6 / length.max(1.0)) as u32;
             settings.loss = Loss::Burst { enter: per_million(enter)?, leave, bad: per_million(bad)? };
         }
-        ("reorder", [chance, time]) => (settings.reorder, settings.held_for) = (per_million(chance)?, duration(time)?),
+        ("reorder", [chance, time]) => {
+            (settings.reorder, settings.held_for) = (per_million(chance)?, duration(time)?)
+        }
         ("duplicate", [chance]) => settings.duplicate = per_million(chance)?,
         ("mark", [octets]) => settings.marking = Marking::Above(number(octets)?),
         _ => return Err(format!("{key}={value}: unknown").into()),

@@ -24,9 +24,13 @@ fn main() {
 }
 
 fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
-    let [left, right, rates @ .., seed] = arguments else { return Err("see the head of its source for usage".into()) };
+    let [left, right, rates @ .., seed] = arguments else {
+        return Err("see the head of its source for usage".into());
+    };
     let rates: Vec<u32> = rates.iter().map(|rate| rate.parse()).collect::<Result<_, _>>()?;
-    let [drop, duplicate, reorder, corrupt, mark] = rates[..] else { return Err("five rates are needed".into()) };
+    let [drop, duplicate, reorder, corrupt, mark] = rates[..] else {
+        return Err("five rates are needed".into());
+    };
     let rules = Rules { drop, duplicate, reorder, corrupt, mark };
     let mut seeds = Rng::new(seed.parse()?);
     let mut ends = [open_end(left)?, open_end(right)?];

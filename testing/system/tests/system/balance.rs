@@ -49,7 +49,8 @@ fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
     let replicas = net.replicas();
     let url = format!("http://{}/small", Net::SERVER);
     let at_once = AT_ONCE.to_string();
-    let mut load = net.client("ab", &["-q", "-r", "-s", "30", "-t", "4", "-n", "1000000", "-c", &at_once, &url]);
+    let mut load =
+        net.client("ab", &["-q", "-r", "-s", "30", "-t", "4", "-n", "1000000", "-c", &at_once, &url]);
     std::thread::sleep(std::time::Duration::from_millis(500));
     signal("STOP", &all[2]);
     std::thread::sleep(std::time::Duration::from_millis(700));
@@ -111,8 +112,10 @@ fn ask(net: &Net, count: u32) -> Vec<u32> {
 /// some of them alone.
 fn workers_share_what_comes(stack: Stack) {
     let net = Net::new(stack);
-    let mut server =
-        net.serve("/usr/bin/python3", &[&program("workers.py"), "8080", "2", "2", "2", "60", "2", "2", "2", "2"]);
+    let mut server = net.serve(
+        "/usr/bin/python3",
+        &[&program("workers.py"), "8080", "2", "2", "2", "60", "2", "2", "2", "2"],
+    );
     net.listens(&mut server, 8080);
     let served = ask(&net, 2000);
     if stack == Stack::Kernel {
@@ -126,7 +129,12 @@ fn workers_share_what_comes(stack: Stack) {
     let listeners = sockets.as_array().expect("a list").iter().filter(|row| row["state"] == "LISTEN");
     let mut services: Vec<u64> = listeners
         .flat_map(|row| {
-            row["acceptors"].as_array().cloned().unwrap_or_default().into_iter().map(|a| (a, row["replica"].clone()))
+            row["acceptors"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|a| (a, row["replica"].clone()))
         })
         .filter(|(acceptor, replica)| acceptor["home"] == *replica)
         .filter_map(|(acceptor, _)| acceptor["service_us"].as_u64())

@@ -51,7 +51,11 @@ fn a_program_that_servers_die_of_is_cut_off_and_its_neighbour_goes_on() {
     let python = |code: &str, arguments: &[&str]| [&["-c", code], arguments].concat().join("\u{0}");
     let start = |arguments: &str, on_client: bool| -> Proc {
         let arguments: Vec<&str> = arguments.split('\u{0}').collect();
-        if on_client { net.client("/usr/bin/python3", &arguments) } else { net.serve("/usr/bin/python3", &arguments) }
+        if on_client {
+            net.client("/usr/bin/python3", &arguments)
+        } else {
+            net.serve("/usr/bin/python3", &arguments)
+        }
     };
     let mut echo = start(&python(ECHO, &["7000"]), false);
     echo.says("serving", 20);
@@ -75,7 +79,10 @@ fn a_program_that_servers_die_of_is_cut_off_and_its_neighbour_goes_on() {
     // It hears so, and what it tries next fails at once. Its peer is reset.
     rogue.says("over", 60);
     let output = rogue.output();
-    assert!(output.contains("bound ENETDOWN at once") && output.contains("connected ENETDOWN at once"), "{output}");
+    assert!(
+        output.contains("bound ENETDOWN at once") && output.contains("connected ENETDOWN at once"),
+        "{output}"
+    );
     peer.says("ConnectionResetError", 20);
     // The neighbour has the same connection as ever.
     let last = || asker.output().lines().count();

@@ -71,7 +71,8 @@ fn go_on(configuration: &str, deeds: &[&str]) {
         let first = guardian().expect("there is one");
         signal("KILL", first);
         until("another guardian", 20, || guardian().filter(|pid| *pid != first));
-        let said = report(&self::chaos(&net, &["--for", "3s", "--every", "500ms", "--supervisor"]).success(60));
+        let said =
+            report(&self::chaos(&net, &["--for", "3s", "--every", "500ms", "--supervisor"]).success(60));
         assert_eq!(said["missing"], Value::Array(Vec::new()), "{said}");
     }
     for said in finish(checked) {
@@ -114,7 +115,9 @@ fn only_what_was_asked_for_is_done() {
     let long = chaos(&net, &["--for", "1h", "--stop"]);
     let catches = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+        let caught = status
+            .lines()
+            .find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
         // SIGTERM is the fifteenth.
         caught.is_some_and(|signals| signals & 1 << 14 != 0)
     };

@@ -23,7 +23,8 @@ fn fetched(net: &Net) -> bool {
 fn curl(stack: Stack) {
     let net = Net::new(stack);
     let _server = server_of(&net);
-    net.serve("curl", &["-sS", "--max-time", "20", "-o", "fetched", "http://198.18.0.1:8000/big"]).success(25);
+    net.serve("curl", &["-sS", "--max-time", "20", "-o", "fetched", "http://198.18.0.1:8000/big"])
+        .success(25);
     assert!(fetched(&net), "the megabyte arrived changed");
     let refused = net.serve("curl", &["-sS", "--max-time", "20", "http://198.18.0.1:9/"]).end(25);
     assert_eq!(refused.code(), Some(7), "a refused connection is CURLE_COULDNT_CONNECT");
@@ -32,7 +33,8 @@ fn curl(stack: Stack) {
 fn wget(stack: Stack) {
     let net = Net::new(stack);
     let _server = server_of(&net);
-    net.serve("wget", &["-q", "-T", "20", "-t", "1", "-O", "fetched", "http://198.18.0.1:8000/big"]).success(25);
+    net.serve("wget", &["-q", "-T", "20", "-t", "1", "-O", "fetched", "http://198.18.0.1:8000/big"])
+        .success(25);
     assert!(fetched(&net), "the megabyte arrived changed");
 }
 
@@ -48,7 +50,8 @@ fn many_connections_at_once(stack: Stack) {
     );
     let _server = net.client("lighttpd", &["-D", "-f", &config]);
     let report = atoll_system_tests::until("a complete run of ab", 30, || {
-        let mut ab = net.serve("ab", &["-q", "-s", "10", "-n", "1000", "-c", "20", "http://198.18.0.1:8080/small"]);
+        let mut ab =
+            net.serve("ab", &["-q", "-s", "10", "-n", "1000", "-c", "20", "http://198.18.0.1:8080/small"]);
         ab.end(60).success().then(|| ab.output())
     });
     assert!(report.contains("Complete requests:      1000"), "{report}");

@@ -136,7 +136,10 @@ fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[
     assert_eq!(with_ip.iter().map(|server| server["serves"].clone()).collect::<Value>(), json!(ip_servers));
     let managers = status["connection_managers"].as_array().expect("status lists them").clone();
     let apart: u64 = configuration.split_once("+CM").map_or(0, |(_, count)| count.parse().expect("a number"));
-    assert_eq!(managers.iter().map(|server| server["index"].clone()).collect::<Value>(), (0..apart).collect::<Value>());
+    assert_eq!(
+        managers.iter().map(|server| server["index"].clone()).collect::<Value>(),
+        (0..apart).collect::<Value>()
+    );
 
     files_in_short_and_long_connections(&net);
     the_stack_as_client(&net);
@@ -164,14 +167,16 @@ fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[
     let served = status["ip_servers"].as_array().expect("a list").clone();
     assert_eq!(self::pids(&served), self::pids(&with_ip), "an IP server has died");
     for server in &served {
-        let stat = |name: &str| server["stats"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {server}"));
+        let stat =
+            |name: &str| server["stats"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {server}"));
         assert!(stat("frames_in") > 100 && stat("frames_out") > 100 && stat("messages_out") > 0, "{server}");
         // What had to wait for its neighbour has left.
         for nothing in ["messages_bad", "refused", "unresolved", "forward_drops"] {
             assert_eq!(stat(nothing), 0, "{nothing}: {server}");
         }
     }
-    let whole: u64 = served.iter().map(|server| server["stats"]["reassembled"].as_u64().expect("a counter")).sum();
+    let whole: u64 =
+        served.iter().map(|server| server["stats"]["reassembled"].as_u64().expect("a counter")).sum();
     assert!(whole > 150 || served.is_empty(), "packets become whole where IP is: {status}");
     let served = status["connection_managers"].as_array().expect("a list").clone();
     assert_eq!(self::pids(&served), self::pids(&managers), "a connection manager has died");
@@ -183,7 +188,10 @@ fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[
     for replica in status["replicas"].as_array().expect("a list") {
         assert!(replica["stats"]["reassembled"] == 0 || served_inside, "{replica}");
         assert!(replica["stats"]["frames_out"].as_u64() > Some(100), "{replica}");
-        assert!(replica["stats"]["passive_opens"].as_u64() > Some(0), "every replica has its share: {replica}");
+        assert!(
+            replica["stats"]["passive_opens"].as_u64() > Some(0),
+            "every replica has its share: {replica}"
+        );
         times_add_up(replica, configuration);
     }
 }
@@ -268,7 +276,10 @@ fn a_configuration_that_cannot_work_says_why() {
             &["--configuration", "TS8+LS8CM1"],
             "this version runs connection managers in the processes of transport servers or in processes of their own",
         ),
-        (&["--configuration", "TS4CM4IP1LS1"], "this version runs IP in the process of every transport server"),
+        (
+            &["--configuration", "TS4CM4IP1LS1"],
+            "this version runs IP in the process of every transport server",
+        ),
         (
             &["--configuration", "TS2LS2CM2+IP2"],
             "from the process of a transport server to that of its IP server and back",

@@ -4,7 +4,10 @@ use atoll_system_tests::{Net, Proc, Stack, compiled, program, soak, until};
 
 use crate::load::number;
 
-on_both_stacks![connections_end_as_their_state_says, children_die_at_any_instruction_and_their_family_goes_on];
+on_both_stacks![
+    connections_end_as_their_state_says,
+    children_die_at_any_instruction_and_their_family_goes_on
+];
 
 /// The same on both stacks, down to the number of octets.
 const ENDS: &str = "\
@@ -84,7 +87,8 @@ fn nothing_is_left(net: &Net) {
     until("a stack without sessions, connections and buffers", 90, || {
         let status = net.atoll_says("status");
         let replicas = status["replicas"].as_array().expect("a list").clone();
-        let left = |name: &str| replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum::<u64>();
+        let left =
+            |name: &str| replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum::<u64>();
         let counts = ["connections", "sessions", "buffer_bytes"].map(left);
         (counts == [0; 3] && status["sessions"].as_array().is_some_and(Vec::is_empty)).then_some(())
     });

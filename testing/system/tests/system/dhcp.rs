@@ -37,9 +37,12 @@ impl Lan {
             _alone: alone,
         };
         ip(&format!("netns add {}", lan.name));
-        for arguments in
-            ["link set lo up", "link add br0 type bridge", "addr add 198.18.0.1/24 dev br0", "link set br0 up"]
-        {
+        for arguments in [
+            "link set lo up",
+            "link add br0 type bridge",
+            "addr add 198.18.0.1/24 dev br0",
+            "link set br0 up",
+        ] {
             lan.ip(arguments);
         }
         lan
@@ -53,7 +56,16 @@ impl Lan {
     fn stack(&mut self) -> String {
         let name = format!("{}-{}", self.name, self.stacks.len());
         let mut up = Command::new(atoll());
-        up.args(["up", "--daemon", "--name", &name, "--netns", &self.name, "--configuration", &self.configuration]);
+        up.args([
+            "up",
+            "--daemon",
+            "--name",
+            &name,
+            "--netns",
+            &self.name,
+            "--configuration",
+            &self.configuration,
+        ]);
         up.args(["--address", "dhcp", "--dhcp-wait", "0", "--peer-address", "none"]);
         self.stacks.push(name.clone());
         Proc::start(&mut up, None).success(20);
@@ -94,10 +106,19 @@ impl Lan {
     fn dnsmasq(&self, range: &str) -> Proc {
         let leases = self.scratch.file("leases", "");
         let range = format!("--dhcp-range={range},255.255.255.0,2m");
-        let arguments = ["-k", "-p", "0", "-C", "/dev/null", "-u", "root", "-x", "", "-i", "br0", "--bind-interfaces"];
-        let more =
-            ["--log-facility=-", "--no-ping", "--dhcp-authoritative", "--domain=example.org", &range, "-l", &leases];
-        let options = ["--dhcp-option=option:mtu,1400", "--dhcp-option=option:dns-server,198.18.0.1,198.18.0.53"];
+        let arguments =
+            ["-k", "-p", "0", "-C", "/dev/null", "-u", "root", "-x", "", "-i", "br0", "--bind-interfaces"];
+        let more = [
+            "--log-facility=-",
+            "--no-ping",
+            "--dhcp-authoritative",
+            "--domain=example.org",
+            &range,
+            "-l",
+            &leases,
+        ];
+        let options =
+            ["--dhcp-option=option:mtu,1400", "--dhcp-option=option:dns-server,198.18.0.1,198.18.0.53"];
         let mut server = self.run("dnsmasq", &[&arguments[..], &more, &options].concat());
         server.says("sockets bound", 10);
         server
@@ -134,7 +155,8 @@ impl Drop for Lan {
 }
 
 fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
     assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -198,7 +220,8 @@ fn stacks_get_addresses_and_give_them_back(configuration: &str) {
     let config = lan.scratch.file("nginx.conf", settings);
     let mut nginx = lan.on(&first, "/usr/sbin/nginx", &["-p", &folder, "-c", &config]);
     let url = format!("http://{}/page", given[0]);
-    let fetch = ["-sS", "--fail", "--max-time", "10", "-o", "/dev/null", "-w", "%{size_download} %{local_ip}", &url];
+    let fetch =
+        ["-sS", "--fail", "--max-time", "10", "-o", "/dev/null", "-w", "%{size_download} %{local_ip}", &url];
     until("nginx", 20, || {
         assert!(nginx.runs(), "{}", nginx.report());
         lan.run("curl", &fetch).end(15).success().then_some(())
@@ -219,7 +242,8 @@ fn a_lease_is_renewed_and_lost_and_connections_wait_for_it(configuration: &str) 
     let stack = lan.stack();
     let mut server = lan.udhcpd();
     let given = until("an address", 40, || address(&stack));
-    let echo = "import socket; s = socket.create_server(('', 7)); print('ready', flush=True); c, _ = s.accept()
+    let echo =
+        "import socket; s = socket.create_server(('', 7)); print('ready', flush=True); c, _ = s.accept()
 while data := c.recv(9999): c.sendall(data)";
     let mut echo = lan.on(&stack, "/usr/bin/python3", &["-u", "-c", echo]);
     echo.says("ready", 10);
@@ -293,10 +317,14 @@ fn a_lease_outlives_replicas() {
         signal("KILL", before["pid"].as_u64().expect("it runs"));
         until("the next one", 20, || {
             let now = replica();
-            (now["epoch"].as_u64() > before["epoch"].as_u64() && now["recovery"]["state"] == "serving").then_some(())
+            (now["epoch"].as_u64() > before["epoch"].as_u64() && now["recovery"]["state"] == "serving")
+                .then_some(())
         });
         let link = link(&stack);
-        assert_eq!((link["address"].as_str(), &link["dhcp"]["state"]), (Some(&*given), &Value::from("bound")));
+        assert_eq!(
+            (link["address"].as_str(), &link["dhcp"]["state"]),
+            (Some(&*given), &Value::from("bound"))
+        );
         assert_eq!(link["dhcp"]["dns"], serde_json::json!(["198.18.0.1", "198.18.0.53"]));
         std::thread::sleep(std::time::Duration::from_millis(600));
         assert!(client.runs(), "{}", client.report());

@@ -20,7 +20,10 @@ fn deaths(recovery: &str) -> Vec<(&'static str, [u32; 4])> {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let of = |kind: &'static str| {
         let begins = format!("TS2+IP2+LS2+CM2:{kind} {recovery}: ");
-        let line = said.lines().find_map(|line| line.strip_prefix(&begins)).unwrap_or_else(|| panic!("{kind}: {said}"));
+        let line = said
+            .lines()
+            .find_map(|line| line.strip_prefix(&begins))
+            .unwrap_or_else(|| panic!("{kind}: {said}"));
         let mut parts = line.split("; ").map(|part| {
             let (kept, rest) = part.split_once(" of ").unwrap_or_else(|| panic!("{line}"));
             [kept, rest.split(' ').next().unwrap_or("")].map(|number| number.parse().expect("a number"))
@@ -36,7 +39,10 @@ fn deaths(recovery: &str) -> Vec<(&'static str, [u32; 4])> {
 fn each_component_recovers_on_its_own_and_loses_no_connection() {
     for (kind, [own, all_own, others, all_others]) in deaths("stateful") {
         assert_eq!((own, others), (all_own, all_others), "{kind}");
-        assert!(all_own > 0 && all_others > 0 && all_own + all_others == 40, "{kind}: two deaths, 20 connections");
+        assert!(
+            all_own > 0 && all_others > 0 && all_own + all_others == 40,
+            "{kind}: two deaths, 20 connections"
+        );
     }
 }
 

@@ -70,13 +70,17 @@ fn unread_in_kernel(mut cat: Command) -> u64 {
 pub fn assert_arrived(Stream { sum, unread }: &Stream) {
     let number = |field: &str| sum[field].as_f64().unwrap_or_else(|| panic!("no {field}: {sum}"));
     assert!(number("packets") > 75.0, "{sum}");
-    assert!(number("lost_packets") < number("packets") * 0.03 + *unread as f64, "{unread} were not read: {sum}");
+    assert!(
+        number("lost_packets") < number("packets") * 0.03 + *unread as f64,
+        "{unread} were not read: {sum}"
+    );
 }
 
 /// The sum of a counter over all replicas and IP servers.
 fn count(net: &Net, stat: &str) -> u64 {
     let status = net.atoll_says("status");
-    let servers = ["replicas", "ip_servers"].into_iter().flat_map(|kind| status[kind].as_array().expect("a list"));
+    let servers =
+        ["replicas", "ip_servers"].into_iter().flat_map(|kind| status[kind].as_array().expect("a list"));
     // Each counts what is its business.
     servers.filter_map(|server| server["stats"][stat].as_u64()).sum()
 }
@@ -84,8 +88,9 @@ fn count(net: &Net, stat: &str) -> u64 {
 fn long_pings_are_answered(stack: Stack) {
     let net = Net::new(stack);
     for size in ["1473", "20000", "65507"] {
-        let said =
-            net.client("ping", &["-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", size, Net::SERVER]).success(30);
+        let said = net
+            .client("ping", &["-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", size, Net::SERVER])
+            .success(30);
         assert!(said.contains(" 0% packet loss"), "{said}");
     }
 }
@@ -151,7 +156,8 @@ fn a_narrow_way_of_ipv6_is_learned_of(stack: Stack) {
     let net = Net::new(stack);
     net.add_far_host(1300);
     let interface = net.client_interface();
-    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
+    let mut router =
+        net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
     router.says("advertised", 10);
     until("a way to the far host", 20, || {
         let mut ping = net.on_far_host("ping");
@@ -166,7 +172,14 @@ fn a_narrow_way_of_ipv6_is_learned_of(stack: Stack) {
     server.says("Serving HTTP", 10);
     for n in 0..6 {
         let mut curl = net.on_far_host("curl");
-        curl.args(["-g", "-sS", "--fail", "--max-time", "20", &format!("http://[{}]:8000/big", Net::SERVER6)]);
+        curl.args([
+            "-g",
+            "-sS",
+            "--fail",
+            "--max-time",
+            "20",
+            &format!("http://[{}]:8000/big", Net::SERVER6),
+        ]);
         assert!(Proc::start(&mut curl, None).success(25) == big, "download {n}");
     }
     if stack == Stack::Atoll {
@@ -206,8 +219,11 @@ fn a_flood_of_fragments_keeps_nobody_out() {
     for mut ping in [Net::SERVER, Net::SERVER6].map(ping) {
         let _ = ping.end(30);
         let said = ping.output();
-        let received: u32 =
-            said.split(" received").next().and_then(|s| s.rsplit(' ').next()?.parse().ok()).expect("ping counts");
+        let received: u32 = said
+            .split(" received")
+            .next()
+            .and_then(|s| s.rsplit(' ').next()?.parse().ok())
+            .expect("ping counts");
         assert!(received >= 45, "{said}");
     }
     flood.success(30);

@@ -15,8 +15,10 @@ fn what_a_program_says_while_its_stack_stands_still_counts_later() {
     closes.says("bound", 60);
     let status = net.atoll_says("status");
     let of_stack = ["guardian", "pid", "standby"].map(|name| status["stack"][name].as_u64());
-    let replicas = status["replicas"].as_array().expect("a list").iter().map(|replica| replica["pid"].as_u64());
-    let processes: Vec<u64> = of_stack.into_iter().chain(replicas).flatten().filter(|pid| *pid != 0).collect();
+    let replicas =
+        status["replicas"].as_array().expect("a list").iter().map(|replica| replica["pid"].as_u64());
+    let processes: Vec<u64> =
+        of_stack.into_iter().chain(replicas).flatten().filter(|pid| *pid != 0).collect();
     assert!(processes.len() >= 3, "guardian, supervisor and replica: {status}");
     let stopped = Stopped::new(processes);
     signal("USR1", closes.pid().into());

@@ -16,8 +16,9 @@ fn members_hear_each_other_and_are_reported(stack: Stack) {
     let mut router = net.client("/usr/bin/python3", &[&script, "watch", &interface]);
     router.says("watching", 10);
     let member = |own: &str| [script.clone(), "listen".into(), own.into()];
-    let mut members: Vec<Proc> =
-        (0..3).map(|_| Proc::start(net.on_stack("/usr/bin/python3").args(member(Net::SERVER)), None)).collect();
+    let mut members: Vec<Proc> = (0..3)
+        .map(|_| Proc::start(net.on_stack("/usr/bin/python3").args(member(Net::SERVER)), None))
+        .collect();
     let mut other = Proc::start(net.on_client("/usr/bin/python3").args(member("198.18.0.1")), None);
     for member in members.iter_mut().chain([&mut other]) {
         member.says("joined", 10);
@@ -44,10 +45,14 @@ fn members_hear_each_other_and_are_reported(stack: Stack) {
     router.says("left 239.1.2.3 by 198.18.0.2", 10);
     if stack == Stack::Atoll {
         until("dropped frames of a group that nobody is in", 10, || {
-            Proc::start(net.on_client("/usr/bin/python3").args([&*script, "say", "198.18.0.1", "anybody?"]), None)
-                .success(10);
+            Proc::start(
+                net.on_client("/usr/bin/python3").args([&*script, "say", "198.18.0.1", "anybody?"]),
+                None,
+            )
+            .success(10);
             let status = net.atoll_says("status");
-            let servers = ["replicas", "ip_servers"].iter().filter_map(|kind| status[kind].as_array()).flatten();
+            let servers =
+                ["replicas", "ip_servers"].iter().filter_map(|kind| status[kind].as_array()).flatten();
             let mut dropped = servers.map(|server| server["stats"]["frames_dropped"].as_u64());
             dropped.any(|frames| frames > Some(0)).then_some(())
         });

@@ -25,7 +25,8 @@ fn noise_on_the_wire_harms_nobody(stack: Stack) {
     let interface = net.client_interface();
     // Bystanders, before, while and after.
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
-    let mut noise = net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
+    let mut noise =
+        net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
     noise.says("valid traffic recorded", 20);
     let url = format!("http://{}/small", Net::SERVER);
     while noise.runs() {
@@ -78,8 +79,14 @@ fn liars_and_strangers_harm_nobody(stack: Stack) {
     assert!(number(&report, "answers") > 100 && number(&report, "forged") > 100, "{report}");
     if stack == Stack::Atoll {
         let status = net.atoll_says("status");
-        let names =
-            ["dropped_resets", "dropped_syns", "dropped_acks", "challenges_sent", "sack_ignored", "text_refused"];
+        let names = [
+            "dropped_resets",
+            "dropped_syns",
+            "dropped_acks",
+            "challenges_sent",
+            "sack_ignored",
+            "text_refused",
+        ];
         for name in names {
             assert!(counter(&status, name) > 0, "{name}: {status}");
         }
@@ -95,7 +102,8 @@ fn lies_about_a_station_stop_no_connection(stack: Stack) {
     net.listens(&mut server, 80);
     let interface = net.client_interface();
     let lies = if stack == Stack::Atoll { "1000" } else { "1" };
-    let liar = net.client("/usr/bin/python3", &[&program("spoof.py"), &interface, Net::SERVER, "80", "6", lies]);
+    let liar =
+        net.client("/usr/bin/python3", &[&program("spoof.py"), &interface, Net::SERVER, "80", "6", lies]);
     let report = liar.success(120);
     eprintln!("{stack:?}: {report}");
     assert!(number(&report, "lies") > 0, "{report}");
@@ -113,7 +121,8 @@ fn a_crowd_at_a_small_backlog_is_answered(stack: Stack) {
     let mut server = net.serve("/usr/bin/python3", &["-c", code]);
     net.listens(&mut server, 8080);
     let interface = net.client_interface();
-    let crowd = net.client("/usr/bin/python3", &[&program("at_once.py"), &interface, Net::SERVER, "8080", "40"]);
+    let crowd =
+        net.client("/usr/bin/python3", &[&program("at_once.py"), &interface, Net::SERVER, "8080", "40"]);
     let report = crowd.success(60);
     assert_eq!(number(&report, "answered"), 40, "{report}");
 }
@@ -143,8 +152,9 @@ fn a_killed_application_is_cleaned_up(stack: Stack) {
             let sockets = net.atoll_says("ss");
             let list = sockets.as_array().expect("ss lists sockets");
             // TIME-WAIT belongs to nobody.
-            let owned =
-                |socket: &&serde_json::Value| !socket["state"].as_str().unwrap_or("").to_lowercase().contains("time");
+            let owned = |socket: &&serde_json::Value| {
+                !socket["state"].as_str().unwrap_or("").to_lowercase().contains("time")
+            };
             list.iter().find(owned).is_none().then_some(())
         });
     }
@@ -163,7 +173,8 @@ fn an_application_that_scribbles_harms_only_itself() {
     let replicas = net.replicas();
     for seed in 1..=if soak() { 20 } else { 3 } {
         let port = (9100 + seed).to_string();
-        let mut scribbler = Proc::start(net.on_stack(&compiled("scribble")).args([&port, &seed.to_string()]), None);
+        let mut scribbler =
+            Proc::start(net.on_stack(&compiled("scribble")).args([&port, &seed.to_string()]), None);
         scribbler.says("listening", 10);
         // It serves once, so that it has connections, and then it scribbles.
         let mut nc = net.on_client("sh");
@@ -172,11 +183,19 @@ fn an_application_that_scribbles_harms_only_itself() {
         scribbler.says("scribbling", 10);
         let url = format!("http://{}/small", Net::SERVER);
         for _ in 0..10 {
-            assert_eq!(net.client("curl", &["-sS", "--max-time", "10", &url]).success(15), "tiny", "seed {seed}");
+            assert_eq!(
+                net.client("curl", &["-sS", "--max-time", "10", &url]).success(15),
+                "tiny",
+                "seed {seed}"
+            );
         }
         nc.end(20);
         let _ = scribbler.end(30);
-        assert!(scribbler.output().contains("overwritten"), "it found nothing to overwrite: {}", scribbler.report());
+        assert!(
+            scribbler.output().contains("overwritten"),
+            "it found nothing to overwrite: {}",
+            scribbler.report()
+        );
         assert_eq!(net.replicas(), replicas, "a replica has died, seed {seed}");
     }
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
@@ -193,7 +212,8 @@ fn nobody_writes_on_the_stacks_pages_by_opening_them_again() {
     let replicas = net.replicas();
     let check = Command::new(atoll()).args(["self-check", "--json"]).output().expect("atoll runs");
     let check: serde_json::Value = serde_json::from_slice(&check.stdout).expect("JSON");
-    let attack = format!("exec env -u LD_PRELOAD python3 {} {} 2", program("reopen.py"), check["build"]["layout"]);
+    let attack =
+        format!("exec env -u LD_PRELOAD python3 {} {} 2", program("reopen.py"), check["build"]["layout"]);
     let mut attacker = Proc::start(net.on_stack("sh").args(["-c", &attack]), None);
     attacker.says("attached with", 20);
     let url = format!("http://{}/small", Net::SERVER);
@@ -225,7 +245,10 @@ fn an_application_that_plays_with_its_bells_keeps_nobody_asleep() {
     let mut mute = Proc::start(net.on_stack(&compiled("mute")).arg("9100"), None);
     mute.says("listening", 10);
     let mut nc = net.on_client("sh");
-    nc.args(["-c", &format!("(echo hello; sleep 5; echo again; sleep 5) | nc.openbsd -w 20 {} 9100", Net::SERVER)]);
+    nc.args([
+        "-c",
+        &format!("(echo hello; sleep 5; echo again; sleep 5) | nc.openbsd -w 20 {} 9100", Net::SERVER),
+    ]);
     let mut nc = Proc::start(&mut nc, None);
     mute.says("muting", 10);
     assert!(!mute.output().contains("muting 0 bells"));
@@ -236,8 +259,9 @@ fn an_application_that_plays_with_its_bells_keeps_nobody_asleep() {
     // Its peer has said something to it, so that its bells were rung; and a new program attaches, of which
     // all hear.
     serves("when it was rung");
-    let said = Proc::start(net.on_stack("sh").args(["-c", "nc.openbsd -z -w 10 198.18.0.2 80 && echo open"]), None)
-        .success(20);
+    let said =
+        Proc::start(net.on_stack("sh").args(["-c", "nc.openbsd -z -w 10 198.18.0.2 80 && echo open"]), None)
+            .success(20);
     assert_eq!(said, "open\n");
     assert_eq!(net.replicas(), replicas, "a replica has died");
     mute.kill();

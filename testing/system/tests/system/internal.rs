@@ -52,7 +52,8 @@ fn a_server_on_atoll_is_not_on_the_kernel() {
     let folder = net.scratch.path().to_string_lossy().into_owned();
     let mut server = net.serve("/usr/bin/python3", &[&program("asyncio_server.py"), "8000", &folder]);
     net.listens(&mut server, 8000);
-    let listeners = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid())).expect("the server runs");
+    let listeners =
+        std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid())).expect("the server runs");
     assert_eq!(listeners.lines().count(), 1, "the kernel has sockets:\n{listeners}");
 }
 

@@ -55,7 +55,8 @@ fn short_connections_leave_nothing_behind(stack: Stack) {
     let warm_up = load(&net, &["short", Net::SERVER, "80", &first.to_string(), "16"]).success(120);
     assert_eq!(number(&warm_up, "failed"), 0, "{warm_up}");
     let before = net.replica_memory();
-    let report = load(&net, &["short", Net::SERVER, "80", &count.to_string(), "16"]).success(count / 500 + 60);
+    let report =
+        load(&net, &["short", Net::SERVER, "80", &count.to_string(), "16"]).success(count / 500 + 60);
     assert_eq!(number(&report, "answers"), count, "{report}");
     assert_eq!(number(&report, "failed"), 0, "{report}");
     let grown = net.replica_memory().saturating_sub(before);
@@ -66,11 +67,17 @@ fn short_connections_leave_nothing_behind(stack: Stack) {
 /// Pages that a process and its children have touched, in KiB, shared ones by share.
 fn memory_of_family(pid: u32) -> u64 {
     let own = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line =
-        own.lines().find(|line| line.starts_with("Pss:")).and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let line = own
+        .lines()
+        .find(|line| line.starts_with("Pss:"))
+        .and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     line.unwrap_or(0)
-        + children.split_whitespace().filter_map(|child| child.parse().ok()).map(memory_of_family).sum::<u64>()
+        + children
+            .split_whitespace()
+            .filter_map(|child| child.parse().ok())
+            .map(memory_of_family)
+            .sum::<u64>()
 }
 
 /// Each connection has had a page of 64 KiB, one after another: their buffers are the same memory.

@@ -127,14 +127,21 @@ fn a_server_that_writes_anything_writes_lines_with_its_number() {
     errors.write_all(b"\nafter it\n").unwrap();
     stack.says("after it\n");
     let log = stack.log();
-    assert!(log.iter().all(|byte| *byte == b'\n' || (b' '..=b'~').contains(byte)), "{}", String::from_utf8_lossy(&log));
+    assert!(
+        log.iter().all(|byte| *byte == b'\n' || (b' '..=b'~').contains(byte)),
+        "{}",
+        String::from_utf8_lossy(&log)
+    );
     let text = String::from_utf8(log).unwrap();
     assert!(
         text.lines().all(|line| line.starts_with("atoll: ") || line.starts_with(&format!("atoll[{pid}]: "))),
         "{text}"
     );
     assert!(text.lines().all(|line| line.len() < 1100), "{text}");
-    assert!(text.contains("]: replica 0: \\u{1b}[2J") && text.contains("]: forged\\x9b1m \\u{202e}\n"), "{text}");
+    assert!(
+        text.contains("]: replica 0: \\u{1b}[2J") && text.contains("]: forged\\x9b1m \\u{202e}\n"),
+        "{text}"
+    );
 
     // The next supervisor hears what is said while there is none, and later.
     let status = stack.status().unwrap();
@@ -176,12 +183,17 @@ fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
     let supervisor = stack.status().unwrap()["stack"]["pid"].as_u64().unwrap();
     let pipes = |pid: u64| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-        all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))).count()
+        all.filter(|fd| {
+            std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))
+        })
+        .count()
     };
     let before = pipes(supervisor);
     (0..4).for_each(|_| stack.kill(0));
     // One for each process, and one may stand by more or less.
-    until("the pipes of those that are gone to be closed", 20, || (pipes(supervisor) <= before + 1).then_some(()));
+    until("the pipes of those that are gone to be closed", 20, || {
+        (pipes(supervisor) <= before + 1).then_some(())
+    });
 }
 
 /// As `atoll up 2>/dev/full`, and `atoll up 2>&1 | who-does-not-read`.

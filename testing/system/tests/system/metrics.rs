@@ -36,7 +36,8 @@ fn curl_gets_what_a_stack_counts_also_over_deaths() {
     let mut server = start_nginx(&net);
     net.listens(&mut server, 80);
     // A port that is free, and stays so for as long as it takes.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
     let mut command = Command::new(atoll());
     let mut metrics =
         Proc::start(command.args(["metrics", net.name(), "--listen", &format!("127.0.0.1:{port}")]), None);
@@ -48,7 +49,10 @@ fn curl_gets_what_a_stack_counts_also_over_deaths() {
     let before = atoll_system_tests::until("segments that are counted", 20, || {
         Some(get(&url)).filter(|text| value(text, &replica("atoll_segments_in_total")) > Some(0.0))
     });
-    assert!(before.ends_with("# EOF\n200 application/openmetrics-text; version=1.0.0; charset=utf-8"), "{before}");
+    assert!(
+        before.ends_with("# EOF\n200 application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        "{before}"
+    );
     for kind in ["replica", "link server", "connection manager"] {
         let serves = format!("atoll_server_serving{{stack=\"{}\",kind=\"{kind}\"", net.name());
         assert_eq!(value(&before, &serves), Some(1.0), "{before}");
@@ -72,7 +76,8 @@ fn curl_gets_what_a_stack_counts_also_over_deaths() {
     let mut down = Command::new(atoll());
     Proc::start(down.args(["down", net.name()]), None).success(20);
     let mut curl = Command::new("curl");
-    let gone = Proc::start(curl.args(["-sS", "--max-time", "20", "-w", "%{http_code}", &url]), None).success(30);
+    let gone =
+        Proc::start(curl.args(["-sS", "--max-time", "20", "-w", "%{http_code}", &url]), None).success(30);
     assert!(gone.contains("no stack") && gone.ends_with("503"), "{gone}");
     assert!(metrics.runs(), "{}", metrics.report());
 }

@@ -38,7 +38,10 @@ fn listeners_behave_as_on_the_kernel() {
         let mut plain = Command::new("/usr/bin/python3");
         plain.arg(program("sockets.py")).arg(case);
         let mut asking = Command::new(atoll());
-        asking.args(["run", "--require", "--config", &settings, "--"]).arg(plain.get_program()).args(plain.get_args());
+        asking
+            .args(["run", "--require", "--config", &settings, "--"])
+            .arg(plain.get_program())
+            .args(plain.get_args());
         let run = |command: &Command| Proc::start(&mut alone.without_network(command), None).success(40);
         let (kernel, naive) = (run(&plain), run(&asking));
         assert!(kernel == naive, "{case}, on the kernel:\n{kernel}\nwhere it asks:\n{naive}");
@@ -55,9 +58,11 @@ fn a_worker_that_stops_is_passed_over() {
     let url = format!("http://{}/small", Net::SERVER);
     net.client("ab", &["-q", "-s", "10", "-n", "2000", "-c", "16", &url]).success(60);
     let pid = server.pid();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("nginx has workers");
+    let children =
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("nginx has workers");
     let worker = children.split_whitespace().next().expect("nginx has workers");
-    let signal = |name| Command::new("kill").args([name, worker]).status().is_ok_and(|status| status.success());
+    let signal =
+        |name| Command::new("kill").args([name, worker]).status().is_ok_and(|status| status.success());
     assert!(signal("-STOP"));
     let report = net.client("ab", &["-q", "-s", "10", "-n", "500", "-c", "8", &url]).success(60);
     assert!(signal("-CONT"));

@@ -97,5 +97,11 @@ fn programs_see_what_the_kernel_shows_them() {
             wrong.push(format!("{socket}: {:?}", pairs.collect::<Vec<_>>()));
         }
     }
-    assert!(wrong.is_empty(), "{} of {}, as (Atoll, kernel):\n{}", wrong.len(), atoll.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {}, as (Atoll, kernel):\n{}",
+        wrong.len(),
+        atoll.len(),
+        wrong.join("\n")
+    );
 }

@@ -26,12 +26,16 @@ const CONFIGURATIONS: &[&str] = &[
 
 /// Name and number of each server of a stack.
 fn servers(status: &Value) -> Vec<(String, u64)> {
-    let kinds =
-        [("replicas", "replica"), ("link_servers", "link server"), ("connection_managers", "connection manager")];
+    let kinds = [
+        ("replicas", "replica"),
+        ("link_servers", "link server"),
+        ("connection_managers", "connection manager"),
+    ];
     let of = |(key, name): (&str, &'static str)| {
         let list = status[key].as_array().cloned().unwrap_or_default();
-        list.into_iter()
-            .map(move |server| (format!("{name} {}", server["index"]), server["pid"].as_u64().expect("a pid")))
+        list.into_iter().map(move |server| {
+            (format!("{name} {}", server["index"]), server["pid"].as_u64().expect("a pid"))
+        })
     };
     kinds.into_iter().flat_map(of).collect()
 }
@@ -62,8 +66,7 @@ fn servers_have_no_privilege_in_any_configuration_and_under_load() {
         let mut load = net.client("ab", &["-q", "-r", "-t", "20", "-n", "1000000", "-c", "8", &url]);
         assert!(fetch(&net, 80, "/big") == megabyte(), "{configuration}");
         let status = net.atoll_says("status");
-        let expected =
-            serde_json::json!({"capabilities": true, "file_system": "landlock", "seccomp": true, "user": "root"});
+        let expected = serde_json::json!({"capabilities": true, "file_system": "landlock", "seccomp": true, "user": "root"});
         assert_eq!(status["stack"]["confinement"], expected, "{configuration}");
         let servers = servers(&status);
         assert!(servers.len() > configuration.matches('+').count());
@@ -73,11 +76,20 @@ fn servers_have_no_privilege_in_any_configuration_and_under_load() {
             is_confined(&name, &std::fs::read_to_string(proc.join("status")).expect("it runs"), true);
             let limits = std::fs::read_to_string(proc.join("limits")).expect("it runs");
             for limit in ["Max core file size", "Max processes"] {
-                let line = limits.lines().find_map(|line| line.strip_prefix(limit)).expect("the kernel says it");
-                assert_eq!(line.split_whitespace().take(2).collect::<Vec<_>>(), ["0", "0"], "{name}: {limit}");
+                let line =
+                    limits.lines().find_map(|line| line.strip_prefix(limit)).expect("the kernel says it");
+                assert_eq!(
+                    line.split_whitespace().take(2).collect::<Vec<_>>(),
+                    ["0", "0"],
+                    "{name}: {limit}"
+                );
             }
             for stream in ["fd/0", "fd/1"] {
-                assert_eq!(std::fs::read_link(proc.join(stream)).expect("it runs"), Path::new("/dev/null"), "{name}");
+                assert_eq!(
+                    std::fs::read_link(proc.join(stream)).expect("it runs"),
+                    Path::new("/dev/null"),
+                    "{name}"
+                );
             }
         }
         assert!(load.runs(), "{}", load.report());
@@ -100,9 +112,12 @@ for kind in [\"replicas\", \"link_servers\", \"connection_managers\"]:
     for server in all[kind]: print(server[\"pid\"])'); do
             cat /proc/$pid/status; cat /proc/$pid/environ >/dev/null 2>&1 && echo memory is open; echo end
         done";
-    let rootless = "--rootless --configuration TS2+LS1+CM1 --address 198.18.0.2/24 --peer-address 198.18.0.1/24";
+    let rootless =
+        "--rootless --configuration TS2+LS1+CM1 --address 198.18.0.2/24 --peer-address 198.18.0.1/24";
     for (options, count, is_rootless) in [(rootless, 4, true), ("--link none --replicas 2", 2, false)] {
-        let up = format!("./atoll up --daemon -n own {options} >up; trap './atoll down own >/dev/null' EXIT; {look}");
+        let up = format!(
+            "./atoll up --daemon -n own {options} >up; trap './atoll down own >/dev/null' EXIT; {look}"
+        );
         let said = as_nobody(&up);
         let (all, rest) = said.rsplit_once("end\n").expect("there are servers");
         let all: Vec<&str> = all.split("end\n").collect();
@@ -143,7 +158,11 @@ fn servers_run_as_a_user_of_their_own() {
             for (name, pid) in until("all servers and one that stands by", 20, || all_servers(&net)) {
                 let expected = ["64321 64321 64321 64321", "64321 64321 64321 64321", ""].map(String::from);
                 assert_eq!(user_of(pid), expected, "{configuration}: {name} after {after}");
-                is_confined(&name, &std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs"), true);
+                is_confined(
+                    &name,
+                    &std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs"),
+                    true,
+                );
             }
             assert_eq!(
                 net.atoll_says("status")["stack"]["confinement"]["user"],
@@ -214,12 +233,14 @@ fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
 fn a_user_that_servers_cannot_become_is_refused() {
     let alone = Alone::new();
     let mut up = Command::new(atoll());
-    let mut up = Proc::start(up.args(["up", "--link", "none", "--servers-user", "nobody-of-this-name"]), None);
+    let mut up =
+        Proc::start(up.args(["up", "--link", "none", "--servers-user", "nobody-of-this-name"]), None);
     assert!(!up.end(20).success());
     drop(alone);
     assert!(up.errors().contains("there is no user \"nobody-of-this-name\""), "{}", up.report());
     for options in ["--link none", "--rootless"] {
-        let said = as_nobody(&format!("./atoll up --daemon -n own {options} --servers-user 64321 2>&1 || true"));
+        let said =
+            as_nobody(&format!("./atoll up --daemon -n own {options} --servers-user 64321 2>&1 || true"));
         assert!(said.contains("only servers of a stack of root"), "{options}: {said}");
     }
 }
@@ -318,13 +339,22 @@ while True:
     std::os::unix::fs::chown(&run, Some(65533), Some(65533)).expect("this is root");
     let as_user = |uid: &str, command: &[&str]| {
         let mut user = Command::new("setpriv");
-        user.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups", "--", "env", "-i"]);
+        user.args([
+            &format!("--reuid={uid}"),
+            &format!("--regid={uid}"),
+            "--clear-groups",
+            "--",
+            "env",
+            "-i",
+        ]);
         user.arg(format!("ATOLL_RUNTIME_DIR={}", run.display())).args(command).current_dir(folder);
         Proc::start(&mut user, None)
     };
     let mut stranger = as_user("65533", &["/usr/bin/python3", "-c", trap, &run.to_string_lossy()]);
     stranger.says("listening", 10);
-    for command in [["./atoll", "status"].as_slice(), &["./atoll", "run", "--", "/bin/true"], &["./atoll", "down"]] {
+    for command in
+        [["./atoll", "status"].as_slice(), &["./atoll", "run", "--", "/bin/true"], &["./atoll", "down"]]
+    {
         let mut lured = as_user("65534", command);
         assert!(!lured.end(20).success(), "{command:?}: {}", lured.report());
         assert!(lured.errors().contains("belongs to another user"), "{}", lured.report());

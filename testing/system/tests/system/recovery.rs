@@ -42,7 +42,8 @@ impl Victim<'_> {
     fn comes_back(&self, epoch: u64) {
         until(&format!("{} {} in epoch {epoch}", self.kind, self.index), 20, || {
             let status = self.status();
-            (status["epoch"].as_u64() >= Some(epoch) && status["recovery"]["state"] == "serving").then_some(())
+            (status["epoch"].as_u64() >= Some(epoch) && status["recovery"]["state"] == "serving")
+                .then_some(())
         });
     }
 }
@@ -53,7 +54,8 @@ pub fn signal(name: &str, pid: u64) {
 }
 
 pub fn log(net: &Net) -> String {
-    std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log")
+    std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name())))
+        .expect("there is a log")
 }
 
 /// Requests for longer than a test takes, each over a connection of its own or over kept ones.
@@ -65,7 +67,8 @@ pub fn load(net: &Net, kept: bool) -> Proc {
 pub fn load_for(net: &Net, kept: bool, seconds: u64) -> Proc {
     let (url, seconds) = (format!("http://{}/small", Net::SERVER), seconds.to_string());
     let kept: &[&str] = if kept { &["-k"] } else { &[] };
-    let arguments = [&["-q", "-s", "10", "-t", &seconds, "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
+    let arguments =
+        [&["-q", "-s", "10", "-t", &seconds, "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
     net.client("ab", &arguments)
 }
 
@@ -76,7 +79,8 @@ pub fn assert_unharmed(mut load: Proc) {
     load.end(20);
     let said = load.output();
     assert!(said.contains("Failed requests:        0"), "{said}");
-    let complete = said.split_once("Complete requests:").and_then(|(_, rest)| rest.lines().next()?.trim().parse().ok());
+    let complete =
+        said.split_once("Complete requests:").and_then(|(_, rest)| rest.lines().next()?.trim().parse().ok());
     // There was load; how much of it is the machine's affair.
     assert!(complete > Some(100u32), "{said}");
 }
@@ -183,7 +187,10 @@ fn a_server_that_hangs_is_replaced() {
     assert_eq!(net.replicas()[0], pids[0], "nobody else is killed");
     let log = log(&net);
     for who in ["link server 0", "replica 1"] {
-        assert!(log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")), "{log}");
+        assert!(
+            log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")),
+            "{log}"
+        );
     }
 }
 
@@ -291,7 +298,11 @@ fn echoes_through_deaths(configuration: &str, on_stack: bool) {
     let mut client = Proc::start(client.args(check(address)), None);
     client.says("under way", 20);
     kill_replicas(&net, 20);
-    assert!(connections(&net, "connections_kept") > 0 && connections(&net, "connections_lost") == 0, "{}", log(&net));
+    assert!(
+        connections(&net, "connections_kept") > 0 && connections(&net, "connections_lost") == 0,
+        "{}",
+        log(&net)
+    );
     assert!(client.runs() && server.runs(), "{}\n{}", client.report(), server.report());
     client.terminate();
     let said = client.success(60);
@@ -376,8 +387,14 @@ fn a_stateless_replica_keeps_its_listeners() {
     let mut client = net.client("/usr/bin/python3", &["-u", &echo, Net::SERVER, "7777", "2", "2"]);
     client.says("under way", 20);
     kill_replicas(&net, 1);
-    assert!(!client.end(20).success() && client.errors().contains("ConnectionResetError"), "{}", client.report());
-    until("the server to have heard of it", 10, || echoing.errors().contains("Connection reset by peer").then_some(()));
+    assert!(
+        !client.end(20).success() && client.errors().contains("ConnectionResetError"),
+        "{}",
+        client.report()
+    );
+    until("the server to have heard of it", 10, || {
+        echoing.errors().contains("Connection reset by peer").then_some(())
+    });
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     assert!(server.runs() && echoing.runs(), "{}", echoing.report());
     assert!(connections(&net, "connections_lost") > 0 && connections(&net, "connections_kept") == 0);
@@ -419,13 +436,15 @@ fn idle_sessions_are_told_of_later_and_heard_then() {
         speaker.stdin.as_mut().expect("it is a pipe").write_all(b"x").expect("it is there");
         assert_eq!(said(speaker), "heard\n", "{}", log(&net));
         let log = log(&net);
-        let later = log.lines().filter_map(|line| line.split_once("; of ")?.1.split_once(" sessions it hears now"));
+        let later =
+            log.lines().filter_map(|line| line.split_once("; of ")?.1.split_once(" sessions it hears now"));
         let later: Vec<usize> = later.filter_map(|(count, _)| count.parse().ok()).collect();
         // Of those that have spoken the ledger knows.
         assert_eq!(later, (0..=round).map(|spoken| IDLE + 2 - spoken).collect::<Vec<_>>(), "{log}");
     }
     until("all of them", 20, || {
-        (net.atoll_says("status")["replicas"][0]["stats"]["sessions"].as_u64() == Some(IDLE as u64 + 2)).then_some(())
+        (net.atoll_says("status")["replicas"][0]["stats"]["sessions"].as_u64() == Some(IDLE as u64 + 2))
+            .then_some(())
     });
     for mut speaker in speakers {
         drop(speaker.stdin.take());

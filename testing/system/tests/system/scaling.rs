@@ -61,7 +61,12 @@ impl Echoes {
 
     /// Ends them, of which none has failed.
     fn end(mut self) {
-        assert!(self.client.runs() && self.server.runs(), "{}\n{}", self.client.report(), self.server.report());
+        assert!(
+            self.client.runs() && self.server.runs(),
+            "{}\n{}",
+            self.client.report(),
+            self.server.report()
+        );
         self.client.terminate();
         let said = self.client.success(60);
         assert!(said.contains("56 kept"), "{said}");
@@ -80,7 +85,10 @@ fn assert_wrk_unharmed(mut wrk: Proc) {
     signal("INT", wrk.pid().into());
     wrk.end(20);
     let said = wrk.output();
-    assert!(said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
+    assert!(
+        said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -192,12 +200,28 @@ fn replicas_die_and_move_at_random() {
     let echoes = Echoes::start(&net, true);
     let load = load(&net, true);
     let mut chaos = Command::new(atoll());
-    chaos.args(["chaos", net.name(), "--for", "30s", "--every", "300ms", "--kill", "--move", "--seed", "7", "--json"]);
+    chaos.args([
+        "chaos",
+        net.name(),
+        "--for",
+        "30s",
+        "--every",
+        "300ms",
+        "--kill",
+        "--move",
+        "--seed",
+        "7",
+        "--json",
+    ]);
     let said = Proc::start(&mut chaos, None).success(120);
     let report: Value = serde_json::from_str(&said).expect("it is JSON");
     let count = |what: &str| report[what].as_u64().expect("it is counted");
     assert!(count("kills") > 0 && count("rearrangements") > 0 && count("moves") > 0, "{said}");
-    assert_eq!((count("connections_lost"), report["missing"].as_array().map(Vec::len)), (0, Some(0)), "{said}");
+    assert_eq!(
+        (count("connections_lost"), report["missing"].as_array().map(Vec::len)),
+        (0, Some(0)),
+        "{said}"
+    );
     assert_eq!(net.replicas().into_iter().collect::<BTreeSet<_>>().len(), 1, "as it was");
     assert_unharmed(load);
     echoes.end();

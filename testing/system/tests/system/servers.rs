@@ -118,8 +118,9 @@ fn nginx_upgrades_itself(stack: Stack) {
     let said = load.success(20);
     // Workers that quit close connections whose request has not come yet, on any stack: at most as many as
     // are open at a time.
-    let broken =
-        said.split_once("(Connect: 0, Receive: ").and_then(|(_, rest)| rest.split(',').next()?.parse::<u32>().ok());
+    let broken = said
+        .split_once("(Connect: 0, Receive: ")
+        .and_then(|(_, rest)| rest.split(',').next()?.parse::<u32>().ok());
     assert!(said.contains("Failed requests:        0") || broken.is_some_and(|count| count <= 8), "{said}");
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     new.signal("QUIT");
@@ -177,20 +178,21 @@ fn lighttpd_with_workers(stack: Stack) {
 
 /// Processes that wait in accept() or poll(), each for one connection.
 fn apache_prefork(stack: Stack) {
-    let limits =
-        "StartServers 8\nMinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8\nMaxConnectionsPerChild 100";
+    let limits = "StartServers 8\nMinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8\nMaxConnectionsPerChild 100";
     apache(stack, "prefork", limits);
 }
 
 /// Processes of threads, of which one waits for connections.
 fn apache_worker(stack: Stack) {
-    let limits = "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
+    let limits =
+        "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
     apache(stack, "worker", limits);
 }
 
 /// The same, with an epoll instance for the connections that are kept.
 fn apache_event(stack: Stack) {
-    let limits = "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
+    let limits =
+        "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
     apache(stack, "event", limits);
 }
 
@@ -236,7 +238,8 @@ fn redis(stack: Stack) {
     let got = net.client("redis-cli", &["-h", Net::SERVER, "get", "key"]).success(20);
     assert!(got.trim_end() == value, "the value came back changed");
     for pipelined in ["1", "16"] {
-        let arguments = ["-h", Net::SERVER, "-n", "5000", "-c", "20", "-P", pipelined, "-t", "set,get,incr", "--csv"];
+        let arguments =
+            ["-h", Net::SERVER, "-n", "5000", "-c", "20", "-P", pipelined, "-t", "set,get,incr", "--csv"];
         let report = net.client("redis-benchmark", &arguments).success(60);
         for test in ["SET", "GET", "INCR"] {
             assert!(report.contains(test), "{report}");
@@ -249,9 +252,11 @@ fn redis(stack: Stack) {
 
 fn memcached(stack: Stack) {
     let net = Net::new(stack);
-    let mut server = net.serve("memcached", &["-u", "root", "-p", "11211", "-U", "0", "-t", "2", "-l", "0.0.0.0"]);
+    let mut server =
+        net.serve("memcached", &["-u", "root", "-p", "11211", "-U", "0", "-t", "2", "-l", "0.0.0.0"]);
     net.listens(&mut server, 11211);
-    let report = net.client("/usr/bin/python3", &[&program("memcached_client.py"), Net::SERVER, "11211"]).success(30);
+    let report =
+        net.client("/usr/bin/python3", &[&program("memcached_client.py"), Net::SERVER, "11211"]).success(30);
     assert_eq!(report, "1000 values of 20 clients are right\n");
 }
 

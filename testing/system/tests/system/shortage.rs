@@ -19,7 +19,10 @@ struct Lone {
 
 impl Lone {
     fn start(wrapper: &[&str], options: &[&str]) -> Lone {
-        let lone = Lone { scratch: Scratch::new(), wrapper: wrapper.iter().map(|word| (*word).to_owned()).collect() };
+        let lone = Lone {
+            scratch: Scratch::new(),
+            wrapper: wrapper.iter().map(|word| (*word).to_owned()).collect(),
+        };
         let mut up = lone.wrapped();
         up.args(["up", "--daemon", "--name", "lone", "--link", "none"]).args(options);
         Proc::start(&mut up, None).success(30);
@@ -74,8 +77,9 @@ impl Lone {
             assert!(server.runs(), "the server has ended: {}", server.report());
             let output = self.command(atoll()).args(["ss", "lone", "--all"]).output().ok()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let is_it =
-                |line: &str| line.contains("LISTEN") && line.split_whitespace().any(|word| word.ends_with(&ending));
+            let is_it = |line: &str| {
+                line.contains("LISTEN") && line.split_whitespace().any(|word| word.ends_with(&ending))
+            };
             text.lines().any(is_it).then_some(())
         });
     }
@@ -143,7 +147,8 @@ impl Cgroup {
         let folder = if is_v2 { PathBuf::from("/sys/fs/cgroup").join(name) } else { v1.join(name) };
         std::fs::create_dir(&folder).expect("a memory cgroup can be made");
         let cgroup = Cgroup { folder, is_v2 };
-        std::fs::write(cgroup.file("memory.max", "memory.limit_in_bytes"), limit.to_string()).expect("a limit");
+        std::fs::write(cgroup.file("memory.max", "memory.limit_in_bytes"), limit.to_string())
+            .expect("a limit");
         cgroup
     }
 
@@ -153,7 +158,8 @@ impl Cgroup {
 
     /// How many processes in it the kernel has ended.
     fn kills(&self) -> u64 {
-        let text = std::fs::read_to_string(self.file("memory.events", "memory.oom_control")).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(self.file("memory.events", "memory.oom_control")).unwrap_or_default();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
         count.expect("it is counted")
     }
@@ -188,7 +194,8 @@ impl Crowd {
         let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
         lone.listens(&mut server, 7000);
         let ports = ["7001", "7002"];
-        let mut hoards: Vec<Proc> = ports.map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
+        let mut hoards: Vec<Proc> =
+            ports.map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
         hoards.iter_mut().for_each(|hoard| hoard.says("listening", 30));
         let client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
         let pours = ports.map(|port| lone.run("unread.py", &["pour", "127.0.0.1", port, "60"])).into();
@@ -274,5 +281,9 @@ fn readers_that_do_not_read_cost_no_server_its_life() {
 fn pids(lone: &Lone) -> Vec<u64> {
     let status = lone.status();
     let replicas = status["replicas"].as_array().expect("replicas").iter();
-    replicas.map(|replica| &replica["pid"]).chain([&status["stack"]["pid"]]).filter_map(Value::as_u64).collect()
+    replicas
+        .map(|replica| &replica["pid"])
+        .chain([&status["stack"]["pid"]])
+        .filter_map(Value::as_u64)
+        .collect()
 }

@@ -16,8 +16,9 @@ fn echo_is_answered(stack: Stack) {
     let said = ping(&net, 50);
     assert!(said.contains(" 50 received") && said.contains(" 0% packet loss"), "{said}");
     // The largest that needs no fragments.
-    let fitting =
-        net.client("ping", &["-q", "-c", "3", "-i", "0.05", "-s", "1472", "-M", "do", Net::SERVER]).success(20);
+    let fitting = net
+        .client("ping", &["-q", "-c", "3", "-i", "0.05", "-s", "1472", "-M", "do", Net::SERVER])
+        .success(20);
     assert!(fitting.contains(" 0% packet loss"), "{fitting}");
 }
 
@@ -25,7 +26,8 @@ fn noise_is_survived(stack: Stack) {
     let net = Net::new(stack);
     let replicas = net.replicas();
     let interface = net.client_interface();
-    let noise = net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
+    let noise =
+        net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
     let sent = noise.success(120);
     assert!(sent.contains("100000 frames sent"), "{sent}");
     // Noise holds ARP, too: the client's own cache may have to learn again.
@@ -46,8 +48,12 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
         let said = ping(&net, 5);
         assert!(said.contains(" 0% packet loss"), "{count} replicas: {said}");
         let status = net.atoll_says("status");
-        let groups: u64 =
-            status["replicas"].as_array().expect("a list").iter().filter_map(|r| r["flow_groups"].as_u64()).sum();
+        let groups: u64 = status["replicas"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|r| r["flow_groups"].as_u64())
+            .sum();
         assert_eq!(groups, 4096, "every flow group belongs to one replica");
         until("all replicas know each other", 10, || {
             let status = net.atoll_says("status");
@@ -59,7 +65,9 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
         until("the news about the client", 10, || {
             let status = net.atoll_says("status");
             let replicas = status["replicas"].as_array().expect("a list").clone();
-            let sum = |stat: &str| replicas.iter().filter_map(|replica| replica["stats"][stat].as_u64()).sum::<u64>();
+            let sum = |stat: &str| {
+                replicas.iter().filter_map(|replica| replica["stats"][stat].as_u64()).sum::<u64>()
+            };
             assert_eq!(sum("messages_bad") + sum("messages_dropped") + sum("messages_stale"), 0, "{status}");
             (sum("messages_in") >= greetings + count as u64 - 1).then_some(())
         });
@@ -74,7 +82,8 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
 #[test]
 fn what_was_counted_before_a_long_sleep_is_told() {
     let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
-    let frames = || net.atoll_says("status")["replicas"][0]["stats"]["frames_in"].as_u64().expect("a counter");
+    let frames =
+        || net.atoll_says("status")["replicas"][0]["stats"]["frames_in"].as_u64().expect("a counter");
     ping(&net, 1);
     for count in (2..6).cycle().take(24) {
         let before = frames();

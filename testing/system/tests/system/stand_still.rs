@@ -14,7 +14,8 @@ fn whoever_came_while_a_server_stood_still_is_served(stack: Stack) {
     server.says("listening", 20);
     net.listens(&mut server, 7000);
     let pid = server.pid().to_string();
-    let client = net.client("/usr/bin/python3", &[&program("stand_still.py"), "stop", &pid, Net::SERVER, "7000"]);
+    let client =
+        net.client("/usr/bin/python3", &[&program("stand_still.py"), "stop", &pid, Net::SERVER, "7000"]);
     assert!(client.success(90).contains("served"));
     has_lost_events(&net, stack);
 }
@@ -24,7 +25,8 @@ fn calls_are_answered_though_nothing_was_taken_for_long(stack: Stack) {
     let mut server = net.serve("/usr/bin/python3", &[&program("stand_still.py"), "serve", "7000"]);
     server.says("listening", 20);
     let pid = server.pid().to_string();
-    let client = net.client("/usr/bin/python3", &[&program("stand_still.py"), "fill", &pid, Net::SERVER, "7000"]);
+    let client =
+        net.client("/usr/bin/python3", &[&program("stand_still.py"), "fill", &pid, Net::SERVER, "7000"]);
     server.says("answered 1 1 ", 60);
     assert!(client.success(90).contains("served"));
     has_lost_events(&net, stack);

@@ -21,7 +21,8 @@ fn kill_first(net: &Net) -> u64 {
     signal("KILL", before["pid"].as_u64().expect("it has a process"));
     until("the next one", 20, || {
         let replica = net.atoll_says("status")["replicas"][0].clone();
-        let serves = replica["epoch"].as_u64() > before["epoch"].as_u64() && replica["recovery"]["state"] == "serving";
+        let serves =
+            replica["epoch"].as_u64() > before["epoch"].as_u64() && replica["recovery"]["state"] == "serving";
         serves.then(|| replica["pid"].as_u64().expect("it has a process"))
     })
 }
@@ -113,7 +114,8 @@ fn another_supervisor_has_another_process_that_stands_by() {
 #[test]
 fn who_stands_by_has_no_privilege() {
     let net = Net::new(Stack::Atoll);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", standby(&net, &[]))).expect("it is there");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", standby(&net, &[]))).expect("it is there");
     for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line} is missing: {status}");
     }

@@ -74,9 +74,12 @@ fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str)
     net.listens(&mut server, 7000);
     let mut clients = Vec::new();
     for address in addresses {
-        for rest in
-            [["steady", "6", "1"], ["steady", "3", "70000"], ["steady", "1", "4000000"], ["brief", "4", "300000"]]
-        {
+        for rest in [
+            ["steady", "6", "1"],
+            ["steady", "3", "70000"],
+            ["steady", "1", "4000000"],
+            ["brief", "4", "300000"],
+        ] {
             let [kind, count, limit] = rest;
             clients.push(start(&net, side, "streams.py", &[kind, address, "7000", count, limit]));
         }
@@ -128,8 +131,9 @@ fn streams_that_the_stack_opens() {
     let mut clients: Vec<Proc> = [["steady", "6", "70000"], ["brief", "4", "300000"]]
         .into_iter()
         .flat_map(|[kind, count, limit]| {
-            ["198.18.0.1", "2001:db8::1"]
-                .map(|address| start(&net, Side::Inside, "streams.py", &[kind, address, "7000", count, limit]))
+            ["198.18.0.1", "2001:db8::1"].map(|address| {
+                start(&net, Side::Inside, "streams.py", &[kind, address, "7000", count, limit])
+            })
         })
         .collect();
     kill_replicas(&net, 2, deaths(), &mut clients);
@@ -147,7 +151,8 @@ fn connections_that_nobody_has_accepted_yet() {
         .map(|address| start(&net, Side::Outside, "streams.py", &["wait", address, "7000", "50"]));
     until("the connections", 20, || {
         let rows = net.atoll_says("ss");
-        let is_one = |row: &&serde_json::Value| row["state"] != "LISTEN" && row["recv_q"].as_u64() >= Some(1000);
+        let is_one =
+            |row: &&serde_json::Value| row["state"] != "LISTEN" && row["recv_q"].as_u64() >= Some(1000);
         (rows.as_array()?.iter().filter(is_one).count() == 100).then_some(())
     });
     let mut clients = Vec::from(clients);

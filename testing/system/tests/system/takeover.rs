@@ -62,7 +62,11 @@ fn outlives(net: Net) {
         let replica = net.atoll_says("status")["replicas"][last].clone();
         (replica["epoch"] == 2 && replica["recovery"]["state"] == "serving").then_some(())
     });
-    assert!(connections(&net, "connections_kept") > 0 && connections(&net, "connections_lost") == 0, "{}", log(&net));
+    assert!(
+        connections(&net, "connections_kept") > 0 && connections(&net, "connections_lost") == 0,
+        "{}",
+        log(&net)
+    );
     kill_supervisor(&net);
 
     assert!(fetch(&net, 80, "/big") == megabyte());
@@ -73,7 +77,9 @@ fn outlives(net: Net) {
     assert_unharmed(load);
     // The one that knows it only from notes hears of the end of a program.
     drop((server, echoing));
-    until("the end of all sessions", 10, || net.atoll_says("status")["sessions"].as_array()?.is_empty().then_some(()));
+    until("the end of all sessions", 10, || {
+        net.atoll_says("status")["sessions"].as_array()?.is_empty().then_some(())
+    });
 }
 
 #[test]
@@ -136,7 +142,8 @@ fn another_guardian_watches_where_one_has_died() {
     assert_eq!(net.replicas(), replicas, "no server has noticed");
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     assert_unharmed(load);
-    let all = ["pid", "guardian"].map(|key| net.atoll_says("status")["stack"][key].as_u64().expect("it is there"));
+    let all =
+        ["pid", "guardian"].map(|key| net.atoll_says("status")["stack"][key].as_u64().expect("it is there"));
     let mut down = Command::new(atoll());
     Proc::start(down.args(["down", net.name()]), None).success(20);
     until("the end of both", 20, || all.iter().all(|pid| !is_atoll(*pid)).then_some(()));

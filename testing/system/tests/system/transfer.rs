@@ -80,7 +80,10 @@ fn congestion_is_told_by_marks(stack: Stack) {
     let counted = |counter: &str| -> u64 {
         let said = net.client("nstat", &["-asz", counter]).success(10);
         let line = said.lines().find(|line| line.starts_with(counter)).unwrap_or_else(|| panic!("{said}"));
-        line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+        line.split_whitespace()
+            .nth(1)
+            .and_then(|count| count.parse().ok())
+            .unwrap_or_else(|| panic!("{line}"))
     };
     download(&net, amount_over_a_bad_wire());
     assert!(counted("IpExtInCEPkts") > 10, "the stack's text is marked");
@@ -123,7 +126,8 @@ fn through_nc(net: &Net, mebibytes: u32) {
     let ways = [("-N -l 7000", client_address.as_str()), ("-l 7000", &format!("-N {client_address}"))];
     for (server_options, client_options) in ways {
         let script = |options: &str| {
-            let (from, to) = if options.starts_with("-N") { (&*original, "/dev/null") } else { ("/dev/null", &*copy) };
+            let (from, to) =
+                if options.starts_with("-N") { (&*original, "/dev/null") } else { ("/dev/null", &*copy) };
             format!("exec nc.openbsd {options} <{from} >{to}")
         };
         let mut server = net.serve("sh", &["-c", &script(server_options)]);
@@ -187,7 +191,8 @@ fn download_through_a_black_hole(stack: Stack) {
     if stack == Stack::Atoll {
         let status = net.atoll_says("status");
         let replicas = status["replicas"].as_array().expect("a list");
-        let found: u64 = replicas.iter().filter_map(|replica| replica["stats"]["mtu_black_holes"].as_u64()).sum();
+        let found: u64 =
+            replicas.iter().filter_map(|replica| replica["stats"]["mtu_black_holes"].as_u64()).sum();
         assert!(found > 0, "{status}");
     }
 }

@@ -46,7 +46,10 @@ fn assert_replaced(net: &Net, epoch: u64, ledger: u64) {
         assert_eq!(server["recovery"]["crashes"].as_u64(), Some(0), "{server}\n{}", log(net));
     }
     atoll_system_tests::until("ledgers of the right version", 20, || {
-        servers(net).iter().all(|it| it["ledger"].is_null() || it["ledger"].as_u64() == Some(ledger)).then_some(())
+        servers(net)
+            .iter()
+            .all(|it| it["ledger"].is_null() || it["ledger"].as_u64() == Some(ledger))
+            .then_some(())
     });
     let kept = connections(net, "connections_kept");
     assert!(kept > 0 && connections(net, "connections_lost") == 0, "{}", log(net));
@@ -65,7 +68,10 @@ fn assert_wrk_unharmed(mut wrk: Proc) {
     signal("INT", wrk.pid().into());
     wrk.end(20);
     let said = wrk.output();
-    assert!(said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
+    assert!(
+        said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"),
+        "{said}"
+    );
 }
 
 /// The process of the supervisor (`pid`), or of the guardian.
@@ -90,7 +96,8 @@ fn there_and_back(net: Net) {
     assert_replaced(&net, 2, 1);
     assert!(guardian != process(&net, "guardian") && supervisor != process(&net, "pid"));
     for key in ["guardian", "pid"] {
-        let environment = std::fs::read(format!("/proc/{}/environ", process(&net, key))).expect("it is there");
+        let environment =
+            std::fs::read(format!("/proc/{}/environ", process(&net, key))).expect("it is there");
         assert!(String::from_utf8_lossy(&environment).contains("BUILD=before"), "{key} is of the new build");
     }
     let next: BTreeSet<u64> = net.replicas().into_iter().collect();
@@ -162,7 +169,11 @@ fn a_supervisor_that_does_not_take_over_leaves_the_old_one() {
         let guardian = process(&net, "guardian");
         let mut upgrade = upgrade(&net, &bad);
         assert!(!upgrade.end(60).success(), "{name}: {}", upgrade.report());
-        assert!(upgrade.errors().contains("the supervisor is of the old one"), "{name}: {}", upgrade.report());
+        assert!(
+            upgrade.errors().contains("the supervisor is of the old one"),
+            "{name}: {}",
+            upgrade.report()
+        );
         assert!(upgrade.errors().contains(said), "{name}: {}", upgrade.report());
         assert_eq!(process(&net, "guardian"), guardian, "{name}");
         assert_eq!(fetch(&net, 80, "/small"), b"tiny");
@@ -202,15 +213,24 @@ fn a_build_that_is_no_good_goes_by_itself() {
         let why = [said, "giving replica 0 to a process: Broken pipe", "was killed"];
         assert!(why.iter().any(|why| upgrade.errors().contains(why)), "{name}: {}", upgrade.report());
         let all = servers(&net);
-        assert!(all.iter().all(|server| server["recovery"]["state"] == "serving" && server["ledger"] == 2), "{all:?}");
+        assert!(
+            all.iter().all(|server| server["recovery"]["state"] == "serving" && server["ledger"] == 2),
+            "{all:?}"
+        );
         assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     }
     // A program of something else, and none at all.
-    for (path, said) in
-        [("/bin/true", "does not say what it is"), ("/etc/passwd", "is not a program"), ("/nowhere", "No such file")]
-    {
+    for (path, said) in [
+        ("/bin/true", "does not say what it is"),
+        ("/etc/passwd", "is not a program"),
+        ("/nowhere", "No such file"),
+    ] {
         let mut refused = upgrade(&net, path);
-        assert!(!refused.end(20).success() && refused.errors().contains(said), "{path}: {}", refused.report());
+        assert!(
+            !refused.end(20).success() && refused.errors().contains(said),
+            "{path}: {}",
+            refused.report()
+        );
     }
     assert_eq!(connections(&net, "connections_lost"), 0, "{}", log(&net));
     assert_unharmed(load);

@@ -24,8 +24,14 @@ fn ask_as_www_data(net: &Net, of: &str) -> String {
     // Attach: of a version that is none, so that it is answered in any case.
     let attach = format!("hex:01{}", "00".repeat(55));
     let down = r#"{"cmd":"down"}"#;
-    let requests =
-        [&*attach, r#"{"cmd":"status"}"#, r#"{"cmd":"ss"}"#, r#"{"cmd":"scale","processes":1}"#, &upgrade, down];
+    let requests = [
+        &*attach,
+        r#"{"cmd":"status"}"#,
+        r#"{"cmd":"ss"}"#,
+        r#"{"cmd":"scale","processes":1}"#,
+        &upgrade,
+        down,
+    ];
     let inherited = compiled("inherited");
     let arguments: Vec<&str> = ["www-data", of].into_iter().chain(requests).collect();
     let mut asks = match of {
@@ -34,7 +40,11 @@ fn ask_as_www_data(net: &Net, of: &str) -> String {
     };
     assert!(asks.end(60).success(), "{}", asks.report());
     let said = asks.output();
-    assert!(!Path::new(&mark).exists(), "www-data's program was run: {}", std::fs::read_to_string(&mark).unwrap());
+    assert!(
+        !Path::new(&mark).exists(),
+        "www-data's program was run: {}",
+        std::fs::read_to_string(&mark).unwrap()
+    );
     said
 }
 
@@ -44,7 +54,10 @@ fn assert_all_refused(net: &Net, said: &str) {
     for line in said.lines().filter(|line| line.contains(": answer ")) {
         let (_, answer) = line.split_once(": answer ").expect("it is in it");
         // `Refusal::Permission`, or an error in words.
-        assert!(answer.starts_with("4206") || answer.contains("administration has a socket of its own"), "{line}");
+        assert!(
+            answer.starts_with("4206") || answer.contains("administration has a socket of its own"),
+            "{line}"
+        );
     }
     assert!(net.atoll_says("status")["replicas"].is_array());
 }
@@ -80,7 +93,8 @@ fn workers_of_nginx_do_not_become_root() {
     let master = server.pid().to_string();
     // It exists before it is www-data, and before it has a session.
     let worker = until("a worker that serves", 20, || {
-        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).expect("it runs");
+        let children =
+            std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).expect("it runs");
         let worker = children.split_whitespace().next()?.to_owned();
         let status = std::fs::read_to_string(format!("/proc/{worker}/status")).ok()?;
         (status.contains("Uid:\t33\t33") && fetch(&net, 80, "/small") == b"tiny").then_some(worker)
@@ -113,7 +127,8 @@ try:
     socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect('{socket}')
 except PermissionError: print('closed to others')"
     );
-    let said = Proc::start(std::process::Command::new("/usr/bin/python3").args(["-c", &ask]), None).success(30);
+    let said =
+        Proc::start(std::process::Command::new("/usr/bin/python3").args(["-c", &ask]), None).success(30);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 4, "{said}");
     assert!(lines[1..3].iter().all(|line| line.contains("user 33 may not administer this stack")), "{said}");
@@ -163,7 +178,8 @@ const AS_NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--cle
 fn users_that_are_allowed_are_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\ngroups = [\"daemon\"]\n");
     let in_group = ["setpriv", "--reuid=65534", "--regid=1", "--clear-groups", "--"];
-    for (wrapper, uid, port) in [(AS_WWW_DATA, "33", 8001), (&in_group, "65534", 8002), (&["env"], "0", 8003)] {
+    for (wrapper, uid, port) in [(AS_WWW_DATA, "33", 8001), (&in_group, "65534", 8002), (&["env"], "0", 8003)]
+    {
         let mut server = serve_as(&net, &["--require"], wrapper, port);
         assert_eq!(who_answers(&net, &mut server, port), uid, "{}", server.report());
     }
@@ -200,7 +216,16 @@ fn a_server_that_root_has_made_another_user_is_served() {
     for (wrapper, port) in [AS_WWW_DATA, &by_su, &alone, &cleared].into_iter().zip(6379u16..) {
         let mut run = net.on_server(&atoll.to_string_lossy());
         run.args(["run", "--require", "--follow", "--name", net.name(), "--"]).args(wrapper);
-        run.args(["/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "", "--port"]);
+        run.args([
+            "/usr/bin/redis-server",
+            "--bind",
+            "0.0.0.0",
+            "--protected-mode",
+            "no",
+            "--save",
+            "",
+            "--port",
+        ]);
         let mut server = Proc::start(run.arg(port.to_string()).current_dir("/tmp"), None);
         net.listens(&mut server, port);
         let port = port.to_string();
@@ -250,7 +275,11 @@ peer.sendall(b'%d' % os.geteuid())";
     assert_eq!(who_answers(&net, &mut server, 8001), "33", "{}", server.report());
     let said = server.errors();
     assert!(server.output().contains("refused"), "{}", server.report());
-    assert_eq!(said.matches("children and the next program cannot have this program's sockets").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("children and the next program cannot have this program's sockets").count(),
+        1,
+        "{said}"
+    );
     assert!(said.contains("user 33 may not use it (atoll up --allow-user 33)"), "{said}");
 }
 
@@ -289,7 +318,11 @@ fn users_find_the_stack_of_root() {
         asks.args(&AS_WWW_DATA[1..]).arg(&*atoll).args([command, net.name()]);
         asks.env("ATOLL_RUNTIME_DIR", "/run/atoll");
         let mut asks = Proc::start(&mut asks, None);
-        assert!(!asks.end(30).success() && asks.errors().contains("belongs to another user"), "{}", asks.report());
+        assert!(
+            !asks.end(30).success() && asks.errors().contains("belongs to another user"),
+            "{}",
+            asks.report()
+        );
     }
     assert!(!net.replicas().is_empty());
 }
@@ -299,16 +332,17 @@ fn unknown_users_are_an_error_that_says_what_to_do() {
     let folder = Scratch::new();
     let file = folder.file("atoll.toml", "[ports]\nusers = { nonesuch = [\"80\"] }\n");
     let mut up = Command::new(atoll());
-    let mut up = Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", "--config", &file]), None);
-    let said =
-        "ports.users: there is no user \"nonesuch\": make it, take it out of the configuration, or give a number";
+    let mut up =
+        Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", "--config", &file]), None);
+    let said = "ports.users: there is no user \"nonesuch\": make it, take it out of the configuration, or give a number";
     assert!(!up.end(30).success() && up.errors().contains(said), "{}", up.report());
 
     for (option, name, reason) in
         [("--allow-user", "nonesuch", "there is no user"), ("--allow-group", "nonesuch", "there is no group")]
     {
         let mut up = Command::new(atoll());
-        let mut up = Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", option, name]), None);
+        let mut up =
+            Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", option, name]), None);
         assert!(!up.end(30).success() && up.errors().contains(reason), "{}", up.report());
     }
 }
@@ -345,7 +379,8 @@ impl Jail {
         let folder = net.scratch.path().to_string_lossy().into_owned();
         let inside = jail.0.join(folder.trim_start_matches('/'));
         std::fs::create_dir_all(&inside).expect("the folder is writable");
-        std::fs::copy(atoll().with_file_name("libatoll.so"), inside.join("libatoll.so")).expect("it is built");
+        std::fs::copy(atoll().with_file_name("libatoll.so"), inside.join("libatoll.so"))
+            .expect("it is built");
         jail
     }
 }
@@ -371,7 +406,8 @@ fn programs_in_a_chroot_are_served() {
     let by_shell = ["chroot", &*root, "/bin/sh", "-c", "true; \"$@\"; true", "sh"];
     let spawn = "import os, sys; os.waitpid(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)";
     let spawned = ["chroot", &*root, "/usr/bin/python3", "-c", spawn];
-    let namespaces = ["unshare", "--pid", "--mount", "--fork", "--", "chroot", "--userspec=33:33", "--groups=", &*root];
+    let namespaces =
+        ["unshare", "--pid", "--mount", "--fork", "--", "chroot", "--userspec=33:33", "--groups=", &*root];
     let wrappers: [(&[&str], &str); 5] =
         [(&plain, "0"), (&as_user, "33"), (&by_shell, "0"), (&spawned, "0"), (&namespaces, "33")];
     for ((wrapper, uid), port) in wrappers.into_iter().zip(8001..) {
@@ -403,7 +439,8 @@ if os.fork() == 0:
     peer.close(); os._exit(0)
 os.wait()";
     let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
-    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]).arg(&jail.0);
+    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"])
+        .arg(&jail.0);
     let mut server = Proc::start(&mut run, None);
     assert_eq!(who_answers(&net, &mut server, 8001), "33 1", "{}", server.report());
 }

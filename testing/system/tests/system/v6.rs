@@ -30,7 +30,8 @@ pub fn fetch(net: &Net, url: &str) -> Vec<u8> {
 fn ping(stack: Stack) {
     let net = Net::new(stack);
     for size in ["0", "56", "1452"] {
-        let report = net.client("ping", &["-6", "-n", "-c", "3", "-i", "0.2", "-s", size, Net::SERVER6]).success(20);
+        let report =
+            net.client("ping", &["-6", "-n", "-c", "3", "-i", "0.2", "-s", size, Net::SERVER6]).success(20);
         assert!(report.contains("3 received"), "{report}");
     }
 }
@@ -83,7 +84,8 @@ fn curl_and_python_as_clients(stack: Stack) {
     let url = format!("http://[{CLIENT6}]:8000/big");
     net.serve("curl", &["-g", "-sS", "--max-time", "20", "-o", "fetched", &url]).success(25);
     assert!(std::fs::read(net.scratch.path().join("fetched")).is_ok_and(|bytes| bytes == megabyte()));
-    let refused = net.serve("curl", &["-g", "-sS", "--max-time", "20", &format!("http://[{CLIENT6}]:9/")]).end(25);
+    let refused =
+        net.serve("curl", &["-g", "-sS", "--max-time", "20", &format!("http://[{CLIENT6}]:9/")]).end(25);
     assert_eq!(refused.code(), Some(7), "a refused connection is CURLE_COULDNT_CONNECT");
     let script = format!(
         "import socket; s = socket.create_connection(('{CLIENT6}', 8000), 10); print(s.getsockname()[0], s.getpeername()[0])"
@@ -117,10 +119,12 @@ fn a_router_gives_an_address_and_a_way(stack: Stack) {
     ip(&format!("addr add 2001:db8:1::1/64 dev {interface} nodad"));
     // What lies behind the router.
     ip("addr add 2001:db8:ffff::1/128 dev lo nodad");
-    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::", "1400"]);
+    let mut router =
+        net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::", "1400"]);
     router.says("advertised", 10);
-    let own =
-        until("an address from the router", 20, || net.own_v6().into_iter().find(|a| a.starts_with("2001:db8:1:")));
+    let own = until("an address from the router", 20, || {
+        net.own_v6().into_iter().find(|a| a.starts_with("2001:db8:1:"))
+    });
     let folder = net.scratch.path().to_string_lossy().into_owned();
     net.scratch.file("big", megabyte());
     let serve = ["-u", "-m", "http.server", "8000", "--bind", "::", "--directory", &folder];
@@ -151,7 +155,8 @@ c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hel
         let said = net.client("ip", &["-6", "addr", "show", "dev", &interface, "scope", "link"]).success(10);
         (said.contains("fe80:") && !said.contains("tentative")).then_some(())
     });
-    let script = format!("import socket; print(socket.create_connection(('{own}%{interface}', 8000), 10).recv(10))");
+    let script =
+        format!("import socket; print(socket.create_connection(('{own}%{interface}', 8000), 10).recv(10))");
     assert_eq!(net.client("/usr/bin/python3", &["-c", &script]).success(20), "b'hello'\n");
     server.says("True True", 10);
 }
@@ -160,9 +165,12 @@ c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hel
 fn a_redirect_is_followed(stack: Stack) {
     let net = Net::new(stack);
     let interface = net.client_interface();
-    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
+    let mut router =
+        net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
     router.says("advertised", 10);
-    until("an address from the router", 20, || net.own_v6().into_iter().find(|a| a.starts_with("2001:db8:1:")));
+    until("an address from the router", 20, || {
+        net.own_v6().into_iter().find(|a| a.starts_with("2001:db8:1:"))
+    });
     let (far, better) = ("2001:db8:ffff::1", "fe80::77");
     let script = format!(
         "import socket, time
@@ -196,14 +204,16 @@ fn an_address_that_a_neighbour_has_is_given_up() {
     let interface = net.client_interface();
     // The router's prefix makes an address of the stack's hardware address: claimed by the neighbour before
     // the stack has it.
-    let mac = net.atoll_says("status")["stack"]["link"]["mac"].as_str().expect("a hardware address").to_owned();
+    let mac =
+        net.atoll_says("status")["stack"]["link"]["mac"].as_str().expect("a hardware address").to_owned();
     let octets: Vec<u8> = mac.split(':').filter_map(|octet| u8::from_str_radix(octet, 16).ok()).collect();
     let [a, b, c, d, e, f] = octets[..] else { panic!("{mac}") };
     let made = std::net::Ipv6Addr::from([0x20, 1, 0xd, 0xb8, 0, 7, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
-    let mut claims =
-        net.client("/usr/bin/python3", &["-u", &program("router.py"), "--claim", &interface, &made.to_string()]);
+    let mut claims = net
+        .client("/usr/bin/python3", &["-u", &program("router.py"), "--claim", &interface, &made.to_string()]);
     claims.says("advertised", 10);
-    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:7::"]);
+    let mut router =
+        net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:7::"]);
     router.says("advertised", 10);
     until("the conflict to be seen", 20, || {
         let mut status = Command::new(atoll());

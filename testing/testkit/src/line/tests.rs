@@ -52,7 +52,8 @@ fn looking_late_changes_nothing() {
     for number in 0..5 {
         late.handle(at(u64::from(number) * 700), 1000, Ecn::Capable, number);
     }
-    let arrived: Vec<_> = std::iter::from_fn(|| late.poll(at(1_000_000))).map(|a| (a.at.as_micros(), a.item)).collect();
+    let arrived: Vec<_> =
+        std::iter::from_fn(|| late.poll(at(1_000_000))).map(|a| (a.at.as_micros(), a.item)).collect();
     assert_eq!(arrived, send(&mut line(settings), 5, 700));
 }
 

@@ -26,7 +26,9 @@ impl Bench {
     fn new() -> Bench {
         let bytes = 4 * RING_STRIDE;
         let memory = create_memfd("test-mesh", bytes).unwrap();
-        let way = |to, from| Some(Way { memory: ShmMemory::map(&memory, bytes, Access::ReadWrite).unwrap(), to, from });
+        let way = |to, from| {
+            Some(Way { memory: ShmMemory::map(&memory, bytes, Access::ReadWrite).unwrap(), to, from })
+        };
         let bell = || eventfd::create().unwrap();
         // Offsets of the rings to and from each replica.
         let places = [(0, RING_STRIDE), (2 * RING_STRIDE, 3 * RING_STRIDE)];
@@ -48,7 +50,8 @@ impl Bench {
         let mut prefix = [0; FRAME_PREFIX];
         prefix[..vnet::HEADER_LEN].copy_from_slice(&VNET);
         prefix[vnet::HEADER_LEN] = OUTBOUND;
-        let taken = self.replicas[from].send_frame(0, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
+        let taken =
+            self.replicas[from].send_frame(0, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
         self.replicas[from].publish();
         taken
     }
@@ -105,7 +108,11 @@ fn what_the_device_does_not_take_is_kept_in_order_and_its_sender_is_held_up() {
     assert!(!bench.rings.is_ready(), "nothing is taken from who is held up");
     assert_eq!(bench.send_all(), 0);
     assert!(bench.hand_out(1, &[255]));
-    assert_eq!(bench.send_all(), 1, "the other one is not held up before the device has refused one of its frames");
+    assert_eq!(
+        bench.send_all(),
+        1,
+        "the other one is not held up before the device has refused one of its frames"
+    );
 
     let mut seen = bench.on_wire();
     bench.retry_queue.retry(Some(&mut bench.queue), &mut bench.rings);

@@ -27,7 +27,9 @@ impl Supervisor {
     /// Starts a guardian, and gives it all notes. Returns the socket to the one before, if that may still be
     /// there.
     fn start_guardian(&mut self) -> io::Result<Option<Channel>> {
-        let Some((pid, persisted, last)) = self.persisted.start_guardian(&self.epoll)? else { return Ok(None) };
+        let Some((pid, persisted, last)) = self.persisted.start_guardian(&self.epoll)? else {
+            return Ok(None);
+        };
         say!("process {pid} is the guardian now");
         self.identity.guardian = Some(pid);
         self.leave_to(persisted);
@@ -55,7 +57,8 @@ impl Supervisor {
     /// the new build, too.
     pub(super) fn exchanged(&mut self, client: ClientId, stayed: Option<String>) -> io::Result<()> {
         if let Some(reason) = stayed {
-            let reason = format!("all servers are of the new build, but the supervisor is of the old one: {reason}");
+            let reason =
+                format!("all servers are of the new build, but the supervisor is of the old one: {reason}");
             return self.clients.answer(client, &ReportPart::Error(reason));
         }
         let build = Program::own().build.name();
@@ -65,7 +68,9 @@ impl Supervisor {
                 format!("supervisor and guardian are of {build}")
             }
             // The old guardian goes on.
-            Err(error) => format!("the supervisor is of {build}; no guardian of that build could be started: {error}"),
+            Err(error) => {
+                format!("the supervisor is of {build}; no guardian of that build could be started: {error}")
+            }
         };
         say!("upgrade: {line}");
         self.clients.answer(client, &ReportPart::Progress(line))?;

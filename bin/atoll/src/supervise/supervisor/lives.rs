@@ -62,7 +62,8 @@ impl Supervisor {
         let recovery = server.record_mut().ready(now);
         if let Some(recovery) = recovery {
             let Recovery { start, ready, is_move } = recovery;
-            let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
+            let [start, ready, total] =
+                [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
             if is_move {
                 say!("{role} goes on in another process (pid {pid}, epoch {epoch}) after {total:.1} ms");
             } else {
@@ -87,7 +88,9 @@ impl Supervisor {
         for _ in 0..REQUESTS_PER_TURN {
             strangers.clear();
             // Its end may have been noticed in the same turn.
-            let Some(received) = self.servers.receive(index, &mut buffer, &mut strangers) else { return Ok(()) };
+            let Some(received) = self.servers.receive(index, &mut buffer, &mut strangers) else {
+                return Ok(());
+            };
             let len = match received {
                 Ok(0) => return self.server_broke(index),
                 Ok(len) => len,
@@ -330,7 +333,9 @@ impl Supervisor {
 
     /// Notifies the other servers that a server was started.
     pub(super) fn announce_restart(&mut self, index: usize) -> io::Result<()> {
-        let Some(epoch) = self.servers.get(index).map(|server| server.record().epoch()) else { return Ok(()) };
+        let Some(epoch) = self.servers.get(index).map(|server| server.record().epoch()) else {
+            return Ok(());
+        };
         self.servers.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
     }
 }

@@ -150,7 +150,8 @@ impl Supervisor {
 
     /// Returns the replicas in a process.
     fn replicas_in(&self, key: usize) -> Vec<usize> {
-        let is_in = |index: &usize| self.servers.replica(*index).is_some_and(|replica| replica.host() == Some(key));
+        let is_in =
+            |index: &usize| self.servers.replica(*index).is_some_and(|replica| replica.host() == Some(key));
         self.servers.replica_numbers().filter(is_in).collect()
     }
 

@@ -8,8 +8,8 @@ use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_shm::ShmMemory;
 use atoll_supervisor::{
-    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkType, ReplicaReport, ReportPart,
-    ServerReport, SessionReport, StackReport, StatusReport,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkType, ReplicaReport,
+    ReportPart, ServerReport, SessionReport, StackReport, StatusReport,
 };
 use atoll_sys::{Clock, process};
 
@@ -86,7 +86,9 @@ impl Supervisor {
     pub(super) fn report(&self) -> Vec<ReportPart> {
         let mut parts = vec![ReportPart::Stack(Box::new(self.stack_report()))];
         parts.extend(
-            self.servers.replica_numbers().map(|index| ReportPart::Replica(Box::new(self.replica_report(index)))),
+            self.servers
+                .replica_numbers()
+                .map(|index| ReportPart::Replica(Box::new(self.replica_report(index)))),
         );
         let servers = self.servers.replica_count()..self.servers.len();
         parts.extend(
@@ -96,9 +98,14 @@ impl Supervisor {
                 .map(|r| ReportPart::LinkServer(r.into())),
         );
         parts.extend(
-            servers.clone().filter_map(|server| self.ip_server_report(server)).map(|r| ReportPart::IpServer(r.into())),
+            servers
+                .clone()
+                .filter_map(|server| self.ip_server_report(server))
+                .map(|r| ReportPart::IpServer(r.into())),
         );
-        parts.extend(servers.filter_map(|server| self.manager_report(server)).map(|r| ReportPart::Manager(r.into())));
+        parts.extend(
+            servers.filter_map(|server| self.manager_report(server)).map(|r| ReportPart::Manager(r.into())),
+        );
         parts.extend(self.books.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
         parts
     }
@@ -274,7 +281,8 @@ impl Supervisor {
     fn session_report(&self, id: u32) -> Option<SessionReport> {
         let memory = self.books.open(id)?;
         let calls = memory.library_calls();
-        let members = self.books.members(id).filter_map(|(_, client)| Some(self.clients.get(client)?.peer().pid));
+        let members =
+            self.books.members(id).filter_map(|(_, client)| Some(self.clients.get(client)?.peer().pid));
         Some(SessionReport {
             id,
             pid: memory.pid,

@@ -6,7 +6,8 @@ use std::io;
 use atoll_base::Instant;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    Busy, Change, ClientId, GivenUp, PlacementStep as Step, ReportPart, ScalingReport, Stand, Target, count_processes,
+    Busy, Change, ClientId, GivenUp, PlacementStep as Step, ReportPart, ScalingReport, Stand, Target,
+    count_processes,
 };
 
 use super::Supervisor;
@@ -24,14 +25,16 @@ impl Supervisor {
     /// Returns the report of the number of processes for replicas.
     pub(super) fn scaling_report(&self) -> ScalingReport {
         let (min, max) = self.placement.limits();
-        let processes: Vec<u8> = self.servers.replica_numbers().map(|index| self.process_of(index) as u8).collect();
+        let processes: Vec<u8> =
+            self.servers.replica_numbers().map(|index| self.process_of(index) as u8).collect();
         let (wanted, auto) = (self.placement.wanted(), self.placement.is_auto());
         ScalingReport { processes: count_processes(&processes), wanted, auto, min, max }
     }
 
     /// Says whether every replica is in its place, or will be when it has recovered.
     pub(super) fn are_in_place(&self) -> bool {
-        self.placement.is_reached(|replica| stand(&self.servers, &self.hosts, replica, self.placement.place(replica)))
+        self.placement
+            .is_reached(|replica| stand(&self.servers, &self.hosts, replica, self.placement.place(replica)))
     }
 
     /// Handles `atoll scale`, which is answered when that many processes are in use.
@@ -81,11 +84,13 @@ impl Supervisor {
             let (servers, hosts, placement) = (&self.servers, &self.hosts, &mut self.placement);
             let places = placement.places().to_vec();
             let place = |replica: usize| places.get(replica).copied().unwrap_or(0).into();
-            let step = placement.poll(now, is_fixed, |replica| stand(servers, hosts, replica, place(replica)));
+            let step =
+                placement.poll(now, is_fixed, |replica| stand(servers, hosts, replica, place(replica)));
             match step {
                 None => return Ok(()),
                 Some(Step::Open { replica, process }) => {
-                    let Some(program) = self.servers.replica(replica).map(|slot| slot.program().clone()) else {
+                    let Some(program) = self.servers.replica(replica).map(|slot| slot.program().clone())
+                    else {
                         return Ok(());
                     };
                     if let Err(failure) = self.open_host(Duty::Replicas(process), &program) {
@@ -94,7 +99,8 @@ impl Supervisor {
                     self.placement.opened(now, replica);
                 }
                 Some(Step::Leave(replica)) => {
-                    let newest = self.servers.replica(replica).map_or(0, |slot| slot.program().build.ledger.newest);
+                    let newest =
+                        self.servers.replica(replica).map_or(0, |slot| slot.program().build.ledger.newest);
                     let ledger = self.memory.ledger_version(replica).unwrap_or(newest);
                     self.ask_to_leave(replica, ledger, now)?;
                 }

@@ -13,7 +13,8 @@ use std::rc::Rc;
 use atoll_ipc::control::{MemoryLevel, Refusal, Reply, Request};
 use atoll_ipc::lease::Pass;
 use atoll_supervisor::{
-    Admission, BalanceRules, CliRequest, ClientId, Component, Departure, Door, Incoming, Joined, ReportPart, classify,
+    Admission, BalanceRules, CliRequest, ClientId, Component, Departure, Door, Incoming, Joined, ReportPart,
+    classify,
 };
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::process;
@@ -110,7 +111,13 @@ impl Supervisor {
         Ok(())
     }
 
-    fn handle_packet(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8], descriptors: usize) -> io::Result<()> {
+    fn handle_packet(
+        &mut self,
+        id: ClientId,
+        asks: Option<Peer>,
+        packet: &[u8],
+        descriptors: usize,
+    ) -> io::Result<()> {
         let Some((door, peer)) = self.clients.begin_request(id, asks, packet) else { return Ok(()) };
         match classify(door, packet, descriptors) {
             // The process that asks now counts, not the one that connected: the connection may be inherited.
@@ -141,7 +148,9 @@ impl Supervisor {
                 self.clients.answer(id, &ReportPart::Error(format!("{who} may not administer this stack")))
             }
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
-            Err(reason) if packet.first() == Some(&b'{') => self.clients.answer(id, &ReportPart::Error(reason)),
+            Err(reason) if packet.first() == Some(&b'{') => {
+                self.clients.answer(id, &ReportPart::Error(reason))
+            }
             Ok(Incoming::Application(_)) | Err(_) => self.clients.refuse(id, Refusal::Malformed),
         }
     }
@@ -250,7 +259,9 @@ impl Supervisor {
             }
             CliRequest::JoinLink { from, layout_version } => {
                 let hosted = self.link.hosted(&self.config);
-                match hosted.and_then(|link| link.join(&self.config, &self.memory.stack, from, *layout_version)) {
+                match hosted
+                    .and_then(|link| link.join(&self.config, &self.memory.stack, from, *layout_version))
+                {
                     Ok((packet, descriptors)) => {
                         self.clients.set_guest(id);
                         self.clients.send(id, packet, descriptors)

@@ -91,7 +91,8 @@ impl Supervisor {
                 *sum = sum.saturating_add(memory.page.stat(Stat::Connections));
             }
         }
-        let most = connections.into_iter().max().filter(|_| self.config.recovery.mode == RecoveryMode::Stateful);
+        let most =
+            connections.into_iter().max().filter(|_| self.config.recovery.mode == RecoveryMode::Stateful);
         memory_for(most.unwrap_or(0))
     }
 

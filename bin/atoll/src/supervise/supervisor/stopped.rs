@@ -20,7 +20,8 @@ impl Supervisor {
         let children = || self.hosts.children().chain(of_others.clone());
         let state = |pid| spawn::look(pid).map(|(_, running)| running.state);
         let stopped = stops.look(now, children().map(|child| child.pid()), state);
-        let to_kill: Vec<Rc<Child>> = children().filter(|child| stopped.contains(&child.pid())).cloned().collect();
+        let to_kill: Vec<Rc<Child>> =
+            children().filter(|child| stopped.contains(&child.pid())).cloned().collect();
         for child in to_kill {
             let pid = child.pid();
             say!("process {pid} ({}) is stopped: it is killed", self.servers_in(pid));

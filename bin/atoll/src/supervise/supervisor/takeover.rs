@@ -55,7 +55,8 @@ struct Programs {
 impl Programs {
     fn take(notes: &mut Notes) -> Programs {
         let mut noted = Vec::new();
-        while let Some((note, descriptors)) = take::<ProgramNote>(notes, &format!("program.{}", noted.len())) {
+        while let Some((note, descriptors)) = take::<ProgramNote>(notes, &format!("program.{}", noted.len()))
+        {
             noted.push(Rc::new(Program { file: descriptors.into_iter().next(), build: note.build }));
         }
         Programs { noted, own: Rc::new(Program::own()) }
@@ -96,7 +97,8 @@ impl Found {
         while let Some((_, descriptors)) = take::<()>(&mut notes, &format!("queue.{}", queues.len())) {
             queues.extend(descriptors);
         }
-        let administration = take::<()>(&mut notes, ADMINISTRATION).and_then(|(_, all)| all.into_iter().next());
+        let administration =
+            take::<()>(&mut notes, ADMINISTRATION).and_then(|(_, all)| all.into_iter().next());
         let doors = Doors::resume(listener.into(), administration.map(Listener::from), paths);
         let doors = doors.or_fail("taking over the stack's sockets")?;
         Ok(Found { stack, queues, lock, memory, doors, notes })
@@ -122,7 +124,8 @@ impl Found {
         let foundation = Foundation { config, identity, memory, launcher, doors, rights, link, signals };
         let mut server = Supervisor::bare(foundation).or_fail(what)?;
         let asking = stack.asking.iter().copied().map(ClientId).collect();
-        server.placement = Placement::resume(&server.config, &stack.places, stack.scales, asking, clock::now());
+        server.placement =
+            Placement::resume(&server.config, &stack.places, stack.scales, asking, clock::now());
         server.resume_hosts(&mut notes, &programs).or_fail(what)?;
         server.resume_words(&mut notes);
         let unannounced = server.resume_servers(&mut notes, &programs)?;
@@ -211,9 +214,10 @@ impl Supervisor {
     fn resume_sessions(&mut self, notes: &mut Notes, stack: &StackNote) {
         self.books.resume(stack.last_session, stack.opened);
         while let Some(name) = notes.keys().find(|name| name.starts_with("session.")).cloned() {
-            let (Some((note, descriptors)), Some(number)) =
-                (take::<SessionNote>(notes, &name), name.strip_prefix("session.").and_then(|n| n.parse().ok()))
-            else {
+            let (Some((note, descriptors)), Some(number)) = (
+                take::<SessionNote>(notes, &name),
+                name.strip_prefix("session.").and_then(|n| n.parse().ok()),
+            ) else {
                 continue;
             };
             let user = self.gate.counting_for(note.counts_for);
@@ -232,7 +236,9 @@ impl Supervisor {
     fn resume_clients(&mut self, notes: Notes, next: u64) -> Vec<Departure> {
         self.clients.skip_to(next);
         for (name, known) in notes {
-            let Some(number) = name.strip_prefix(CLIENTS).and_then(|number| number.parse().ok()) else { continue };
+            let Some(number) = name.strip_prefix(CLIENTS).and_then(|number| number.parse().ok()) else {
+                continue;
+            };
             let Some(channel) = known.descriptors.into_iter().next().map(Channel::from) else { continue };
             let note: ClientNote = serde_json::from_str(&known.text).unwrap_or_default();
             self.clients.skip_to(number + 1);

@@ -106,7 +106,13 @@ impl Launch for FakeLauncher {
         Ok((None, ours))
     }
 
-    fn place(&mut self, replica: usize, host: &Channel, epochs: &[u32], _: &Stack<'_>) -> Result<Channel, Failure> {
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        _: &Stack<'_>,
+    ) -> Result<Channel, Failure> {
         let (ours, theirs) = self.socket()?;
         host.send(&[replica as u8], &[]).or_fail("a place")?;
         self.0.borrow_mut().started.push((replica, epochs[replica], theirs));
@@ -151,7 +157,8 @@ impl Bench {
             Channel::ask_for_senders(&listener).unwrap();
             listener
         };
-        let doors = Doors { applications: bind(&socket), administration: bind(&socket.with_extension("admin")) };
+        let doors =
+            Doors { applications: bind(&socket), administration: bind(&socket.with_extension("admin")) };
         let identity = Identity {
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
@@ -168,9 +175,17 @@ impl Bench {
         let launches = Rc::new(RefCell::new(Launches::default()));
         let launcher = Box::new(FakeLauncher(launches.clone()));
         let (rights, link) = (Rights::of(identity.uid), Link::default());
-        let server =
-            Supervisor::new(Foundation { config, identity, memory, launcher, doors, rights, link, signals: None })
-                .unwrap();
+        let server = Supervisor::new(Foundation {
+            config,
+            identity,
+            memory,
+            launcher,
+            doors,
+            rights,
+            link,
+            signals: None,
+        })
+        .unwrap();
         let theirs = launches.borrow_mut().started.drain(..).map(|(_, _, channel)| channel).collect();
         let mut bench = Bench { server, replicas: theirs, launches, socket };
         for (index, replica) in bench.replicas.iter().enumerate() {
@@ -225,7 +240,8 @@ impl Bench {
     /// Returns the end of the control socket of the server that was started last, which has said that it is
     /// ready.
     fn comes_back(&mut self, server: usize, epoch: u32) -> Channel {
-        let (which, incarnation, channel) = self.launches.borrow_mut().started.pop().expect("one was started");
+        let (which, incarnation, channel) =
+            self.launches.borrow_mut().started.pop().expect("one was started");
         assert_eq!((which, incarnation), (server, epoch));
         channel.send(setup::READY, &[]).unwrap();
         channel
@@ -282,7 +298,9 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
             bench.server.turn(Some(0)).unwrap();
         }
         let Some((packet, _)) = receive(&looping) else { break };
-        let Reply::Joined { session, .. } = Reply::decode(&packet).unwrap() else { panic!("it is not refused") };
+        let Reply::Joined { session, .. } = Reply::decode(&packet).unwrap() else {
+            panic!("it is not refused")
+        };
         looping.send(&Request::Leave { session }.encode(), &[]).unwrap();
         count += 1;
         bench.told(0);
@@ -302,13 +320,17 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     assert!(bench.server.servers_timeout_ms(clock::now()).is_some_and(|ms| ms <= 1000));
     std::thread::sleep(due.since(clock::now()));
     bench.settle();
-    assert!(matches!(receive(&looping).map(|(packet, _)| Reply::decode(&packet)), Some(Ok(Reply::Joined { .. }))));
+    assert!(matches!(
+        receive(&looping).map(|(packet, _)| Reply::decode(&packet)),
+        Some(Ok(Reply::Joined { .. }))
+    ));
 }
 
 #[test]
 fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() {
     let mut bench = Bench::new(2);
-    let watches: Vec<_> = bench.server.memory.replicas().iter().map(|replica| Watch::of(&replica.bell)).collect();
+    let watches: Vec<_> =
+        bench.server.memory.replicas().iter().map(|replica| Watch::of(&replica.bell)).collect();
     let (_client, joined, fds) = bench.attach();
     assert_eq!((joined.session, joined.member), (1, 0));
     assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
@@ -322,7 +344,9 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
     for (index, end) in bench.replicas.iter().enumerate() {
         let (packet, theirs) = receive(end).unwrap();
         let opened = Request::decode(&packet).unwrap();
-        assert!(matches!(opened, Request::SessionOpened { session: 1, pid, .. } if pid == std::process::id()));
+        assert!(
+            matches!(opened, Request::SessionOpened { session: 1, pid, .. } if pid == std::process::id())
+        );
         assert_eq!(theirs.len(), 3 + BELLS);
         // The replica has the arena and the bells that the application has for it.
         let ours = ShmMemory::map(&fds[2 + BELLS + index * 3 + 1], layout.total, Access::ReadWrite).unwrap();
@@ -340,7 +364,8 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
 #[test]
 fn no_bell_is_shared_between_sessions() {
     let mut bench = Bench::new(2);
-    let of_servers: Vec<_> = bench.server.memory.replicas().iter().map(|replica| Watch::of(&replica.bell)).collect();
+    let of_servers: Vec<_> =
+        bench.server.memory.replicas().iter().map(|replica| Watch::of(&replica.bell)).collect();
     let (_one, _, first) = bench.attach();
     let (_two, _, second) = bench.attach();
     let bells = |fds: &[OwnedFd]| -> Vec<OwnedFd> {
@@ -500,7 +525,10 @@ fn a_replica_that_does_not_read_delays_nobody_and_misses_nothing() {
         clients.push(bench.attach());
         assert!(!bench.told(0).is_empty());
     }
-    assert!(bench.server.servers.replicas()[1].has_waiting(), "400 packets with 18 descriptors do not fit a socket");
+    assert!(
+        bench.server.servers.replicas()[1].has_waiting(),
+        "400 packets with 18 descriptors do not fit a socket"
+    );
     clients.clear();
     let mut told = Vec::new();
     while told.len() < 800 {
@@ -519,7 +547,10 @@ fn too_many_sessions_are_refused() {
     bench.server.books = Books::new(2);
     let (_a, _b) = (bench.attach(), bench.attach());
     let client = bench.client();
-    assert_eq!(bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0, Err(Refusal::Sessions));
+    assert_eq!(
+        bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0,
+        Err(Refusal::Sessions)
+    );
 }
 
 #[test]
@@ -637,7 +668,9 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert!(matches!(bench.told(1)[..], [Request::SessionOpened { session: 3, .. }]));
     let life = bench.server.servers.replicas()[1].record().life();
     assert!(
-        life.crashes == 1 && life.last.is_some() && bench.server.servers.replicas()[0].record().life().crashes == 0
+        life.crashes == 1
+            && life.last.is_some()
+            && bench.server.servers.replicas()[0].record().life().crashes == 0
     );
 }
 
@@ -672,7 +705,11 @@ fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
         let back = bench.comes_back(replica, 2);
         let told = told(&back);
         assert_eq!(told.contains(&gone), knows, "replica {replica}: {told:?}");
-        assert_eq!(matches!(told[0], Request::SessionOpened { session: 1, .. }), knows, "replica {replica}: {told:?}");
+        assert_eq!(
+            matches!(told[0], Request::SessionOpened { session: 1, .. }),
+            knows,
+            "replica {replica}: {told:?}"
+        );
         bench.replicas.insert(replica, back);
         bench.settle();
     }
@@ -712,7 +749,10 @@ fn status_and_sockets_are_told_while_a_replica_is_away() {
                 Err(_) => parts.push(serde_json::from_slice::<ReportPart>(&packet).unwrap()),
             }
         }
-        assert_eq!((rows, parts), (1, vec![ReportPart::Restarting("replica 1".into()), ReportPart::Done(true)]));
+        assert_eq!(
+            (rows, parts),
+            (1, vec![ReportPart::Restarting("replica 1".into()), ReportPart::Done(true)])
+        );
     }
     let report = StatusReport::assemble(bench.server.report()).unwrap();
     assert_eq!(report.replicas.len(), 2);
@@ -868,7 +908,8 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
     assert_eq!(bench.server.course.ending(), Some(&Ending::MadeWay));
     let notes = notes_of(&guardian);
     assert_eq!(notes[crate::notes::NEXT].descriptors.len(), 1);
-    let stack: crate::supervise::persisted::StackNote = serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
+    let stack: crate::supervise::persisted::StackNote =
+        serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
     assert_eq!(stack.exchange_for, Some(id.0));
 
     // The next supervisor is of the old build, and says why.
@@ -915,10 +956,13 @@ fn another_supervisor_goes_on_where_one_has_died() {
     std::mem::swap(server, &mut next);
     drop(next);
     for end in [&replicas[0], &replica1] {
-        let told: Vec<_> =
-            std::iter::from_fn(|| receive(end)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+        let told: Vec<_> = std::iter::from_fn(|| receive(end))
+            .map(|(packet, _)| Request::decode(&packet).unwrap())
+            .collect();
         let opened = |number: u32| {
-            told.iter().any(|request| matches!(request, Request::SessionOpened { session, .. } if *session == number))
+            told.iter().any(
+                |request| matches!(request, Request::SessionOpened { session, .. } if *session == number),
+            )
         };
         assert!(opened(first.session) && opened(second.session), "{told:?}");
     }
@@ -929,8 +973,9 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let answer = Reply::decode(&packet).unwrap();
     assert!(matches!(answer, Reply::Joined { session, .. } if session == third.session + 1), "{answer:?}");
     assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
-    let told: Vec<_> =
-        std::iter::from_fn(|| receive(&replica1)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    let told: Vec<_> = std::iter::from_fn(|| receive(&replica1))
+        .map(|(packet, _)| Request::decode(&packet).unwrap())
+        .collect();
     assert!(told.contains(&Request::SessionGone { session: third.session }), "{told:?}");
     assert!(told.contains(&Request::MemberGone { session: first.session, member: 1 }), "{told:?}");
     assert_eq!(server.books.len(), 3);
@@ -961,7 +1006,9 @@ fn another_supervisor_goes_on_where_one_has_died() {
     for _ in 0..30 {
         server.turn(Some(0)).unwrap();
     }
-    for (end, session) in [(&replicas[0], first.session), (&replica1, first.session), (&replica1, second.session)] {
+    for (end, session) in
+        [(&replicas[0], first.session), (&replica1, first.session), (&replica1, second.session)]
+    {
         end.send(&setup::over(session), &[]).unwrap();
     }
     for _ in 0..30 {

@@ -65,8 +65,11 @@ impl Supervisor {
     /// Starts to replace the servers by those of the new build, which was accepted.
     pub(super) fn exchange(&mut self, client: ClientId, new: Program) -> io::Result<()> {
         let old = self.servers.programs();
-        let line =
-            format!("from {} to {}", old.first().map(|old| old.build.name()).unwrap_or_default(), new.build.name());
+        let line = format!(
+            "from {} to {}",
+            old.first().map(|old| old.build.name()).unwrap_or_default(),
+            new.build.name()
+        );
         self.succession = Some(Succession::exchange(client, old, new, clock::now()));
         self.progress(&line)
     }

@@ -21,7 +21,8 @@ impl Supervisor {
         let servers = self.servers.others().iter().filter_map(ServerSlot::own_child);
         let children = self.hosts.children().chain(servers).map(|child| child.pid());
         // Each process counts once, although several replicas may be in it.
-        let processes: BTreeSet<u32> = children.chain([std::process::id()]).chain(self.identity.guardian).collect();
+        let processes: BTreeSet<u32> =
+            children.chain([std::process::id()]).chain(self.identity.guardian).collect();
         self.books.allocated() + self.memory.allocated() + processes.into_iter().map(private).sum::<u64>()
     }
 

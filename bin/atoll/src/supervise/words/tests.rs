@@ -52,7 +52,11 @@ fn a_line_without_an_end_is_cut_and_its_rest_is_passed_over() {
     bench.say(&[b'x'; 10_000]).unwrap();
     let (lines, heard) = bench.listen(0);
     assert_eq!((lines.len(), heard), (1, Heard::All));
-    assert!(lines[0].starts_with("atoll[7]: xxx") && lines[0].ends_with("x...\n") && lines[0].len() < LINE_MAX + 10);
+    assert!(
+        lines[0].starts_with("atoll[7]: xxx")
+            && lines[0].ends_with("x...\n")
+            && lines[0].len() < LINE_MAX + 10
+    );
     assert!(bench.speaker.text.len() <= LINE_MAX + CHUNK);
     bench.say(b"xxx\nanother\n").unwrap();
     assert_eq!(bench.listen(0).0, ["atoll[7]: another\n"]);

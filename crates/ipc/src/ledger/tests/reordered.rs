@@ -122,7 +122,8 @@ fn predecessors(log: &[Store]) -> Vec<BTreeSet<usize>> {
             let before: &Store = &log[i];
             store.is_release || before.at < store.end() && store.at < before.end() || Some(i) == store.after
         });
-        let mut set: BTreeSet<usize> = direct.flat_map(|i| all[i].iter().copied().collect::<Vec<_>>()).collect();
+        let mut set: BTreeSet<usize> =
+            direct.flat_map(|i| all[i].iter().copied().collect::<Vec<_>>()).collect();
         set.insert(j);
         all.push(set);
     }
@@ -163,7 +164,8 @@ fn a_batch_is_whole_though_stores_were_moved() {
             next.requests().map(|(place, request)| request.map(|request| (place, request))).collect();
         let outcome = connections.and_then(|connections| Ok((connections, requests?)));
         let is = outcomes.iter().position(|known| outcome.as_ref() == Ok(known));
-        let missing: Vec<usize> = (0..set.last().map_or(0, |last| last + 1)).filter(|i| !set.contains(i)).collect();
+        let missing: Vec<usize> =
+            (0..set.last().map_or(0, |last| last + 1)).filter(|i| !set.contains(i)).collect();
         let is = is.unwrap_or_else(|| {
             panic!(
                 "a torn batch if only these of the first {:?} stores are missing: {missing:?}: {outcome:?}",

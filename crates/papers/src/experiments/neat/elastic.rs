@@ -26,7 +26,8 @@ const WEB_SERVERS: usize = CORES - 4;
 pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outcome, String> {
     let measured = Measured::new(context, SCALING);
     let requests: Vec<(f64, f64)> = measured.of("requests").collect();
-    let (asked, reached): (Vec<_>, Vec<_>) = (measured.of("asked").collect(), measured.of("reached").collect());
+    let (asked, reached): (Vec<_>, Vec<_>) =
+        (measured.of("asked").collect(), measured.of("reached").collect());
     let [failed, lost, moves, slowest, away] =
         ["failed", "lost", "moves", "slowest ms", "away ms"].map(|name| result(&measured, name));
     let (failed, lost, moves, slowest, away) = (failed?, lost?, moves?, slowest?, away?);
@@ -53,13 +54,16 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
             Some(before) => simulated[before],
             None => {
                 let settings = lighttpd(context, Form::Single.configuration(processes)?, WEB_SERVERS);
-                context.simulate(&format!("{processes} processes, {WEB_SERVERS} web servers"), settings).page_rate()
+                context
+                    .simulate(&format!("{processes} processes, {WEB_SERVERS} web servers"), settings)
+                    .page_rate()
             }
         };
         rows.push(vec![format!("simulated, {processes} processes"), phase.to_string(), format!("{rate:.0}")]);
         simulated.push(rate);
     }
-    let follows = simulated[1] > 1.3 * simulated[0] && simulated[2] > simulated[1] && simulated[3] < simulated[1];
+    let follows =
+        simulated[1] > 1.3 * simulated[0] && simulated[2] > simulated[1] && simulated[3] < simulated[1];
     let reproduced = follows && is_unharmed(&measured)?;
     let list = |values: Vec<String>| values.join(", ");
     let sentence = format!(
@@ -73,7 +77,8 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
         list(steady.iter().map(|(_, rate)| format!("{:.0}", rate / 1e3)).collect()),
         list(simulated.iter().map(|rate| format!("{:.2}", rate / 1e6)).collect()),
     );
-    let steps = simulated.iter().enumerate().flat_map(|(at, rate)| [(at as f64, *rate), (at as f64 + 1.0, *rate)]);
+    let steps =
+        simulated.iter().enumerate().flat_map(|(at, rate)| [(at as f64, *rate), (at as f64 + 1.0, *rate)]);
     let chart = Chart {
         title: "Replicas in 1, 2, 4 and 1 processes, each with a core (NEaT, N3)".into(),
         x: Axis::new("phase"),
@@ -115,17 +120,32 @@ mod tests {
     #[test]
     fn one_that_notices_is_one_too_many() {
         let of = |changed: Option<(&'static str, f64, f64)>| {
-            let mut lines =
-                vec![("reached", 0.0, 1.0), ("reached", 2.0, 2.0), ("reached", 4.0, 4.0), ("reached", 6.0, 1.0)];
-            lines.extend([("failed", 0.0, 0.0), ("lost", 0.0, 0.0), ("deaths", 0.0, 0.0), ("moves", 0.0, 7.0)]);
-            let is_it = |line: &(&str, f64, f64)| changed.is_some_and(|(name, x, _)| (line.0, line.1) == (name, x));
-            let lines = lines.into_iter().map(|line| changed.filter(|_| is_it(&line)).unwrap_or(line)).collect();
+            let mut lines = vec![
+                ("reached", 0.0, 1.0),
+                ("reached", 2.0, 2.0),
+                ("reached", 4.0, 4.0),
+                ("reached", 6.0, 1.0),
+            ];
+            lines.extend([
+                ("failed", 0.0, 0.0),
+                ("lost", 0.0, 0.0),
+                ("deaths", 0.0, 0.0),
+                ("moves", 0.0, 7.0),
+            ]);
+            let is_it =
+                |line: &(&str, f64, f64)| changed.is_some_and(|(name, x, _)| (line.0, line.1) == (name, x));
+            let lines =
+                lines.into_iter().map(|line| changed.filter(|_| is_it(&line)).unwrap_or(line)).collect();
             is_unharmed(&Measured { lines, here: true })
         };
         assert_eq!(of(None), Ok(true));
-        for (name, x, y) in
-            [("failed", 0.0, 1.0), ("lost", 0.0, 1.0), ("deaths", 0.0, 1.0), ("moves", 0.0, 0.0), ("reached", 4.0, 3.0)]
-        {
+        for (name, x, y) in [
+            ("failed", 0.0, 1.0),
+            ("lost", 0.0, 1.0),
+            ("deaths", 0.0, 1.0),
+            ("moves", 0.0, 0.0),
+            ("reached", 4.0, 3.0),
+        ] {
             assert_eq!(of(Some((name, x, y))), Ok(false), "{name}");
         }
         assert!(is_unharmed(&Measured { lines: Vec::new(), here: true }).is_err());

@@ -82,7 +82,8 @@ fn preserved(
     let all: f64 = weights.iter().map(|(_, weight)| weight).sum();
     let mut expected = 0.0;
     for (component, weight) in weights {
-        let Some(kind) = configuration.servers().iter().map(kind).find(|kind| kind.contains(component)) else {
+        let Some(kind) = configuration.servers().iter().map(kind).find(|kind| kind.contains(component))
+        else {
             return Err(format!("{configuration} has no {component}"));
         };
         let (own, others) = fate(measured, &kind, recovery)?;
@@ -93,20 +94,23 @@ fn preserved(
     Ok(expected)
 }
 
+/// The columns of [`kept`].
+const KEPT: [&str; 9] = [
+    "case",
+    "recovery",
+    "deaths",
+    "connections_served",
+    "kept_percent",
+    "least_percent",
+    "greatest_percent",
+    "connections_of_others",
+    "others_kept_percent",
+];
+
 /// What each kind of process takes with it.
 pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome, String> {
     let measured = Measured::new(context, DEATHS);
-    let mut rows = vec![row([
-        "case",
-        "recovery",
-        "deaths",
-        "connections_served",
-        "kept_percent",
-        "least_percent",
-        "greatest_percent",
-        "connections_of_others",
-        "others_kept_percent",
-    ])];
+    let mut rows = vec![row(KEPT)];
     let names: Vec<&str> = measured.names().into_iter().filter(|name| name.ends_with(" stateful")).collect();
     let mut bars: [Vec<(f64, f64)>; 2] = Default::default();
     let (mut deaths, mut connections, mut lost) = (0, 0.0, 0.0);
@@ -134,7 +138,9 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
             others_lost += others.served - others.kept;
             deaths += own.deaths;
             match (recovery, kind.contains("TS")) {
-                ("stateful", _) => (connections, lost) = (connections + own.served, lost + own.served - own.kept),
+                ("stateful", _) => {
+                    (connections, lost) = (connections + own.served, lost + own.served - own.kept)
+                }
                 (_, true) => stateless_of_ts = stateless_of_ts.max(own.share()),
                 (_, false) => stateless_of_others = stateless_of_others.min(own.share()),
             }
@@ -143,7 +149,8 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
     if deaths == 0 {
         return Err("no deaths were measured".into());
     }
-    let reproduced = stateless_of_ts == 0.0 && stateless_of_others == 1.0 && others_lost == 0.0 && lost == 0.0;
+    let reproduced =
+        stateless_of_ts == 0.0 && stateless_of_others == 1.0 && others_lost == 0.0 && lost == 0.0;
     let sentence = format!(
         "{}: {deaths} processes were killed {} with connections at work; with NEaT's recovery the connections of a process that holds TCP keep {:.1} % of \
          themselves and those of IP, link servers and connection managers {:.1} % (paper: none and all); with this stack's {lost:.0} of {connections:.0} \
@@ -272,7 +279,8 @@ fn most_of(context: &mut Context<'_>, form: Form, n: usize) -> Result<(String, f
     counts.dedup();
     for apps in counts.into_iter().filter(|apps| apps + cores <= CORES) {
         let settings = lighttpd(context, configuration.clone(), apps);
-        best = best.max(context.simulate(&format!("{configuration}, {apps} web servers"), settings).page_rate());
+        best =
+            best.max(context.simulate(&format!("{configuration}, {apps} web servers"), settings).page_rate());
     }
     Ok((configuration.to_string(), best))
 }
@@ -308,9 +316,12 @@ pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outc
     let (mut reproduced, mut longest, mut longest_other) = (true, 0.0f64, 0.0f64);
     for name in measured.names() {
         let points: Vec<(f64, f64)> = measured.of(name).collect();
-        rows.extend(points.iter().map(|(ms, percent)| vec![name.into(), percent.to_string(), format!("{ms:.3}")]));
+        rows.extend(
+            points.iter().map(|(ms, percent)| vec![name.into(), percent.to_string(), format!("{ms:.3}")]),
+        );
         let most = points.iter().map(|point| point.0).fold(0.0, f64::max);
-        let at = |percent: f64| points.iter().find(|point| point.1 >= percent).map_or(f64::NAN, |point| point.0);
+        let at =
+            |percent: f64| points.iter().find(|point| point.1 >= percent).map_or(f64::NAN, |point| point.0);
         if name.ends_with("(others)") {
             longest_other = longest_other.max(most);
             // Whose process lives loses nothing, so that no peer has to send again.

@@ -30,7 +30,8 @@ pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Out
             format!("{:.1}", ((high - low) as f64 + 1.0).log2()),
         ]);
         // Each from its least page, in GiB.
-        let points = pages.iter().map(|(number, page)| (*number, (page - low as f64) * 4096.0 / (1u64 << 30) as f64));
+        let points =
+            pages.iter().map(|(number, page)| (*number, (page - low as f64) * 4096.0 / (1u64 << 30) as f64));
         series.push(Series::line(kind, points.collect()).styled(Style::Marks));
     }
     let replicas: Vec<u64> = measured.of("connection").map(|(_, replica)| replica as u64).collect();
@@ -39,7 +40,8 @@ pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Out
     if processes == 0 || replicas.len() < 2 {
         return Err("no layouts were measured".into());
     }
-    let changes = replicas.windows(2).filter(|pair| pair[0] != pair[1]).count() as f64 / (replicas.len() - 1) as f64;
+    let changes =
+        replicas.windows(2).filter(|pair| pair[0] != pair[1]).count() as f64 / (replicas.len() - 1) as f64;
     // If each connection were given to any replica with the same probability, whatever came before.
     let ideal = 1.0 - 1.0 / counts.len() as f64;
     for (replica, count) in &counts {

@@ -33,7 +33,12 @@ pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outc
         for &apps in counts.iter().filter(|&&apps| apps + n * form.cores() <= CORES) {
             let settings = lighttpd(context, form.configuration(n)?, apps);
             let rate = context.simulate(&format!("{name}, {apps} web servers"), settings).page_rate();
-            rows.push(vec![name.clone(), (n * form.cores()).to_string(), apps.to_string(), format!("{rate:.0}")]);
+            rows.push(vec![
+                name.clone(),
+                (n * form.cores()).to_string(),
+                apps.to_string(),
+                format!("{rate:.0}"),
+            ]);
             points.push((apps as f64, rate));
         }
         best.push((form, n, points[0].1, points.iter().map(|point| point.1).fold(0.0, f64::max)));
@@ -43,11 +48,14 @@ pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outc
     let [one, two, three, four] = [1, 2, 3, 4].map(|n| of(Form::Single, n));
     let [multi, multi_two, multi_three] = [1, 2, 3].map(|n| of(Form::Multi, n));
     let alone = best[0].2;
-    let grows = two > 1.3 * one && three > two && four > three && multi_two > 1.3 * multi && multi_three > multi_two;
+    let grows =
+        two > 1.3 * one && three > two && four > three && multi_two > 1.3 * multi && multi_three > multi_two;
     let reproduced = grows && one > 1.5 * alone;
     let measured = Measured::new(context, LIGHTTPD);
-    let most_cpus = |series| measured.of(series).max_by(|a, b| a.0.total_cmp(&b.0)).ok_or("lighttpd was not measured");
-    let ((cpus, linux), (_, neat), (_, parts)) = (most_cpus("Linux")?, most_cpus("NEaT")?, most_cpus("Multi")?);
+    let most_cpus =
+        |series| measured.of(series).max_by(|a, b| a.0.total_cmp(&b.0)).ok_or("lighttpd was not measured");
+    let ((cpus, linux), (_, neat), (_, parts)) =
+        (most_cpus("Linux")?, most_cpus("NEaT")?, most_cpus("Multi")?);
     let million = |rate: f64| format!("{:.2}", rate / 1e6);
     let sentence = format!(
         "{}: one replica serves {} million requests a second at most, {} web servers' worth, and 2, 3 and 4 replicas {}, {} and {}; with TCP \
@@ -128,7 +136,8 @@ pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Resul
         let mut series = Vec::new();
         for ((form, n), rates) in STACKS.into_iter().zip(&rates) {
             for ((apps, connections), rate) in LOADS.into_iter().zip(rates) {
-                let fields = [way.into(), form.of(n), apps.to_string(), connections.to_string(), format!("{rate:.0}")];
+                let fields =
+                    [way.into(), form.of(n), apps.to_string(), connections.to_string(), format!("{rate:.0}")];
                 rows.push(fields.to_vec());
             }
             let points = rates.iter().enumerate().map(|(at, rate)| (at as f64, *rate)).collect();
@@ -154,7 +163,8 @@ pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Resul
             thousand(multi[last]),
             thousand(multi_two[last]),
         ));
-        let name = |(apps, connections)| format!("{apps} server{}, {connections}", if apps > 1 { "s" } else { "" });
+        let name =
+            |(apps, connections)| format!("{apps} server{}, {connections}", if apps > 1 { "s" } else { "" });
         let chart = Chart {
             title: format!("One request a connection, {way} (NEaT, Fig. 6.12)"),
             x: Axis::new(""),

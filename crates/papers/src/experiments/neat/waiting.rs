@@ -20,7 +20,8 @@ type Load62 = [f64; 4];
 
 /// Loads from little to all that it can do.
 fn driver_at(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Load62>, String> {
-    let loads: &[u32] = if context.quick { &[30, 1000, 16_000] } else { &[10, 30, 100, 300, 1000, 3000, 9000, 16_000] };
+    let loads: &[u32] =
+        if context.quick { &[30, 1000, 16_000] } else { &[10, 30, 100, 300, 1000, 3000, 9000, 16_000] };
     let mut found = Vec::new();
     for &connections in loads {
         let settings = Settings {
@@ -81,7 +82,9 @@ pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcom
             little[3],
             much[3],
         ));
-        let of = |name: &str, at: usize| Series::line(name, found.iter().map(|load| (load[0], load[at])).collect());
+        let of = |name: &str, at: usize| {
+            Series::line(name, found.iter().map(|load| (load[0], load[at])).collect())
+        };
         let paper = |name: &str, values: [f64; 4]| {
             let points = [3e3, 45e3, 90e3, 242e3].into_iter().zip(values).collect();
             Series::line(name, points).styled(Style::Dashed)

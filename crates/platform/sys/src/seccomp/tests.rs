@@ -66,7 +66,10 @@ fn a_call_that_is_not_on_the_list_is_deadly_and_named() {
             // This is getppid(2) under the number of another ABI.
             "x32" => call(libc::SYS_getppid | 0x4000_0000, [0; 3]),
             _ => exit(
-                if call(libc::SYS_getppid, [0; 3]) > 0 && fcntl(1, libc::F_GETFD) >= 0 && fcntl(2, libc::F_GETFL) >= 0 {
+                if call(libc::SYS_getppid, [0; 3]) > 0
+                    && fcntl(1, libc::F_GETFD) >= 0
+                    && fcntl(2, libc::F_GETFL) >= 0
+                {
                     7
                 } else {
                     1

@@ -117,7 +117,8 @@ fn who_refuses_descriptors_gets_messages_only() {
     let bell = crate::eventfd::create().unwrap();
     // Kernels before 6.16 do not have this option.
     let version = rustix::system::uname();
-    let version: Vec<u32> = version.release().to_str().unwrap().split('.').filter_map(|n| n.parse().ok()).collect();
+    let version: Vec<u32> =
+        version.release().to_str().unwrap().split('.').filter_map(|n| n.parse().ok()).collect();
     if version >= vec![6, 16] {
         assert_eq!(client.send(b"x", &[bell.as_fd()]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         // Descriptors can still be sent in the other direction.
@@ -219,5 +220,8 @@ fn a_signal_ends_neither_connecting_nor_waiting_for_an_answer() {
     let (_a, b) = Channel::pair(Blocking::Yes).unwrap();
     let time = Duration::from_millis(5);
     b.set_timeouts(time).unwrap();
-    assert_eq!(b.receive_within(time, &mut [0; 4], &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(
+        b.receive_within(time, &mut [0; 4], &mut Vec::new()).unwrap_err().kind(),
+        io::ErrorKind::WouldBlock
+    );
 }

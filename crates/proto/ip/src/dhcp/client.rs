@@ -134,7 +134,8 @@ impl Client {
     /// Continues the lease of a predecessor if it is still valid and usable. Does nothing once the client is
     /// started.
     pub fn resume(&mut self, now: Instant, lease: &Lease) {
-        let is_fine = lease.address.valid_until > now && lease.address.check().is_ok() && is_server(lease.server);
+        let is_fine =
+            lease.address.valid_until > now && lease.address.check().is_ok() && is_server(lease.server);
         if self.state != State::Init || self.due != Instant::FAR_FUTURE || !is_fine {
             return;
         }
@@ -231,7 +232,9 @@ impl Client {
             State::Requesting if self.tries >= REQUESTS => self.discover(now, rng),
             State::Requesting => self.repeat(now, rng),
             State::Probing => self.probe(now, rng),
-            State::Bound | State::Renewing if self.lease.as_ref().is_some_and(|lease| lease.rebind_at <= now) => {
+            State::Bound | State::Renewing
+                if self.lease.as_ref().is_some_and(|lease| lease.rebind_at <= now) =>
+            {
                 self.ask_for_more(now, State::Rebinding, rng);
             }
             State::Bound => self.ask_for_more(now, State::Renewing, rng),
@@ -247,7 +250,8 @@ impl Client {
         }
         let Some(next) = self.next.take() else { return };
         let (addr, server) = (next.address.addr.to_be_bytes(), next.server.to_be_bytes());
-        let options: [(u8, &[u8]); 2] = [(option::REQUESTED_ADDRESS, &addr), (option::SERVER_IDENTIFIER, &server)];
+        let options: [(u8, &[u8]); 2] =
+            [(option::REQUESTED_ADDRESS, &addr), (option::SERVER_IDENTIFIER, &server)];
         self.send(now, Kind::Decline, 0, EVERYBODY, &options);
         self.wanted = None;
         self.begin_again(now, DECLINE_WAIT, rng);
@@ -259,7 +263,10 @@ impl Client {
         let mut identifier = [0; 32];
         let identifier = message.option(option::CLIENT_IDENTIFIER, &mut identifier);
         let Header { is_reply, xid, mac, .. } = message.header;
-        is_reply && xid == self.xid && mac == self.mac && identifier.is_none_or(|id| id == identifier_of(self.mac))
+        is_reply
+            && xid == self.xid
+            && mac == self.mac
+            && identifier.is_none_or(|id| id == identifier_of(self.mac))
     }
 
     /// Takes the first usable offer, like dhclient and systemd-networkd. Returns whether this one was taken.
@@ -285,7 +292,9 @@ impl Client {
             {
                 self.begin_probing(now, given, rng);
             }
-            (State::Renewing | State::Rebinding, _, Some(lease)) if lease.address.addr == given.address.addr => {
+            (State::Renewing | State::Rebinding, _, Some(lease))
+                if lease.address.addr == given.address.addr =>
+            {
                 self.bind(now, given);
             }
             (State::Renewing | State::Rebinding, _, Some(_)) => {
@@ -383,7 +392,8 @@ impl Client {
         self.due = now + Duration::from_millis(seconds * 1000 - 1000) + millis(rng.below(2001));
         self.tries = self.tries.saturating_add(1);
         let size = self.mtu.to_be_bytes();
-        let common: [(u8, &[u8]); 2] = [(option::PARAMETER_LIST, &PARAMETERS), (option::MESSAGE_SIZE_MAX, &size)];
+        let common: [(u8, &[u8]); 2] =
+            [(option::PARAMETER_LIST, &PARAMETERS), (option::MESSAGE_SIZE_MAX, &size)];
         match (self.state, &self.lease, &self.next) {
             (State::Selecting, ..) => {
                 let wanted = self.wanted.unwrap_or(0).to_be_bytes();

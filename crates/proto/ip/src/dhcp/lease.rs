@@ -50,10 +50,12 @@ impl Lease {
     pub(super) fn read(message: &Message<'_>, since: Instant, mtu: u16, rng: &mut Rng) -> Option<Lease> {
         let server = message.word(option::SERVER_IDENTIFIER)?;
         let addr = message.header.your_addr;
-        let prefix_len = prefix_len(message.word(option::SUBNET_MASK).unwrap_or_else(|| classful_mask(addr)))?;
+        let prefix_len =
+            prefix_len(message.word(option::SUBNET_MASK).unwrap_or_else(|| classful_mask(addr)))?;
         let seconds = message.word(option::LEASE_TIME).filter(|seconds| *seconds > 0)?;
         let [renew_at, rebind_at, valid_until] = times(message, since, seconds, rng);
-        let offered = message.octets(option::MTU).map(u16::from_be_bytes).filter(|mtu| *mtu >= Config::MTU_MIN);
+        let offered =
+            message.octets(option::MTU).map(u16::from_be_bytes).filter(|mtu| *mtu >= Config::MTU_MIN);
         let address = V4Address {
             addr,
             prefix_len,
@@ -63,8 +65,8 @@ impl Lease {
         };
         address.check().ok()?;
         // An unusable gateway is left out; the rest of the lease is valid.
-        let gateway =
-            Some(V4Address { gateway: gateway(message), ..address }).filter(|address| address.check().is_ok());
+        let gateway = Some(V4Address { gateway: gateway(message), ..address })
+            .filter(|address| address.check().is_ok());
         let mut dns = [0; 4 * Lease::DNS_MAX];
         let dns = message.option(option::DNS_SERVERS, &mut dns).unwrap_or_default();
         Some(Lease {
@@ -72,7 +74,11 @@ impl Lease {
             server,
             renew_at,
             rebind_at,
-            dns: dns.chunks_exact(4).filter_map(|word| word.first_chunk().copied()).map(u32::from_be_bytes).collect(),
+            dns: dns
+                .chunks_exact(4)
+                .filter_map(|word| word.first_chunk().copied())
+                .map(u32::from_be_bytes)
+                .collect(),
             domain: domain(message),
         })
     }

@@ -69,7 +69,8 @@ struct Host {
 
 impl Host {
     fn new(seed: u64) -> Host {
-        let mut host = Host { client: Client::new(US, 1500), rng: Rng::new(seed), now: Instant::from_millis(5000) };
+        let mut host =
+            Host { client: Client::new(US, 1500), rng: Rng::new(seed), now: Instant::from_millis(5000) };
         host.client.start(host.now, &mut host.rng);
         host
     }
@@ -136,7 +137,13 @@ impl Sent {
         let asked = self.message().header;
         Answer {
             kind,
-            header: Header { is_reply: true, xid: asked.xid, your_addr: OURS, mac: asked.mac, ..Header::default() },
+            header: Header {
+                is_reply: true,
+                xid: asked.xid,
+                your_addr: OURS,
+                mac: asked.mac,
+                ..Header::default()
+            },
             server: Some(SERVER),
             seconds: Some(1000),
             mask: Some(0xffff_ff00),
@@ -176,7 +183,8 @@ fn an_address_is_asked_for_found_free_and_used() {
     host.wait();
     let Some(Output::Use(lease)) = host.client.poll() else { panic!("the address is free") };
     let valid_until = asked_at + seconds(1000);
-    let address = V4Address { gateway: Some(0x0a00_00fe), mtu: 1500, valid_until, ..V4Address::new(OURS, 24) };
+    let address =
+        V4Address { gateway: Some(0x0a00_00fe), mtu: 1500, valid_until, ..V4Address::new(OURS, 24) };
     assert_eq!((lease.address, lease.server), (address, SERVER));
     // T1 is a half of the lease, or somewhat less; T2 is seven eighths (RFC 2131 §4.4.5).
     assert!((seconds(468)..=seconds(500)).contains(&lease.renew_at.since(asked_at)));
@@ -230,14 +238,19 @@ fn messages_have_the_fields_and_options_of_table_5() {
     let check = |sent: &Sent, kind, (src, dst): (u32, u32), requested, server, wants: bool| {
         let message = sent.message();
         assert_eq!((sent.kind(), message.header.client_addr), ((kind, src, dst), src));
-        let header = Header { mac: US, xid: message.header.xid, secs: message.header.secs, ..Header::default() };
+        let header =
+            Header { mac: US, xid: message.header.xid, secs: message.header.secs, ..Header::default() };
         assert_eq!(message.header, Header { client_addr: src, ..header }, "no flags, no other addresses");
         let words = [option::REQUESTED_ADDRESS, option::SERVER_IDENTIFIER, option::LEASE_TIME];
         assert_eq!(words.map(|code| message.word(code)), [requested, server, None], "{kind:?}");
         assert_eq!(message.octets(option::CLIENT_IDENTIFIER), Some([1, 2, 0, 0, 0, 0, 1]));
         let list = message.octets(option::PARAMETER_LIST);
         assert_eq!(list, wants.then_some([1, 121, 3, 6, 15, 26]), "{kind:?}");
-        assert_eq!(message.octets(option::MESSAGE_SIZE_MAX), wants.then_some(1500u16.to_be_bytes()), "{kind:?}");
+        assert_eq!(
+            message.octets(option::MESSAGE_SIZE_MAX),
+            wants.then_some(1500u16.to_be_bytes()),
+            "{kind:?}"
+        );
     };
     let mut host = Host::new(3);
     let discover = host.sent();
@@ -313,7 +326,11 @@ fn what_is_not_renewed_is_asked_of_all_and_then_lost() {
         let sent = host.sent();
         assert_eq!((sent.message().kind, sent.src), (Kind::Request, OURS));
         kinds.push((host.client.state(), sent.dst));
-        assert!(host.wait() >= seconds(59) || host.now == lease.rebind_at || host.now == lease.address.valid_until);
+        assert!(
+            host.wait() >= seconds(59)
+                || host.now == lease.rebind_at
+                || host.now == lease.address.valid_until
+        );
     }
     let renewing = kinds.iter().filter(|kind| **kind == (State::Renewing, SERVER)).count();
     let rebinding = kinds.iter().filter(|kind| **kind == (State::Rebinding, EVERYBODY)).count();
@@ -345,7 +362,10 @@ fn an_answer_that_comes_too_late_gives_nothing() {
     host.now += seconds(200);
     assert!(!host.hear(&request.answer(Kind::Ack).with(|answer| answer.seconds = Some(200))));
     assert!(host.hear(&request.answer(Kind::Ack).with(|answer| answer.seconds = Some(201))));
-    assert!(host.client.next_timeout() > Some(host.now), "T1 has passed, but what was done just now is not due");
+    assert!(
+        host.client.next_timeout() > Some(host.now),
+        "T1 has passed, but what was done just now is not due"
+    );
 }
 
 #[test]
@@ -474,7 +494,9 @@ fn only_answers_to_our_own_question_count() {
         Fault("a loopback address", |answer| answer.header.your_addr = 0x7f00_0001),
         Fault("the network's address", |answer| answer.header.your_addr = OURS & 0xffff_ff00),
         Fault("the broadcast address", |answer| answer.header.your_addr = OURS | 0xff),
-        Fault("somebody's identifier", |answer| answer.more.push((option::CLIENT_IDENTIFIER, std::vec![1, 2, 3]))),
+        Fault("somebody's identifier", |answer| {
+            answer.more.push((option::CLIENT_IDENTIFIER, std::vec![1, 2, 3]))
+        }),
     ];
     for Fault(what, change) in faults {
         assert!(!host.hear(&good.with(change)), "{what}");
@@ -534,7 +556,10 @@ fn other_options_are_taken_within_bounds() {
     let mtu = |bytes: &[u8]| lease(&[(option::MTU, bytes)]).address.mtu;
     assert_eq!([&[5, 0][..], &[2, 63], &[255, 255], &[5]].map(mtu), [1280, 1500, 1500, 1500]);
     let dns: Vec<u8> = (0..50).flat_map(|n| [10, 0, 0, n]).chain([1, 2]).collect();
-    assert_eq!(lease(&[(option::DNS_SERVERS, &dns)]).dns, [0x0a00_0000, 0x0a00_0001, 0x0a00_0002, 0x0a00_0003]);
+    assert_eq!(
+        lease(&[(option::DNS_SERVERS, &dns)]).dns,
+        [0x0a00_0000, 0x0a00_0001, 0x0a00_0002, 0x0a00_0003]
+    );
     let domain = |name: &[u8]| lease(&[(option::DOMAIN_NAME, name)]).domain;
     assert_eq!(domain(b"example.org\0"), "example.org");
     assert_eq!([&b"a b"[..], b"x;rm -rf", b"\x1b[2J", &[b'a'; 254]].map(domain), [""; 4]);
@@ -543,8 +568,10 @@ fn other_options_are_taken_within_bounds() {
 #[test]
 fn times_are_the_servers_where_they_make_sense() {
     let times = |renew: u32, rebind: u32| {
-        let lease =
-            lease(&[(option::RENEWAL_TIME, &renew.to_be_bytes()), (option::REBINDING_TIME, &rebind.to_be_bytes())]);
+        let lease = lease(&[
+            (option::RENEWAL_TIME, &renew.to_be_bytes()),
+            (option::REBINDING_TIME, &rebind.to_be_bytes()),
+        ]);
         [lease.renew_at, lease.rebind_at].map(|at| at.since(Instant::ZERO).as_secs_f64().round() as u32)
     };
     let [renew, rebind] = times(100, 200);
@@ -622,7 +649,9 @@ fn a_successor_goes_on_with_the_lease() {
     let now = before.now + Duration::from_secs(100);
     let resumed = Lease::resumed(now, lease.address, lease.server, lease.dns.clone(), lease.domain.clone());
     assert!(
-        now < resumed.renew_at && resumed.renew_at < resumed.rebind_at && resumed.rebind_at < lease.address.valid_until
+        now < resumed.renew_at
+            && resumed.renew_at < resumed.rebind_at
+            && resumed.rebind_at < lease.address.valid_until
     );
     let mut next = Host { client: Client::new(US, 1500), rng: Rng::new(2), now };
     next.client.resume(now, &resumed);

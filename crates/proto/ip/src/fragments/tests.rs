@@ -64,7 +64,9 @@ fn a_datagram_in_fragments_is_a_datagram() {
     fragments.reverse();
     let whole = rejoin(&mut ip, &fragments).expect("all fragments are there");
     match ip.handle_frame(at(0), whole.link, &whole.bytes, ChecksumOffload::Unknown) {
-        Received::Udp { src, payload, .. } => assert_eq!((src, payload), (Endpoint::new(PEER, 4000), &text[..])),
+        Received::Udp { src, payload, .. } => {
+            assert_eq!((src, payload), (Endpoint::new(PEER, 4000), &text[..]))
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!((ip.counters().fragments_in, ip.counters().reassembled), (4, 1));
@@ -196,7 +198,10 @@ fn a_long_echo_is_answered_in_fragments() {
     let mut ip = ip();
     let request = packet(Protocol::ICMP, &text);
     let whole = rejoin(&mut ip, &torn(&request, 1480)).expect("all fragments are there");
-    assert_eq!(ip.handle_frame(at(0), whole.link, &whole.bytes, ChecksumOffload::Unknown), Received::Consumed);
+    assert_eq!(
+        ip.handle_frame(at(0), whole.link, &whole.bytes, ChecksumOffload::Unknown),
+        Received::Consumed
+    );
     // The other end can reassemble what we send.
     let mut peer = Ip::new(Config::new(MAC_PEER, PEER, 24), 1, at(0)).unwrap();
     let mut count = 0;

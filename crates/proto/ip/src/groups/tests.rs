@@ -154,7 +154,10 @@ fn many_groups_take_several_reports() {
     ip.handle_frame(at(30_000), Link::Outside, &query(0, 10, 3), crate::ChecksumOffload::Unknown);
     let heard = wait(&mut ip, at(60_000));
     assert_eq!(heard.len(), 3);
-    assert_eq!(heard.into_iter().flat_map(|(_, what)| what).map(|(_, group)| group).collect::<Vec<_>>(), groups);
+    assert_eq!(
+        heard.into_iter().flat_map(|(_, what)| what).map(|(_, group)| group).collect::<Vec<_>>(),
+        groups
+    );
 }
 
 #[test]
@@ -195,7 +198,8 @@ fn datagrams_are_heard_by_members_only() {
     let mut ip = ip();
     assert_eq!(receive(&mut ip, &to(GROUP)), Received::Dropped(Reason::Multicast));
     ip.join_group(at(0), Link::Outside, GROUP);
-    let received = |ip: &mut Ip, dst| matches!(receive(ip, &to(dst)), Received::Udp { cast: Cast::Multicast, .. });
+    let received =
+        |ip: &mut Ip, dst| matches!(receive(ip, &to(dst)), Received::Udp { cast: Cast::Multicast, .. });
     assert!(received(&mut ip, GROUP) && !received(&mut ip, OTHER));
     // The low 23 bits are equal, and so is the hardware address.
     assert!(!received(&mut ip, GROUP ^ 0x0080_0000));
@@ -222,7 +226,8 @@ fn a_question_about_all_groups_to_one_of_them_is_ignored() {
     for (dst, heard) in [(GROUP, false), (igmp::ALL_SYSTEMS, true), (US, true)] {
         let mut ip = member(&[GROUP]);
         let question = igmp_packet(dst, &[0x11, 100, 0xee, 0x9b, 0, 0, 0, 0]);
-        let question = if dst == US { question.with(|b| b.dst_mac = Mac([2, 0, 0, 0, 0, 1])) } else { question };
+        let question =
+            if dst == US { question.with(|b| b.dst_mac = Mac([2, 0, 0, 0, 0, 1])) } else { question };
         let question = question.with(|b| b.header.src = PEER);
         assert_eq!(receive(&mut ip, &question.frame()) == Received::Consumed, heard, "{dst:x}");
     }
@@ -237,6 +242,9 @@ fn a_querier_without_address_is_answered() {
     frame[24..26].fill(0);
     let sum = atoll_wire::checksum::sum(&frame[14..34]).finish();
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(ip.handle_frame(at(30_000), Link::Outside, &frame, crate::ChecksumOffload::Unknown), Received::Consumed);
+    assert_eq!(
+        ip.handle_frame(at(30_000), Link::Outside, &frame, crate::ChecksumOffload::Unknown),
+        Received::Consumed
+    );
     assert_eq!(wait(&mut ip, at(60_000)).len(), 1);
 }

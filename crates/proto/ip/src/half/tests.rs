@@ -67,20 +67,28 @@ fn a_half_without_a_gateway_knows_how_far_it_gets() {
 fn what_is_told_of_the_network_counts_from_then_on() {
     let mut whole = ip();
     let mut told = whole.told();
-    let (router, dynamic) = (Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]), FAR_V6);
+    let (router, dynamic) =
+        (Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]), FAR_V6);
     told.v4 = Some(V4Address { gateway: Some(PEER), mtu: 1400, ..V4Address::new(US + 7, 24) });
     told.addresses = Vec::from([OwnAddress { addr: dynamic, ..half().v6_addresses()[0] }]);
     told.on_link = Vec::from([(dynamic, 64)]);
     (told.routers, told.mtu_v6, told.hop_limit) = (Vec::from([router]), 1300, 20);
-    told.dhcp =
-        Some(crate::DhcpNews { state: crate::DhcpState::Bound, server: PEER, dns: Vec::new(), domain: "a".into() });
+    told.dhcp = Some(crate::DhcpNews {
+        state: crate::DhcpState::Bound,
+        server: PEER,
+        dns: Vec::new(),
+        domain: "a".into(),
+    });
 
     let mut half = half();
     let generation = half.neighbour_generation();
     half.handle_told(told.clone());
     assert!(half.neighbour_generation() > generation, "programs and routes are told");
     assert_eq!(half.told(), told);
-    assert_eq!((half.addr(), half.mtu(), half.mtu_for(dynamic), half.hop_limit()), (Some(US + 7), 1400, 1300, 20));
+    assert_eq!(
+        (half.addr(), half.mtu(), half.mtu_for(dynamic), half.hop_limit()),
+        (Some(US + 7), 1400, 1300, 20)
+    );
     assert!(!half.is_own(Addr::v4(US)) && half.is_own(dynamic) && !half.is_own(OWN_V6));
     assert_eq!(half.next_hop(OWN_V6), Some(router));
 
@@ -102,7 +110,8 @@ fn nonsense_of_an_ip_server_is_not_taken() {
     let own = half.v6_addresses()[0];
     told.addresses = strange.iter().map(|addr| OwnAddress { addr: *addr, ..own }).collect();
     told.addresses.push(OwnAddress { prefix_len: 129, ..own });
-    told.addresses.extend((0..100).map(|n| OwnAddress { addr: Addr::from_octets([0x20 + n % 8; 16]), ..own }));
+    told.addresses
+        .extend((0..100).map(|n| OwnAddress { addr: Addr::from_octets([0x20 + n % 8; 16]), ..own }));
     told.on_link = (0..100).map(|n| (FAR_V6, 120 + n)).collect();
     told.routers = strange.into_iter().chain((0..100).map(|_| FAR_V6)).collect();
     (told.mtu_v6, told.hop_limit) = (7, 0);
@@ -197,7 +206,8 @@ fn of_ipv6_neighbour_discovery_echo_and_fragments_are_the_servers_business() {
     let mut half = half();
     let frame = |next_header: Protocol, payload: &[u8]| {
         let mut bytes = std::vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN];
-        let header = ethernet::Header { dst: MAC_US, src: crate::ip::tests::MAC_PEER, ethertype: EtherType::IPV6 };
+        let header =
+            ethernet::Header { dst: MAC_US, src: crate::ip::tests::MAC_PEER, ethertype: EtherType::IPV6 };
         let at = ethernet::emit(&header, &mut bytes);
         let payload_len = payload.len() as u16;
         let header = ipv6::Header {

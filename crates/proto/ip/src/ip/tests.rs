@@ -111,8 +111,13 @@ pub(crate) fn question(from: u32, mac: Mac, target_addr: u32) -> Vec<u8> {
 }
 
 pub(crate) fn answer(from: u32, mac: Mac) -> Vec<u8> {
-    let packet =
-        Packet { operation: Operation::Reply, sender_mac: mac, sender_addr: from, target_mac: MAC_US, target_addr: US };
+    let packet = Packet {
+        operation: Operation::Reply,
+        sender_mac: mac,
+        sender_addr: from,
+        target_mac: MAC_US,
+        target_addr: US,
+    };
     arp_frame(MAC_US, &packet)
 }
 

@@ -38,7 +38,14 @@ pub(super) struct Piece {
 }
 
 impl<K> Packet<K> {
-    pub(super) fn new(key: K, hash: u64, serial: u64, deadline: Instant, source: u32, pieces: Vec<Piece>) -> Packet<K> {
+    pub(super) fn new(
+        key: K,
+        hash: u64,
+        serial: u64,
+        deadline: Instant,
+        source: u32,
+        pieces: Vec<Piece>,
+    ) -> Packet<K> {
         let (head_len, end, received, cost, marks) = (0, None, 0, 0, 0);
         Packet { key, hash, serial, deadline, source, pieces, head_len, end, received, cost, marks }
     }

@@ -89,7 +89,10 @@ fn fragments_in_order_make_a_packet() {
 fn the_head_is_that_of_the_first_fragment_whenever_it_comes() {
     let mut all = Reassembly::new(SMALL, SECRET);
     let (first, last) = (octets(0..8), octets(8..10));
-    assert_eq!(all.insert(at(0), KEY, &Fragment { head: b"other", ..fragment(&last, 8, false) }), Outcome::Kept);
+    assert_eq!(
+        all.insert(at(0), KEY, &Fragment { head: b"other", ..fragment(&last, 8, false) }),
+        Outcome::Kept
+    );
     assert_eq!(whole(all.insert(at(0), KEY, &fragment(&first, 0, true))), octets(0..10));
 }
 
@@ -216,7 +219,10 @@ fn a_hostile_fragment_costs_the_same_however_many_packets_are_kept() {
     let mut all = Reassembly::new(Limits::USUAL, SECRET);
     (0..512).for_each(|id| drop(insert_quietly(&mut all, Key { source: id as u8, id }, 0..8)));
     let before = all.packets.looks();
-    assert!(all.packets.iter().count() == 512 && all.packets.looks() >= before + 512, "else this test sees no scan");
+    assert!(
+        all.packets.iter().count() == 512 && all.packets.looks() >= before + 512,
+        "else this test sees no scan"
+    );
 }
 
 #[test]
@@ -251,7 +257,9 @@ fn small_fragments_cost_the_blocks_that_they_take() {
 
 #[test]
 fn impossible_fragments_are_refused() {
-    for (offset, len, more) in [(0, 0, true), (8, 0, false), (0, 12, true), (65_512, 8, false), (u32::MAX, 8, false)] {
+    for (offset, len, more) in
+        [(0, 0, true), (8, 0, false), (0, 12, true), (65_512, 8, false), (u32::MAX, 8, false)]
+    {
         let payload = vec![0; len];
         let outcome = Reassembly::new(SMALL, SECRET).insert(at(0), KEY, &fragment(&payload, offset, more));
         assert_eq!(outcome, Outcome::Dropped(Refusal::Malformed), "{offset} {len} {more}");
@@ -272,7 +280,11 @@ fn a_packet_has_one_end() {
     }
     let mut all = Reassembly::new(SMALL, SECRET);
     insert(&mut all, KEY, 16..24, true);
-    assert_eq!(insert(&mut all, KEY, 0..8, false), Outcome::Dropped(Refusal::Malformed), "an end before what is there");
+    assert_eq!(
+        insert(&mut all, KEY, 0..8, false),
+        Outcome::Dropped(Refusal::Malformed),
+        "an end before what is there"
+    );
 }
 
 #[test]
@@ -300,9 +312,13 @@ fn what_is_covered_by_neighbours_is_a_duplicate() {
 #[test]
 fn marks_are_joined_or_contradict_each_other() {
     // RFC 3168 §5.3.
-    for (marks, expected) in
-        [([2, 2], Some(false)), ([2, 3], Some(true)), ([3, 3], Some(true)), ([0, 0], Some(false)), ([0, 3], None)]
-    {
+    for (marks, expected) in [
+        ([2, 2], Some(false)),
+        ([2, 3], Some(true)),
+        ([3, 3], Some(true)),
+        ([0, 0], Some(false)),
+        ([0, 3], None),
+    ] {
         let mut all = Reassembly::new(SMALL, SECRET);
         let (a, b) = (octets(0..8), octets(8..16));
         all.insert(at(0), KEY, &Fragment { ecn: marks[0], ..fragment(&a, 0, true) });
@@ -334,7 +350,11 @@ fn a_source_evicts_its_own_packets_first() {
     }
     assert_eq!((all.len(), all.evicted()), (3, 8), "half of four packets are the source's");
     assert_eq!(whole(insert(&mut all, other, 8..9, false)), octets(0..9), "nobody else has lost anything");
-    assert_eq!(whole(insert(&mut all, Key { source: 1, id: 9 }, 8..9, false)), octets(0..9), "the newest survives");
+    assert_eq!(
+        whole(insert(&mut all, Key { source: 1, id: 9 }, 8..9, false)),
+        octets(0..9),
+        "the newest survives"
+    );
 }
 
 #[test]

@@ -129,9 +129,14 @@ impl Ip {
     /// rule 2 its scope, rule 3 no deprecated one, rule 8 the longest common prefix.
     fn source_for_v6(&self, dst: Addr) -> Option<Addr> {
         let is_local = dst.is_link_scoped();
-        let candidates = self.v6.own.iter().filter(|own| own.is_usable() && own.addr.is_link_local() == is_local);
+        let candidates =
+            self.v6.own.iter().filter(|own| own.is_usable() && own.addr.is_link_local() == is_local);
         let merit = |own: &&OwnAddress| {
-            (own.addr == dst, own.state != State::Deprecated, common_bits(own.addr, dst).min(own.prefix_len.into()))
+            (
+                own.addr == dst,
+                own.state != State::Deprecated,
+                common_bits(own.addr, dst).min(own.prefix_len.into()),
+            )
         };
         candidates.max_by_key(merit).map(|own| own.addr)
     }

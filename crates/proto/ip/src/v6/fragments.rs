@@ -5,7 +5,9 @@ use atoll_base::Instant;
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmpv6::{Message, code};
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::ipv6::{self, FRAGMENT, FRAGMENT_LEN, FirstError, HEADER_LEN, HOP_BY_HOP, PAYLOAD_LEN_AT, Upper};
+use atoll_wire::ipv6::{
+    self, FRAGMENT, FRAGMENT_LEN, FirstError, HEADER_LEN, HOP_BY_HOP, PAYLOAD_LEN_AT, Upper,
+};
 
 use super::is_discovery;
 use crate::counters::Reason;
@@ -52,30 +54,29 @@ impl Ip {
             return Err(Reason::Extension);
         }
         if offset == 0 {
-            match ipv6::first_fragment(upper.protocol, text) {
-                // RFC 6980 §5: neighbour discovery is not fragmented. Later fragments do not show their type,
-                // and never become a whole packet.
-                Ok(first) if first.protocol == Protocol::ICMPV6 && is_discovery(text.get(first.at..)) => {
-                    return Err(Reason::NdIgnored);
-                }
-                Ok(_) => {}
-                Err(FirstError::Incomplete) => {
+            if let Err(reason) = check_first(upper.protocol, text) {
+                if reason == Reason::FragmentTiny {
                     problem(code::INCOMPLETE_CHAIN, 0);
-                    return Err(Reason::FragmentTiny);
                 }
-                Err(FirstError::Malformed) => return Err(Reason::FragmentMalformed),
+                return Err(reason);
             }
         }
         let head = frame.get(..ethernet::HEADER_LEN + HEADER_LEN + upper.at).ok_or(Reason::Malformed)?;
-        let key =
-            PacketKey { src: header.src, dst: header.dst, id: fragment.id, protocol: 0, inside: link == Link::Inside };
+        let key = PacketKey {
+            src: header.src,
+            dst: header.dst,
+            id: fragment.id,
+            protocol: 0,
+            inside: link == Link::Inside,
+        };
         let ecn = header.ecn() as u8;
         let fragment = Fragment { offset, more: fragment.more, head, payload: text, payload_max, ecn };
         match self.reassembly.insert(now, key, &fragment) {
             Outcome::Kept => Ok(Received::Consumed),
             Outcome::Complete(mut whole) => {
                 let packet = whole.bytes.get_mut(ethernet::HEADER_LEN..).ok_or(Reason::FragmentMalformed)?;
-                let hole = ipv6::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
+                let hole =
+                    ipv6::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
                 whole.bytes.drain(ethernet::HEADER_LEN + hole.start..ethernet::HEADER_LEN + hole.end);
                 self.counters.reassembled += 1;
                 self.queue_whole(Frame { link, bytes: whole.bytes });
@@ -87,7 +88,8 @@ impl Ip {
 
     /// Writes the headers of one fragment of an IPv6 packet; see [`Ip::emit_fragment`].
     pub(crate) fn emit_fragment_v6(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
-        let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
+        let ethernet =
+            ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
         let mut at = ethernet::emit(&ethernet, out);
         let header = ipv6::Header {
             next_header: Protocol(FRAGMENT),
@@ -97,6 +99,21 @@ impl Ip {
         at += ipv6::emit(&header, &mut out[at..]);
         let fragment = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id };
         at + ipv6::emit_fragment(packet.protocol, &fragment, &mut out[at..])
+    }
+}
+
+/// Checks the headers in the first fragment of a packet. `Reason::FragmentTiny`: the chain of headers goes on
+/// behind the fragment.
+fn check_first(protocol: Protocol, text: &[u8]) -> Result<(), Reason> {
+    match ipv6::first_fragment(protocol, text) {
+        // RFC 6980 §5: neighbour discovery is not fragmented. Later fragments do not show their type, and
+        // never become a whole packet.
+        Ok(first) if first.protocol == Protocol::ICMPV6 && is_discovery(text.get(first.at..)) => {
+            Err(Reason::NdIgnored)
+        }
+        Ok(_) => Ok(()),
+        Err(FirstError::Incomplete) => Err(Reason::FragmentTiny),
+        Err(FirstError::Malformed) => Err(Reason::FragmentMalformed),
     }
 }
 

@@ -24,7 +24,8 @@ impl Ip {
         }
         let is_host = |addr: Addr| cast(addr) == Some(Cast::Unicast);
         let forever = |what| Lease { what, until: Instant::FAR_FUTURE };
-        let own = told.addresses.iter().filter(|own| is_host(own.addr) && own.prefix_len <= 128).take(OWN_MAX);
+        let own =
+            told.addresses.iter().filter(|own| is_host(own.addr) && own.prefix_len <= 128).take(OWN_MAX);
         let own: Vec<_> = own.copied().collect();
         let on_link = told.on_link.iter().filter(|(_, len)| *len <= 128).take(ON_LINK_MAX);
         let on_link: Vec<_> = on_link.copied().map(forever).collect();

@@ -55,8 +55,12 @@ impl Ip {
             }
             // RFC 8201 §4, RFC 8021: a size below what every link carries is not believed, and leads to no
             // atomic fragments.
-            Message::PacketTooBig { mtu } if mtu < u32::from(ipv6::MTU_MIN) => return Err(Reason::IcmpIgnored),
-            Message::PacketTooBig { mtu } => ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) },
+            Message::PacketTooBig { mtu } if mtu < u32::from(ipv6::MTU_MIN) => {
+                return Err(Reason::IcmpIgnored);
+            }
+            Message::PacketTooBig { mtu } => {
+                ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
+            }
             Message::Unreachable { code } => ErrorKind::Unreachable { code: code_of(code) },
             Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_NEXT_HEADER, .. } => {
                 ErrorKind::Unreachable { code: icmp::code::PROTOCOL }
@@ -88,7 +92,8 @@ impl Ip {
         }
         // Only an unknown option that asks for an error gets one although the packet went to a group.
         let to_group = ethernet.dst.is_group() || header.dst.is_v6_multicast();
-        let asks = matches!(message, Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_OPTION, .. });
+        let asks =
+            matches!(message, Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_OPTION, .. });
         if to_group && !asks {
             return None;
         }
@@ -154,7 +159,13 @@ impl Ip {
     }
 
     /// Returns the error for the packet that an ICMPv6 error quotes; fails if the packet is not ours.
-    fn attribute_v6(&self, link: Link, reporter: Addr, kind: ErrorKind, body: &[u8]) -> Result<NetworkError, Reason> {
+    fn attribute_v6(
+        &self,
+        link: Link,
+        reporter: Addr,
+        kind: ErrorKind,
+        body: &[u8],
+    ) -> Result<NetworkError, Reason> {
         let quoted = icmpv6::quoted(body).map_err(|_| Reason::Malformed)?;
         let protocol = quoted.protocol;
         if !self.is_ours_v6(link, quoted.source.addr) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
@@ -169,7 +180,14 @@ impl Ip {
         Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter })
     }
 
-    fn send_icmpv6(&mut self, now: Instant, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
+    fn send_icmpv6(
+        &mut self,
+        now: Instant,
+        link: Link,
+        outgoing: &Outgoing,
+        message: &Message,
+        body: &[u8],
+    ) -> bool {
         let at = headers_len(outgoing.dst);
         let mut bytes = alloc::vec![0; at + outgoing.payload_len];
         let text = &mut bytes[at..];

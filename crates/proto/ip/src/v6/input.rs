@@ -128,7 +128,11 @@ fn is_for_transport(link: Link, upper: &Upper, payload: &[u8]) -> bool {
 }
 
 #[inline]
-fn tcp<'a>(header: &ipv6::Header, segment: &'a [u8], offload: ChecksumOffload) -> Result<Received<'a>, Reason> {
+fn tcp<'a>(
+    header: &ipv6::Header,
+    segment: &'a [u8],
+    offload: ChecksumOffload,
+) -> Result<Received<'a>, Reason> {
     let checksum = judge_checksum(header, Protocol::TCP, segment, offload)?;
     Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.traffic_class, segment, checksum })
 }
@@ -168,7 +172,11 @@ fn judge_checksum(
         ChecksumOffload::Partial => Ok(ChecksumState::Partial),
         ChecksumOffload::Unknown => {
             let pseudo = checksum::pseudo_header_v6(header.src, header.dst, protocol.0, bytes.len());
-            if pseudo.bytes(bytes).is_valid() { Ok(ChecksumState::Verified) } else { Err(Reason::BadChecksum) }
+            if pseudo.bytes(bytes).is_valid() {
+                Ok(ChecksumState::Verified)
+            } else {
+                Err(Reason::BadChecksum)
+            }
         }
     }
 }

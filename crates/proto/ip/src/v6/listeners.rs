@@ -67,7 +67,12 @@ impl Ip {
 
     /// Judges a message of listener discovery whose checksum was verified. Only the leader answers the
     /// queries of routers.
-    pub(super) fn handle_listeners(&mut self, now: Instant, header: &ipv6::Header, bytes: &[u8]) -> Result<(), Reason> {
+    pub(super) fn handle_listeners(
+        &mut self,
+        now: Instant,
+        header: &ipv6::Header,
+        bytes: &[u8],
+    ) -> Result<(), Reason> {
         let message = mld::parse(bytes).map_err(|_| Reason::Malformed)?;
         // RFC 3810 §5.1.14, RFC 2710 §5: only messages from the link itself count.
         if !header.src.is_link_local() || header.hop_limit != 1 || !self.v6.leader {
@@ -76,7 +81,11 @@ impl Ip {
         let heard = match message {
             Message::Query { version, group, max_response_ms } => {
                 let window = Duration::from_millis(max_response_ms.into());
-                Heard::Query { version: version + 1, group: Some(group).filter(|group| *group != Addr::ANY), window }
+                Heard::Query {
+                    version: version + 1,
+                    group: Some(group).filter(|group| *group != Addr::ANY),
+                    window,
+                }
             }
             Message::Report { group } => Heard::Report { group },
             Message::Done { .. } => return Ok(()),

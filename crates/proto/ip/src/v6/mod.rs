@@ -90,15 +90,18 @@ struct Solicitations {
 impl V6Config {
     /// Checks that the values are valid and agree with each other; returns the first fault.
     pub(crate) fn check(&self, mtu: u16) -> Result<(), BadConfig> {
-        let is_host =
-            |addr: Addr| !(addr.is_v4() || addr.is_unspecified() || addr.is_loopback() || addr.is_v6_multicast());
+        let is_host = |addr: Addr| {
+            !(addr.is_v4() || addr.is_unspecified() || addr.is_loopback() || addr.is_v6_multicast())
+        };
         if self.address.is_some_and(|(addr, _)| !is_host(addr) || addr.is_link_local()) {
             return Err(BadConfig::Addr);
         }
         if self.address.is_some_and(|(_, len)| len > 128) {
             return Err(BadConfig::PrefixLen);
         }
-        if self.gateway.is_some_and(|gateway| !is_host(gateway) || self.address.is_some_and(|(own, _)| own == gateway))
+        if self
+            .gateway
+            .is_some_and(|gateway| !is_host(gateway) || self.address.is_some_and(|(own, _)| own == gateway))
         {
             return Err(BadConfig::Gateway);
         }
@@ -120,7 +123,11 @@ impl V6 {
             on_link: Vec::new(),
             routers: Vec::new(),
             redirects: Redirects::default(),
-            neighbours: Neighbours::new(config.neighbours_max, config.v6.as_ref().and_then(|v6| v6.gateway), key),
+            neighbours: Neighbours::new(
+                config.neighbours_max,
+                config.v6.as_ref().and_then(|v6| v6.gateway),
+                key,
+            ),
             mtu: config.mtu,
             hop_limit: crate::output::TTL,
             solicitations: Solicitations { left: 0, due: Instant::FAR_FUTURE },
@@ -135,7 +142,8 @@ impl V6 {
                 v6.own.push(OwnAddress::new(now, addr, len, false));
                 v6.on_link.push(Lease { what: (addr, len), until: Instant::FAR_FUTURE });
             }
-            v6.routers.extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
+            v6.routers
+                .extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
         }
         // The part in a transport server is told what becomes of its addresses.
         if !config.apart {
@@ -199,10 +207,13 @@ impl Ip {
         let Some(config) = &self.v6.config else { return };
         let obeys = config.autoconf;
         for own in past.addresses.iter().filter(|own| own.valid_until > now) {
-            let is_mine = own.addr == addresses::with_identifier(own.addr, self.config.mac) && own.prefix_len == 64;
+            let is_mine =
+                own.addr == addresses::with_identifier(own.addr, self.config.mac) && own.prefix_len == 64;
             match self.v6.own.iter().position(|known| known.addr == own.addr) {
                 Some(at) if !own.is_tentative() => self.v6.own[at].state = own.state,
-                None if obeys && own.dynamic && is_mine && self.v6.own.len() < OWN_MAX => self.v6.own.push(*own),
+                None if obeys && own.dynamic && is_mine && self.v6.own.len() < OWN_MAX => {
+                    self.v6.own.push(*own)
+                }
                 _ => {}
             }
         }
@@ -310,7 +321,8 @@ impl Ip {
                 self.handle_solicitation(now, from, header, target, source_mac)
             }
             nd::Message::NeighbourAdvertisement { target, router, solicited, overriding, target_mac } => {
-                let counts = overriding || target_mac.is_none() || self.v6.neighbours.station(target) == target_mac;
+                let counts =
+                    overriding || target_mac.is_none() || self.v6.neighbours.station(target) == target_mac;
                 self.handle_advertisement(now, header, target, solicited, overriding, target_mac)?;
                 if !router && counts {
                     self.forget_router(target);

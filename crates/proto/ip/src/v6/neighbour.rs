@@ -23,7 +23,9 @@ impl Ip {
         target: Addr,
         source_mac: Option<Mac>,
     ) -> Result<(), Reason> {
-        let Some(own) = self.v6.own.iter().find(|own| own.addr == target) else { return Err(Reason::NdIgnored) };
+        let Some(own) = self.v6.own.iter().find(|own| own.addr == target) else {
+            return Err(Reason::NdIgnored);
+        };
         let (tentative, usable) = (own.is_tentative(), own.state != State::Duplicate);
         if header.src == Addr::ANY {
             // RFC 4861 §7.1.1: a probe goes to the solicited-node group and names no station.
@@ -148,7 +150,8 @@ impl Ip {
         // RFC 4429 §3.3: a tentative address does not replace that of another station.
         let overriding = !self.v6.own.iter().any(|own| own.addr == target && own.is_tentative());
         let target_mac = Some(self.config.mac);
-        let message = Message::NeighbourAdvertisement { target, router: false, solicited, overriding, target_mac };
+        let message =
+            Message::NeighbourAdvertisement { target, router: false, solicited, overriding, target_mac };
         if self.send_nd(target, dst, to, &message) {
             self.counters.nd_advertisements += 1;
         }
@@ -176,7 +179,8 @@ impl Ip {
         let at = ethernet::emit(&header, &mut bytes);
         // The cast cannot truncate: these messages are short.
         let payload_len = payload.len() as u16;
-        let header = ipv6::Header { src, dst, next_header, payload_len, traffic_class: 0, flow_label: 0, hop_limit };
+        let header =
+            ipv6::Header { src, dst, next_header, payload_len, traffic_class: 0, flow_label: 0, hop_limit };
         ipv6::emit(&header, &mut bytes[at..]);
         bytes.extend_from_slice(payload);
         self.queue(Frame { link: Link::Outside, bytes })

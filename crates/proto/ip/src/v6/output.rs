@@ -67,7 +67,8 @@ impl Ip {
     #[inline]
     pub(crate) fn emit_headers_v6(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
         debug_assert!(packet.payload_len <= ipv6::PAYLOAD_MAX);
-        let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
+        let ethernet =
+            ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
         let at = ethernet::emit(&ethernet, out);
         at + ipv6::emit(&packet.header_v6(), &mut out[at..])
     }

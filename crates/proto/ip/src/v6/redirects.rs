@@ -69,7 +69,8 @@ impl Redirects {
     fn insert(&mut self, now: Instant, dst: Addr, target: Addr) {
         if self.known.len() >= REDIRECTS_MAX
             && !self.known.contains_key(&dst)
-            && let Some(oldest) = self.known.iter().min_by_key(|(_, redirect)| redirect.until).map(|(dst, _)| *dst)
+            && let Some(oldest) =
+                self.known.iter().min_by_key(|(_, redirect)| redirect.until).map(|(dst, _)| *dst)
         {
             self.known.remove(&oldest);
         }

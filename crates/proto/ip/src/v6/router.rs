@@ -94,8 +94,9 @@ impl Ip {
     }
 
     fn take_prefix(&mut self, now: Instant, prefix: &PrefixInformation) {
-        let is_same =
-            |other: &(Addr, u8)| other.1 == prefix.len && common_bits(other.0, prefix.prefix) >= other.1.into();
+        let is_same = |other: &(Addr, u8)| {
+            other.1 == prefix.len && common_bits(other.0, prefix.prefix) >= other.1.into()
+        };
         let until = moment(now, prefix.valid_lifetime);
         let on_link = &mut self.v6.on_link;
         match on_link.iter().position(|lease| is_same(&lease.what)) {

@@ -92,7 +92,8 @@ pub(super) fn packet(next_header: Protocol, payload: &[u8]) -> Build {
 pub(super) fn nd_frame(src: Addr, dst: Addr, message: &Message) -> Vec<u8> {
     let mut text = [0; nd::MESSAGE_LEN_MAX];
     let len = nd::emit(src, dst, message, &mut text);
-    let header = ipv6::Header { src, dst, next_header: Protocol::ICMPV6, hop_limit: 255, ..Default::default() };
+    let header =
+        ipv6::Header { src, dst, next_header: Protocol::ICMPV6, hop_limit: 255, ..Default::default() };
     let dst_mac = if dst.is_v6_multicast() { multicast_mac(dst) } else { MAC_US };
     Build { dst_mac, src_mac: MAC_PEER, header, payload: text[..len].to_vec() }.frame()
 }
@@ -139,8 +140,11 @@ fn next_nd(ip: &mut Ip) -> Option<(Mac, ipv6::Header, Message)> {
 }
 
 fn advertisement(prefix: &str, valid: u32, preferred: u32) -> RouterAdvertisement {
-    let mut advertisement =
-        RouterAdvertisement { router_lifetime: 1800, source_mac: Some(MAC_PEER), ..RouterAdvertisement::default() };
+    let mut advertisement = RouterAdvertisement {
+        router_lifetime: 1800,
+        source_mac: Some(MAC_PEER),
+        ..RouterAdvertisement::default()
+    };
     advertisement.prefixes.push(PrefixInformation {
         prefix: addr(prefix),
         len: 64,
@@ -200,8 +204,8 @@ fn addresses_that_cannot_be_are_refused() {
     let bare = Config::new(MAC_US, 0xc612_0001, 24);
     let mut bare = Ip::new(bare, 1, at(0)).unwrap();
     assert_eq!(receive(&mut bare, at(0), &to(us())), Received::Dropped(Reason::UnknownEtherType));
-    let inside =
-        packet(Protocol::TCP, &[0; 20]).with(|b| (b.header.src, b.header.dst) = (Addr::LOOPBACK, Addr::LOOPBACK));
+    let inside = packet(Protocol::TCP, &[0; 20])
+        .with(|b| (b.header.src, b.header.dst) = (Addr::LOOPBACK, Addr::LOOPBACK));
     let inside = inside.frame();
     let received = bare.handle_frame(at(0), Link::Inside, &inside, ChecksumOffload::Partial);
     assert!(matches!(received, Received::Tcp { .. }));
@@ -213,7 +217,10 @@ fn a_neighbour_is_asked_for_by_its_group_and_its_answer_is_used() {
     let mut ip = machine(true);
     assert_eq!(ip.route(at(3), peer()), Route::Resolving);
     let (mac, header, message) = next_nd(&mut ip).unwrap();
-    assert_eq!((mac, header.src, header.dst), (Mac([0x33, 0x33, 0xff, 0, 0, 2]), us(), solicited_node(peer())));
+    assert_eq!(
+        (mac, header.src, header.dst),
+        (Mac([0x33, 0x33, 0xff, 0, 0, 2]), us(), solicited_node(peer()))
+    );
     assert_eq!(message, Message::NeighbourSolicitation { target: peer(), source_mac: Some(MAC_US) });
     let generation = ip.neighbour_generation();
     receive(&mut ip, at(3), &answer(MAC_PEER));
@@ -287,10 +294,13 @@ fn who_asks_for_us_is_answered_and_known() {
     receive(&mut ip, at(3), &nd_frame(peer(), solicited_node(us()), &question));
     let (mac, header, message) = next_nd(&mut ip).unwrap();
     assert_eq!((mac, header.src, header.dst), (MAC_PEER, us(), peer()));
-    let Message::NeighbourAdvertisement { target, solicited, overriding, target_mac, .. } = message else { panic!() };
+    let Message::NeighbourAdvertisement { target, solicited, overriding, target_mac, .. } = message else {
+        panic!()
+    };
     assert_eq!((target, solicited, overriding, target_mac), (us(), true, true, Some(MAC_US)));
     assert_eq!(ip.route(at(3), peer()), Route::Via { mac: MAC_PEER });
-    let of_others = Message::NeighbourSolicitation { target: addr("2001:db8::9"), source_mac: Some(MAC_PEER) };
+    let of_others =
+        Message::NeighbourSolicitation { target: addr("2001:db8::9"), source_mac: Some(MAC_PEER) };
     receive(&mut ip, at(3), &nd_frame(peer(), us(), &of_others));
     assert_eq!(next_nd(&mut ip), None);
 }
@@ -428,7 +438,11 @@ fn a_successor_has_the_addresses_and_ways_of_its_predecessor() {
         let solicits = frame.bytes.get(14 + 40) == Some(&135);
         assert!(!solicits, "what was tried out is not tried out again");
     }
-    assert_eq!(ip.route(at(10), addr("2001:db8:ffff::1")), Route::Resolving, "its station is asked for again");
+    assert_eq!(
+        ip.route(at(10), addr("2001:db8:ffff::1")),
+        Route::Resolving,
+        "its station is asked for again"
+    );
     // The ends of lifetimes are those of before.
     ip.handle_timeout(at(104));
     assert_eq!(ip.v6_addresses().len(), 2);
@@ -455,7 +469,8 @@ fn only_prefixes_that_say_so_make_addresses() {
     let made = |change: fn(&mut PrefixInformation)| {
         let mut prefix = advertisement("2001:db8:1::", 100, 50).prefixes.as_slice()[0];
         change(&mut prefix);
-        let mut advertisement = RouterAdvertisement { router_lifetime: 1800, ..RouterAdvertisement::default() };
+        let mut advertisement =
+            RouterAdvertisement { router_lifetime: 1800, ..RouterAdvertisement::default() };
         advertisement.prefixes.push(prefix);
         let mut ip = machine(true);
         advertise(&mut ip, at(3), advertisement);
@@ -472,8 +487,13 @@ fn only_prefixes_that_say_so_make_addresses() {
 fn the_next_router_takes_over() {
     // covers: RFC 4861 §6.3.6
     let (mut ip, other, far) = (machine(true), addr("fe80::bb"), addr("2001:db8:ffff::1"));
-    advertise(&mut ip, at(3), RouterAdvertisement { source_mac: None, ..advertisement("2001:db8:1::", 100, 50) });
-    let second = RouterAdvertisement { source_mac: Some(MAC_OTHER), ..advertisement("2001:db8:1::", 100, 50) };
+    advertise(
+        &mut ip,
+        at(3),
+        RouterAdvertisement { source_mac: None, ..advertisement("2001:db8:1::", 100, 50) },
+    );
+    let second =
+        RouterAdvertisement { source_mac: Some(MAC_OTHER), ..advertisement("2001:db8:1::", 100, 50) };
     receive(&mut ip, at(3), &nd_frame(other, ALL_NODES, &Message::RouterAdvertisement(second)));
     assert_eq!(ip.next_hop(far), Some(router()));
     assert_eq!(ip.route(at(3), far), Route::Resolving);
@@ -647,9 +667,15 @@ fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
     assert_eq!(kind_of(&mut ip, port), ErrorKind::Unreachable { code: atoll_wire::icmp::code::PORT });
     // covers: RFC 4443 §3.4, §2.4 (a): errors that nobody knows are passed on, too; other messages are not (b).
     for code in [0, 2] {
-        assert_eq!(kind_of(&mut ip, icmpv6::Message::ParameterProblem { code, pointer: 6 }), ErrorKind::Problem);
+        assert_eq!(
+            kind_of(&mut ip, icmpv6::Message::ParameterProblem { code, pointer: 6 }),
+            ErrorKind::Problem
+        );
     }
-    assert_eq!(kind_of(&mut ip, icmpv6::Message::Other { kind: 100, code: 0, rest: [0; 4] }), ErrorKind::Problem);
+    assert_eq!(
+        kind_of(&mut ip, icmpv6::Message::Other { kind: 100, code: 0, rest: [0; 4] }),
+        ErrorKind::Problem
+    );
     let unknown = error(icmpv6::Message::Other { kind: 200, code: 0, rest: [0; 4] });
     assert_eq!(receive(&mut ip, at(3), &unknown), Received::Dropped(Reason::IcmpIgnored));
 }
@@ -694,7 +720,11 @@ fn silence_where_errors_are_forbidden_v6() {
             b.dst_mac = multicast_mac(ALL_NODES);
         });
         receive(&mut ip, at(3), &problem.frame());
-        assert_eq!(next_packet(&mut ip).map(|(_, header, _)| header.src), answered.then_some(us()), "{option:x}");
+        assert_eq!(
+            next_packet(&mut ip).map(|(_, header, _)| header.src),
+            answered.then_some(us()),
+            "{option:x}"
+        );
     }
 }
 

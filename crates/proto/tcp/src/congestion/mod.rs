@@ -114,8 +114,9 @@ impl Congestion {
     /// Handles something that was delivered or lost. Only algorithms that have a model use this.
     pub(crate) fn handle_sample(&mut self, sample: &Sample) {
         debug_assert!(self.has_model());
-        let bbr =
-            self.bbr.get_or_insert_with(|| Box::new(Bbr::new(sample.now, sample.seed, sample.mss, sample.srtt_us)));
+        let bbr = self
+            .bbr
+            .get_or_insert_with(|| Box::new(Bbr::new(sample.now, sample.seed, sample.mss, sample.srtt_us)));
         self.cwnd = bbr.handle_sample(sample, self.cwnd);
     }
 

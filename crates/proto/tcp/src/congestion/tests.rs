@@ -102,7 +102,12 @@ fn the_end_of_slow_start_is_approached_by_quarters() {
         for acked in 1..=10 {
             let una = n as i64 * 10 + acked;
             let before = congestion.cwnd;
-            let news = Ack { rtt_us: Some(rtt_us), una, nxt: (n as i64 + 1) * 10 + acked, ..ack(at(0), 1000, rtt_us) };
+            let news = Ack {
+                rtt_us: Some(rtt_us),
+                una,
+                nxt: (n as i64 + 1) * 10 + acked,
+                ..ack(at(0), 1000, rtt_us)
+            };
             congestion.handle_ack(&news);
             grown = congestion.cwnd - before;
         }

@@ -196,9 +196,10 @@ fn a_cookie_is_good_for_one_address_and_two_periods() {
     // Ports do not matter, addresses and keys do.
     let other_port = FourTuple { remote: Endpoint::new(2, 9), ..TUPLE };
     assert_eq!(check(&other_port, 0), CookieVerdict::Good { newer: None });
-    for other in
-        [FourTuple { remote: Endpoint::new(3, 4000), ..TUPLE }, FourTuple { local: Endpoint::new(3, 80), ..TUPLE }]
-    {
+    for other in [
+        FourTuple { remote: Endpoint::new(3, 4000), ..TUPLE },
+        FourTuple { local: Endpoint::new(3, 80), ..TUPLE },
+    ] {
         assert!(matches!(check(&other, 0), CookieVerdict::Bad { .. }));
     }
     assert!(matches!(check_fast_open(&[6; 16], &TUPLE, &cookie, at(0)), CookieVerdict::Bad { .. }));
@@ -206,7 +207,9 @@ fn a_cookie_is_good_for_one_address_and_two_periods() {
     assert_eq!(request, CookieVerdict::Bad { newest: cookie });
     let guesses: Vec<FastOpen> = (0..200u64).filter_map(|n| FastOpen::cookie(&n.to_be_bytes())).collect();
     assert!(
-        guesses.iter().all(|guess| matches!(check_fast_open(&KEY, &TUPLE, guess, at(0)), CookieVerdict::Bad { .. }))
+        guesses
+            .iter()
+            .all(|guess| matches!(check_fast_open(&KEY, &TUPLE, guess, at(0)), CookieVerdict::Bad { .. }))
     );
 }
 

@@ -82,7 +82,8 @@ impl Connection {
         self.recovery.advance(&self.snd, delivery.acked);
         if self.recovery.reno && phase_before == Phase::Recovery {
             // RFC 9937 §6.2: each duplicate acknowledgement has counted a segment already.
-            let counted = i64::from(dup_acks.saturating_sub(self.recovery.dup_acks)) * i64::from(self.snd.mss);
+            let counted =
+                i64::from(dup_acks.saturating_sub(self.recovery.dup_acks)) * i64::from(self.snd.mss);
             delivery.delivered = (delivery.acked - counted).max(0);
         }
         if phase_before != Phase::Open && self.recovery.phase == Phase::Open {
@@ -172,7 +173,9 @@ impl Connection {
     /// Handles the first acknowledgement of new text in an episode: if it answers what was sent before the
     /// episode, nothing was lost.
     fn undo_if_spurious(&mut self, segment: &Segment) {
-        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else { return };
+        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else {
+            return;
+        };
         let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
         if undo.is_due_by(echo) && self.recovery.phase != Phase::Open {
             // The text was late, so it came out of order.
@@ -188,7 +191,9 @@ impl Connection {
         if let Some(flight) = &mut self.recovery.flight {
             flight.widen_reordering(&mut self.recovery.reordering, una, nxt);
         }
-        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else { return };
+        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else {
+            return;
+        };
         if undo.note_twice(to - from) {
             self.undo();
         }
@@ -203,13 +208,16 @@ impl Connection {
         let mut blocks = segment.options.sack.iter();
         let offsets = |(left, right)| (self.snd.offset_of(left), self.snd.offset_of(right));
         let first = offsets(blocks.next()?);
-        let within = blocks.next().map(offsets).is_some_and(|second| first.0 >= second.0 && first.1 <= second.1);
+        let within =
+            blocks.next().map(offsets).is_some_and(|second| first.0 >= second.0 && first.1 <= second.1);
         (first.0 < first.1 && (first.1 <= ack || within)).then_some(first)
     }
 
     /// Restores the windows that were in use before the episode.
     fn undo(&mut self) {
-        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.take()) else { return };
+        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.take()) else {
+            return;
+        };
         self.congestion.undo(undo.cwnd, undo.ssthresh);
         self.recovery.end_by_undo();
         self.pending.clear(Pending::RETRANSMIT);
@@ -351,7 +359,8 @@ impl Connection {
         if !self.congestion.has_model() {
             return;
         }
-        let min_rtt = Duration::from_micros(if self.recovery.reno { 0 } else { self.recovery.rtt.min_us.into() });
+        let min_rtt =
+            Duration::from_micros(if self.recovery.reno { 0 } else { self.recovery.rtt.min_us.into() });
         // Nothing is in flight any more, or all of it left at once; then these defaults take the place of the
         // records.
         let mut counters = Counters::new(self.snd.una, now);
@@ -508,7 +517,8 @@ impl Delivery {
         self.retransmitted |= sent.retransmitted;
         if !sent.retransmitted {
             if sent.start >= self.guessed_until {
-                self.first_sent_at = Some(self.first_sent_at.map_or(sent.sent_at, |first| first.min(sent.sent_at)));
+                self.first_sent_at =
+                    Some(self.first_sent_at.map_or(sent.sent_at, |first| first.min(sent.sent_at)));
             }
             self.reordered |= sent.end < self.fack;
             self.original |= sent.end <= self.recover;

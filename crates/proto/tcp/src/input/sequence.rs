@@ -46,7 +46,10 @@ impl Connection {
         // A peer at the edge of the window as it was advertised may be behind what rounding the field to the
         // scale has hidden.
         let hidden = (1 << self.options.rcv_scale) - 1;
-        if segment.sequence_len() == 0 && !is_reset && (self.rcv.acked - hidden..self.rcv.acked).contains(&seq) {
+        if segment.sequence_len() == 0
+            && !is_reset
+            && (self.rcv.acked - hidden..self.rcv.acked).contains(&seq)
+        {
             // The segment may be a probe as well, which wants an answer.
             self.answer_unacceptable(now, segment, seq);
             return Ok(());

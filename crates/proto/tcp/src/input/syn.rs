@@ -22,7 +22,12 @@ impl Connection {
 
     /// Completes the handshake in SYN-RECEIVED, where the acknowledgement has to be that of our SYN; a
     /// simultaneous open brings it on a SYN-ACK. Fails with the verdict on the segment if it does not fit.
-    pub(super) fn complete_handshake(&mut self, now: Instant, segment: &Segment, ack: i64) -> Result<Events, Input> {
+    pub(super) fn complete_handshake(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        ack: i64,
+    ) -> Result<Events, Input> {
         if ack <= self.snd.una || ack > self.snd.nxt {
             let mut input = Input::dropped(Reason::AckHandshake);
             input.events = Events::ANSWER_RESET;

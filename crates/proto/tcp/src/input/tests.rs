@@ -131,9 +131,11 @@ fn a_repeated_syn_gets_the_syn_ack_again() {
 #[test]
 fn segments_outside_the_window_are_answered_but_not_taken() {
     // covers: RFC 9293 §3.4 table 6
-    for (name, seg) in
-        [("before", data(1..11).seq(1)), ("beyond", data(60_000..60_010)), ("far", data(1_000_000..1_000_010))]
-    {
+    for (name, seg) in [
+        ("before", data(1..11).seq(1)),
+        ("beyond", data(60_000..60_010)),
+        ("far", data(1_000_000..1_000_010)),
+    ] {
         let mut t = Tcb::established();
         t.takes(data(1..101));
         t.poll();
@@ -419,8 +421,11 @@ fn text_for_an_application_that_is_gone_is_reset() {
 
 #[test]
 fn the_peers_fin_moves_the_state() {
-    let cases =
-        [(State::Established, State::CloseWait), (State::FinWait1, State::Closing), (State::FinWait2, State::TimeWait)];
+    let cases = [
+        (State::Established, State::CloseWait),
+        (State::FinWait1, State::Closing),
+        (State::FinWait2, State::TimeWait),
+    ];
     for (before, after) in cases {
         let mut t = Tcb::in_state(before);
         let acked = if before == State::FinWait2 { 2 } else { 1 };

@@ -18,7 +18,11 @@ impl Connection {
     /// nothing.
     pub fn text_range(&self, segment: &Segment) -> Option<Text> {
         let receives = self.state().may_receive() || self.state() == State::SynReceived;
-        if segment.len == 0 || self.wants_no_text() || !receives || segment.flags.intersects(Flags::SYN | Flags::RST) {
+        if segment.len == 0
+            || self.wants_no_text()
+            || !receives
+            || segment.flags.intersects(Flags::SYN | Flags::RST)
+        {
             return None;
         }
         let seq = self.rcv.offset_of(segment.seq);
@@ -50,7 +54,8 @@ impl Connection {
         };
         let nxt = self.rcv.nxt;
         // RFC 2883 §4: this is the first part of the text that was there already.
-        let again = self.rcv.reassembly.as_ref().and_then(|reassembly| reassembly.ranges.first_within(left, right));
+        let again =
+            self.rcv.reassembly.as_ref().and_then(|reassembly| reassembly.ranges.first_within(left, right));
         self.rcv.take(left, right);
         if seq < nxt {
             self.rcv.report_duplicate(seq.max(0), nxt);

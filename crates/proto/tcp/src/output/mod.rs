@@ -38,7 +38,9 @@ impl Connection {
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         match self.state() {
             State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset(now)),
-            State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
+            State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => {
+                return Some(self.syn(now));
+            }
             State::SynSent => return None,
             // News of missing or marked segments leaves first, as a bare ACK: text carries no SACK blocks, so
             // that super-segments keep their size.
@@ -47,9 +49,9 @@ impl Connection {
             }
             // RFC 7413 §4.2.2: the answer need not wait for the last ACK of the handshake.
             state if state.may_send() || self.is_open_early() => {
-                let text = self
-                    .paced(now, len_max)
-                    .and_then(|len_max| self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max)));
+                let text = self.paced(now, len_max).and_then(|len_max| {
+                    self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max))
+                });
                 if text.is_some() {
                     return text;
                 }

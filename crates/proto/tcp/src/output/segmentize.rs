@@ -16,7 +16,8 @@ impl Connection {
             return self.tail_retransmission(now);
         }
         // RFC 5682 §3.1, step 2 (b): new text leaves first.
-        let Some((from, hole_end)) = self.recovery.hole().filter(|_| self.recovery.frto != Frto::NewText) else {
+        let Some((from, hole_end)) = self.recovery.hole().filter(|_| self.recovery.frto != Frto::NewText)
+        else {
             self.pending.clear(Pending::RETRANSMIT);
             return None;
         };

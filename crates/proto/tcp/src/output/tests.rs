@@ -393,7 +393,8 @@ fn what_was_late_or_overtaken_is_no_loss() {
         let answer = if by_timeout { syn_ack(1).no_sack() } else { syn_ack(1) };
         let mut t = Tcb::established_by(answer.timestamps(5, 0), &settings());
         t.write(5 * MSS);
-        let clock = |sent: &[Transmit]| sent[0].segment.options.timestamps.expect("timestamps are in use").value;
+        let clock =
+            |sent: &[Transmit]| sent[0].segment.options.timestamps.expect("timestamps are in use").value;
         let first = clock(&t.poll());
         let mss = u32::from(t.conn.mss());
         t.advance(ms(50));
@@ -409,7 +410,11 @@ fn what_was_late_or_overtaken_is_no_loss() {
         t.takes(ack(1 + mss).timestamps(7, echo));
         let info = t.conn.info(t.now);
         assert_eq!(info.phase == Phase::Open, late, "by time-out: {by_timeout}");
-        assert_eq!((info.snd_cwnd >= 10, info.snd_ssthresh == u32::MAX), (late, late), "by time-out: {by_timeout}");
+        assert_eq!(
+            (info.snd_cwnd >= 10, info.snd_ssthresh == u32::MAX),
+            (late, late),
+            "by time-out: {by_timeout}"
+        );
     }
 }
 
@@ -802,7 +807,11 @@ fn an_abort_sends_a_reset_where_the_state_wants_one() {
         let mut t = Tcb::in_state(state);
         t.conn.abort();
         assert_eq!(t.conn.state(), State::Closed);
-        assert_eq!(t.poll().iter().filter(|transmit| transmit.segment.has(Flags::RST)).count(), resets, "{state:?}");
+        assert_eq!(
+            t.poll().iter().filter(|transmit| transmit.segment.has(Flags::RST)).count(),
+            resets,
+            "{state:?}"
+        );
         assert_eq!(t.conn.next_timeout(), None);
     }
     let mut t = Tcb::connecting(&settings());
@@ -875,7 +884,10 @@ fn a_smaller_path_mtu_sends_again_what_was_too_large() {
     t.conn.handle_mtu(t.now, 640, t.conn.snd.seq(0));
     assert_eq!(t.conn.mss(), 600);
     let sent = t.poll();
-    t.compare(&sent, &[data(1..601), data(601..1201), data(1201..1801), data(1801..2001)].map(Seg::retransmit));
+    t.compare(
+        &sent,
+        &[data(1..601), data(601..1201), data(1201..1801), data(1801..2001)].map(Seg::retransmit),
+    );
     assert_eq!(t.conn.congestion.cwnd, 10_000);
     // covers: RFC 8201 §5.4: what says nothing new has nothing sent again.
     t.conn.handle_mtu(t.now, 640, t.conn.snd.seq(1000));

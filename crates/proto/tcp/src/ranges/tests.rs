@@ -38,7 +38,10 @@ fn the_set_agrees_with_a_set_of_octets() {
             assert_eq!(set.ranges, runs(&model), "seed {seed}");
             let within = runs(&model.range(left..right).copied().collect());
             assert_eq!(set.first_within(left, right), within.first().copied());
-            assert_eq!(set.covers(left, right.max(left + 1)), (left..right.max(left + 1)).all(|o| model.contains(&o)));
+            assert_eq!(
+                set.covers(left, right.max(left + 1)),
+                (left..right.max(left + 1)).all(|o| model.contains(&o))
+            );
             assert_eq!(set.range_at(left), runs(&model).into_iter().find(|r| r.0 <= left && left < r.1));
             assert_eq!(set.end(), model.last().map(|octet| octet + 1));
         }

@@ -65,7 +65,10 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     assert!(next.poll_transmit(NOW, 1000).is_none());
     next.greet();
     let greeting = next.poll_transmit(NOW, 1000).expect("an acknowledgement");
-    assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
+    assert_eq!(
+        (greeting.segment.seq, greeting.segment.ack, greeting.segment.len),
+        (SeqNum(8), SeqNum(100), 0)
+    );
 }
 
 /// A record has the timestamp of the moment when it was written. The peer would take an echo of it for the
@@ -76,9 +79,13 @@ fn who_has_heard_nothing_yet_echoes_nothing() {
     let stamp = |value| Some(Timestamps { value, echo: 0 });
     let syn = Segment { flags: Flags::SYN, seq: SeqNum(99), window: 5000, ..Segment::default() };
     let syn = Segment { options: Options { timestamps: stamp(1000), ..Options::default() }, ..syn };
-    let mut connection = Connection::accept(NOW, &syn, SeqNum(7), 3, Path { mss: 1000 }, &Settings::default());
+    let mut connection =
+        Connection::accept(NOW, &syn, SeqNum(7), 3, Path { mss: 1000 }, &Settings::default());
     let echo = |connection: &mut Connection| {
-        connection.poll_transmit(NOW, 1000).and_then(|sent| sent.segment.options.timestamps).map(|stamps| stamps.echo)
+        connection
+            .poll_transmit(NOW, 1000)
+            .and_then(|sent| sent.segment.options.timestamps)
+            .map(|stamps| stamps.echo)
     };
     // The SYN-ACK of a successor echoes the timestamp, which is that of the SYN.
     let mut next = Connection::resume(NOW, &connection.record(), 0).expect("it is consistent");
@@ -113,8 +120,13 @@ fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
         let again = next.poll_transmit(NOW, 1000).expect("a SYN");
         assert_eq!((again.segment.seq, again.segment.len), (syn.segment.seq, 0));
         let ack = SeqNum(8).plus(taken);
-        let answer =
-            Segment { flags: Flags::SYN | Flags::ACK, seq: SeqNum(99), ack, window: 5000, ..Segment::default() };
+        let answer = Segment {
+            flags: Flags::SYN | Flags::ACK,
+            seq: SeqNum(99),
+            ack,
+            window: 5000,
+            ..Segment::default()
+        };
         next.handle_segment(NOW, &answer);
         next.check_invariants();
         assert_eq!((next.state(), next.send_una()), (State::Established, u64::from(taken)));
@@ -125,7 +137,14 @@ fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
 
 /// Returns a segment of text from the peer.
 fn text(offset: u32, len: u32) -> Segment {
-    Segment { flags: Flags::ACK, seq: SeqNum(100 + offset), ack: SeqNum(8), window: 5000, len, ..Segment::default() }
+    Segment {
+        flags: Flags::ACK,
+        seq: SeqNum(100 + offset),
+        ack: SeqNum(8),
+        window: 5000,
+        len,
+        ..Segment::default()
+    }
 }
 
 #[test]
@@ -195,8 +214,14 @@ fn no_record_makes_a_successor_panic() {
             _ => rng.next_u64() as i64,
         };
         let (acked, received, edge, send_tail, fin) = (offset(), offset(), offset(), offset(), offset());
-        let state =
-            [State::Established, State::CloseWait, State::LastAck, State::TimeWait, State::SynSent, State::Closing];
+        let state = [
+            State::Established,
+            State::CloseWait,
+            State::LastAck,
+            State::TimeWait,
+            State::SynSent,
+            State::Closing,
+        ];
         let record = Record {
             state: state[rng.below(6) as usize],
             acked,

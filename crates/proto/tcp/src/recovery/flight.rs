@@ -297,8 +297,8 @@ impl Flight {
     /// in flight into more pieces than the segments that it consists of, so a peer that reports octets one by
     /// one (CVE-2019-11478) gets no further.
     fn split_for_peer(&mut self, at: usize, edge: i64) -> bool {
-        let octets =
-            self.records.back().map_or(0, |back| back.end) - self.records.front().map_or(0, |front| front.start);
+        let octets = self.records.back().map_or(0, |back| back.end)
+            - self.records.front().map_or(0, |front| front.start);
         let pieces = usize::try_from(octets / i64::from(MSS_DEFAULT)).unwrap_or(0) + PIECES_MIN;
         self.records.len() < pieces && self.split(at, edge)
     }
@@ -352,7 +352,11 @@ impl Flight {
 
     pub(crate) fn check_invariants(&self, una: i64, nxt: i64) {
         let octets = |fate| -> i64 {
-            self.records.iter().filter(|record| record.fate == fate).map(|record| record.end - record.start).sum()
+            self.records
+                .iter()
+                .filter(|record| record.fate == fate)
+                .map(|record| record.end - record.start)
+                .sum()
         };
         assert_eq!(self.sacked, octets(Fate::Sacked), "{self:?}");
         assert_eq!(self.lost, octets(Fate::Lost), "{self:?}");

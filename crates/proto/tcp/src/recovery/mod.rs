@@ -151,8 +151,8 @@ impl Recovery {
     /// Returns how long text out of order is waited for (RFC 8985 §6.2, step 4).
     pub(crate) fn reordering_window(&self, snd: &Snd) -> Duration {
         // Three segments beyond a hole mean a loss, as long as nothing ever came out of order.
-        let many =
-            self.sacked(snd) > i64::from(DUP_THRESHOLD - 1) * i64::from(snd.mss) || self.dup_acks >= DUP_THRESHOLD;
+        let many = self.sacked(snd) > i64::from(DUP_THRESHOLD - 1) * i64::from(snd.mss)
+            || self.dup_acks >= DUP_THRESHOLD;
         if !self.reordering.seen && (self.phase != Phase::Open || many) || self.rtt.min_us == u32::MAX {
             return Duration::ZERO;
         }
@@ -266,7 +266,14 @@ impl Recovery {
 
     /// Notes that new text `[from, to)` leaves. `snd` still ends at `from`; `sent_at` is when text left
     /// before.
-    pub(crate) fn note_sent(&mut self, now: Instant, snd: &Snd, sent_at: Instant, to: i64, app_limited: bool) {
+    pub(crate) fn note_sent(
+        &mut self,
+        now: Instant,
+        snd: &Snd,
+        sent_at: Instant,
+        to: i64,
+        app_limited: bool,
+    ) {
         if let Some(episode) = &mut self.episode {
             episode.prr.note_sent(to - snd.nxt);
         }
@@ -288,7 +295,14 @@ impl Recovery {
     }
 
     /// Notes that `[from, to)` leaves again.
-    pub(crate) fn note_retransmitted(&mut self, now: Instant, snd: &Snd, sent_at: Instant, from: i64, to: i64) {
+    pub(crate) fn note_retransmitted(
+        &mut self,
+        now: Instant,
+        snd: &Snd,
+        sent_at: Instant,
+        from: i64,
+        to: i64,
+    ) {
         let pipe = self.pipe(snd);
         self.flight(snd, sent_at).resend(from, to, now, pipe);
         let octets = u32::try_from(to - from).unwrap_or(0);

@@ -27,7 +27,14 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(delivered: i64, now: Instant) -> Counters {
-        Counters { delivered, delivered_at: now, first_sent_at: now, lost: 0, in_flight: 0, app_limited: false }
+        Counters {
+            delivered,
+            delivered_at: now,
+            first_sent_at: now,
+            lost: 0,
+            in_flight: 0,
+            app_limited: false,
+        }
     }
 
     /// Returns what a segment remembers that leaves and makes `in_flight` octets in flight.

@@ -73,7 +73,8 @@ fn time_wait_ends_after_a_minute() {
 #[test]
 fn timestamps_decide_which_syn_is_new() {
     // covers: RFC 6191 §2
-    let timestamps = |value| Options { timestamps: Some(Timestamps { value, echo: 0 }), ..Options::default() };
+    let timestamps =
+        |value| Options { timestamps: Some(Timestamps { value, echo: 0 }), ..Options::default() };
     let (plain, next, t) = record();
     let stamped = TimeWait { timestamps: true, ts_recent: 1000, ..plain };
     let (newer, older) = (next.seq.plus(100), next.seq.minus(100));

@@ -15,7 +15,9 @@ fn write_urgent(t: &mut Tcb, octets: u32) {
 /// Returns where the segments that are sent now begin, and their urgent pointers.
 fn pointers(t: &mut Tcb) -> Vec<(u64, Option<u16>)> {
     let sent = t.poll_up_to(64_000);
-    sent.iter().map(|sent| (sent.offset, sent.segment.has(Flags::URG).then_some(sent.segment.urgent))).collect()
+    sent.iter()
+        .map(|sent| (sent.offset, sent.segment.has(Flags::URG).then_some(sent.segment.urgent)))
+        .collect()
 }
 
 // --- sending

@@ -69,8 +69,13 @@ pub(crate) struct Away {
 impl Acceptor {
     /// Creates an acceptor that is registered nowhere; `away_from` is its home, if that is not here.
     pub(crate) fn new(lease: u64, session: SessionId, away_from: Option<ReplicaId>) -> Acceptor {
-        let away =
-            |home| Away { home, changed: false, timed_out: false, reported_at: None, services: Services::default() };
+        let away = |home| Away {
+            home,
+            changed: false,
+            timed_out: false,
+            reported_at: None,
+            services: Services::default(),
+        };
         Acceptor {
             lease,
             session,
@@ -158,7 +163,13 @@ impl Acceptor {
     }
 
     /// Handles another CM's report; only the home does so.
-    pub(crate) fn handle_report(&mut self, now: Instant, from: ReplicaId, report: &ServiceReport, rules: &Balance) {
+    pub(crate) fn handle_report(
+        &mut self,
+        now: Instant,
+        from: ReplicaId,
+        report: &ServiceReport,
+        rules: &Balance,
+    ) {
         let Side::Home(elsewhere) = &mut self.side else { return };
         for &micros in report.services.as_slice() {
             self.estimate.add(now, micros, rules);
@@ -249,7 +260,9 @@ impl Acceptor {
     fn all_unclaimed(&self) -> u64 {
         let own = u64::from(self.unclaimed);
         match &self.side {
-            Side::Home(elsewhere) => elsewhere.iter().map(|(_, unclaimed, _)| u64::from(*unclaimed)).sum::<u64>() + own,
+            Side::Home(elsewhere) => {
+                elsewhere.iter().map(|(_, unclaimed, _)| u64::from(*unclaimed)).sum::<u64>() + own
+            }
             Side::Away(_) => own,
         }
     }

@@ -189,11 +189,20 @@ impl Acceptors {
 
     /// Collects the acceptors registered at one of `tss` that are at home here, or at one of the CMs
     /// `adopted`.
-    fn own_candidates(&mut self, now: Instant, tss: u64, balancer: &Balancer, adopted: u64, own: &mut Vec<Candidate>) {
+    fn own_candidates(
+        &mut self,
+        now: Instant,
+        tss: u64,
+        balancer: &Balancer,
+        adopted: u64,
+        own: &mut Vec<Candidate>,
+    ) {
         own.clear();
         let mut best_known = UNKNOWN_MICROS;
         for (index, acceptor) in self.all.iter_mut().enumerate() {
-            if acceptor.registered & tss == 0 || acceptor.away().is_some_and(|away| adopted & (1 << away.home.0) == 0) {
+            if acceptor.registered & tss == 0
+                || acceptor.away().is_some_and(|away| adopted & (1 << away.home.0) == 0)
+            {
                 continue;
             }
             let micros = acceptor.estimate(now, &balancer.rules);
@@ -227,7 +236,9 @@ impl Acceptors {
             if best.is_some_and(|best| heard.is_out(best, rules)) {
                 continue;
             }
-            let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
+            let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else {
+                continue;
+            };
             let acceptor = &mut all[index];
             // A home that is not silent is not adopted, so no acceptor is both own and offered.
             if acceptor.registered & at == 0 || acceptor.is_at_home() {
@@ -255,7 +266,9 @@ impl Acceptors {
     fn all_candidates(&mut self, now: Instant, at: u64, balancer: &Balancer, offered: &mut Vec<Candidate>) {
         offered.clear();
         let offers = &self.offers;
-        for (index, acceptor) in self.all.iter_mut().enumerate().filter(|(_, acceptor)| acceptor.registered & at != 0) {
+        for (index, acceptor) in
+            self.all.iter_mut().enumerate().filter(|(_, acceptor)| acceptor.registered & at != 0)
+        {
             let heard = acceptor.away().and_then(|away| offers.of(now, away.home));
             let best = heard.map(|heard| u64::from(heard.micros));
             let is_offered = heard.is_some_and(|heard| (heard.lease, heard.session) == acceptor.key());
@@ -290,7 +303,9 @@ impl Acceptors {
         balancer: &mut Balancer,
     ) -> Reported {
         let rules = balancer.rules;
-        let Some(acceptor) = self.get_mut(report.session, report.lease).filter(|acceptor| acceptor.is_at_home()) else {
+        let Some(acceptor) =
+            self.get_mut(report.session, report.lease).filter(|acceptor| acceptor.is_at_home())
+        else {
             return Reported::Unknown;
         };
         acceptor.handle_report(now, from, report, &rules);
@@ -317,7 +332,14 @@ impl Acceptors {
     }
 
     /// Tells other CMs what is due now. `last` says that this replica is going to sleep.
-    pub(crate) fn tell(&mut self, now: Instant, index: u32, reach: Reach, last: bool, balancer: &mut Balancer) {
+    pub(crate) fn tell(
+        &mut self,
+        now: Instant,
+        index: u32,
+        reach: Reach,
+        last: bool,
+        balancer: &mut Balancer,
+    ) {
         self.offers.is_active = false;
         let period = Duration::from_micros(balancer.rules.offer_us.into());
         let due = self.offers.told_at.map_or(now, |at| at + period);

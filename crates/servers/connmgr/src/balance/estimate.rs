@@ -100,7 +100,9 @@ mod tests {
     #[test]
     fn median_and_average_agree_with_the_naive_ones() {
         let mut rng = Rng::new(3);
-        for (estimator, window) in [(Estimator::Median, 128), (Estimator::Average, 256), (Estimator::Median, 1)] {
+        for (estimator, window) in
+            [(Estimator::Median, 128), (Estimator::Average, 256), (Estimator::Median, 1)]
+        {
             let rules = Balance { estimator, window, sample_us: 1, ..Balance::new() };
             let mut estimate = Estimate::default();
             let mut all: Vec<u32> = Vec::new();

@@ -39,7 +39,8 @@ pub(crate) fn choose(
     rng: &mut Rng,
 ) -> Option<Winner> {
     if own.is_empty() {
-        return draw(offers.iter().map(|offer| weight(offer.micros)), rng).map(|at| Winner::Offered(offers[at].index));
+        return draw(offers.iter().map(|offer| weight(offer.micros)), rng)
+            .map(|at| Winner::Offered(offers[at].index));
     }
     let tariff = u64::from(tariff);
     let taxed = |offer: &Candidate| weight(offer.micros.saturating_mul(tariff));
@@ -169,7 +170,8 @@ mod tests {
         // The best of own is 100 in 2/3 of all cases, and 200 in 1/3; the best offer is 30 in 2/3, and 60 in
         // 1/3. Then the two compete, after tariff.
         let duel = |own: f64, offer: f64| (1.0 / own) / (1.0 / own + 1.0 / (2.0 * offer));
-        let (own, offers) = ([(100.0, 2.0 / 3.0), (200.0, 1.0 / 3.0)], [(30.0, 2.0 / 3.0), (60.0, 1.0 / 3.0)]);
+        let (own, offers) =
+            ([(100.0, 2.0 / 3.0), (200.0, 1.0 / 3.0)], [(30.0, 2.0 / 3.0), (60.0, 1.0 / 3.0)]);
         let mut expected = [0.0; 4];
         for (i, (a, p)) in own.into_iter().enumerate() {
             for (j, (b, q)) in offers.into_iter().enumerate() {

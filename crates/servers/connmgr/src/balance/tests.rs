@@ -95,8 +95,17 @@ impl Cms {
                 });
                 let shown = Some(Grant::to_listen(lease, local));
                 let (backlog, defer_accept) = (60_000, 0);
-                let listen =
-                    Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
+                let listen = Listen {
+                    session,
+                    lease,
+                    local,
+                    backlog,
+                    reuse_port,
+                    defer_accept,
+                    v6_only,
+                    uid: 0,
+                    shown,
+                };
                 id = Some(cm.handle_listen(&listen).expect("free"));
                 assert!(cm.handle_accept(now, session, lease));
             }
@@ -171,7 +180,8 @@ impl Cms {
                         assert!(self.cms[replica].handle_accept(self.now, session, LEASE));
                     }
                 }
-                Directive::Reset { .. } | Directive::PortTaken { .. } | Directive::ConnectionsWait { .. } => {}
+                Directive::Reset { .. } | Directive::PortTaken { .. } | Directive::ConnectionsWait { .. } => {
+                }
             }
         }
     }
@@ -260,15 +270,20 @@ impl Cms {
                 if worker.keeps {
                     worker.kept += 1;
                 } else {
-                    worker.busy_until = Some((now + Duration::from_micros(worker.service), replica, offered_at));
+                    worker.busy_until =
+                        Some((now + Duration::from_micros(worker.service), replica, offered_at));
                 }
             }
         }
     }
 
     fn time_out(&mut self) {
-        let due: Vec<_> =
-            self.offered.iter().filter(|(_, (_, until))| *until <= self.now).map(|(at, of)| (*at, *of)).collect();
+        let due: Vec<_> = self
+            .offered
+            .iter()
+            .filter(|(_, (_, until))| *until <= self.now)
+            .map(|(at, of)| (*at, *of))
+            .collect();
         for ((replica, number), (session, _)) in due {
             self.offered.remove(&(replica, number));
             self.waiting += 1;
@@ -285,7 +300,10 @@ impl Cms {
     /// Runs until everything is served.
     fn finish(&mut self) {
         for _ in 0..10_000 {
-            if self.waiting == 0 && self.offered.is_empty() && self.workers.values().all(|w| w.busy_until.is_none()) {
+            if self.waiting == 0
+                && self.offered.is_empty()
+                && self.workers.values().all(|w| w.busy_until.is_none())
+            {
                 return;
             }
             self.run(1000, 0, &[]);
@@ -473,8 +491,9 @@ fn a_worker_that_dies_or_forks_loses_nothing() {
     for replica in 0..2 {
         cms.cms[replica].handle_session_gone(SessionId(1));
         let offered = core::mem::take(&mut cms.offered);
-        let (lost, kept) =
-            offered.into_iter().partition(|((at, _), (session, _))| *at == replica && *session == SessionId(1));
+        let (lost, kept) = offered
+            .into_iter()
+            .partition(|((at, _), (session, _))| *at == replica && *session == SessionId(1));
         cms.offered = kept;
         let lost: BTreeMap<(usize, u32), (SessionId, Instant)> = lost;
         for (_, number) in lost.into_keys() {
@@ -623,7 +642,14 @@ fn nothing_is_measured_and_nobody_speaks_where_there_is_no_choice() {
         cms.offered.clear();
         cms.worker(0).queue.clear();
         let offered_at = cms.now;
-        assert!(!cms.cms[replica].handle_claimed(cms.now, ConnectionId(n), id, SessionId(0), LEASE, offered_at));
+        assert!(!cms.cms[replica].handle_claimed(
+            cms.now,
+            ConnectionId(n),
+            id,
+            SessionId(0),
+            LEASE,
+            offered_at
+        ));
         cms.now += Duration::from_micros(100);
         let reach = Reach { awake: u64::MAX, takes: u64::MAX };
         assert!(!cms.cms[replica].is_peer_due(cms.now, true));
@@ -658,7 +684,8 @@ fn messages_of_the_dead_and_of_strangers_do_not_count() {
     }
     // The last offer came from a new incarnation: what the one before had offered is forgotten.
     for session in [0, 2] {
-        let view = cms.cms[0].acceptors(cms.now).into_iter().find(|(_, view)| view.session == SessionId(session));
+        let view =
+            cms.cms[0].acceptors(cms.now).into_iter().find(|(_, view)| view.session == SessionId(session));
         assert_eq!(view.map(|(_, view)| (view.registered, view.home)), Some((true, ReplicaId(0))));
     }
     cms.arrive(0);

@@ -68,7 +68,11 @@ mod tests {
                 let (own, least) = (u64::from(rng.below(2000)), u64::from(rng.below(1000)));
                 let offered = least + u64::from(rng.below(300));
                 let passes = !quick.filters(own, least, &rules) && quick.passes(own, offered, &rules);
-                assert_eq!(passes, plain.passes(own, offered, &rules), "{own} {least} {offered}, seed {seed}");
+                assert_eq!(
+                    passes,
+                    plain.passes(own, offered, &rules),
+                    "{own} {least} {offered}, seed {seed}"
+                );
                 assert_eq!(quick, plain);
             }
         }

@@ -64,12 +64,14 @@ impl Rig {
         let (session, lease, local) = (SessionId(session), LEASE, LOCAL);
         let (reuse_port, defer_accept, v6_only) = (false, 0, false);
         let shown = Some(Grant::to_listen(lease, local));
-        let listen = Listen { session, lease, local, backlog: 4000, reuse_port, defer_accept, v6_only, uid: 0, shown };
+        let listen =
+            Listen { session, lease, local, backlog: 4000, reuse_port, defer_accept, v6_only, uid: 0, shown };
         self.tss[ts].handle_listen(&listen).expect("the port is free")
     }
 
     fn establish(&mut self, ts: usize, number: u32) -> bool {
-        let SynVerdict::Accept { listener, .. } = self.tss[ts].handle_syn(&Syn { local: LOCAL, by_cookie: false })
+        let SynVerdict::Accept { listener, .. } =
+            self.tss[ts].handle_syn(&Syn { local: LOCAL, by_cookie: false })
         else {
             return false;
         };
@@ -169,7 +171,8 @@ fn one_cm_chooses_for_two_tss_among_those_registered_there() {
         assert!(rig.establish(0, n) && rig.establish(1, n));
         rig.turn(0);
         rig.turn(1);
-        let sessions = [0, 1].map(|ts| rig.offers(ts).iter().map(|offer| offer.session.0).collect::<Vec<_>>());
+        let sessions =
+            [0, 1].map(|ts| rig.offers(ts).iter().map(|offer| offer.session.0).collect::<Vec<_>>());
         assert_eq!(sessions, [[1], [2]]);
     }
     assert_eq!(rig.unclaimed(), 20);
@@ -188,7 +191,10 @@ fn one_cm_chooses_for_two_tss_among_those_registered_there() {
     assert!(rig.offers(1).is_empty() && rig.offers(0).is_empty());
     rig.tss[0].handle_accept(rig.now, SessionId(2), LEASE);
     rig.turn(0);
-    assert_eq!(rig.offers(0).iter().map(|offer| (offer.connection.0, offer.session.0)).collect::<Vec<_>>(), [(3, 2)]);
+    assert_eq!(
+        rig.offers(0).iter().map(|offer| (offer.connection.0, offer.session.0)).collect::<Vec<_>>(),
+        [(3, 2)]
+    );
 }
 
 #[test]
@@ -253,7 +259,10 @@ fn what_waits_ends_with_its_listener_and_an_offer_under_way_too() {
     rig.choose(0, usize::MAX);
     rig.hear(0, usize::MAX);
     let ends = rig.directives(0);
-    assert!(ends.iter().all(|directive| matches!(directive, Directive::Reset { .. })) && ends.len() == 2, "{ends:?}");
+    assert!(
+        ends.iter().all(|directive| matches!(directive, Directive::Reset { .. })) && ends.len() == 2,
+        "{ends:?}"
+    );
     rig.turn(0);
     assert!(rig.manager.acceptors(rig.now).is_empty() && rig.manager.clients[0].asked.is_empty());
 }
@@ -325,11 +334,19 @@ fn a_cm_that_starts_again_is_told_what_the_last_one_knew() {
     assert_eq!(rig.directives(0), [], "no connection is lost");
     rig.turn(0);
     rig.turn(1);
-    assert_eq!((rig.offers(1).len(), rig.unclaimed()), (0, 1), "what is offered is not offered again, and counts");
+    assert_eq!(
+        (rig.offers(1).len(), rig.unclaimed()),
+        (0, 1),
+        "what is offered is not offered again, and counts"
+    );
     rig.tss[0].handle_accept(rig.now, SessionId(2), LEASE);
     rig.turn(0);
     let offers = rig.offers(0);
-    assert_eq!(offers.iter().map(|offer| offer.connection.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6], "in order");
+    assert_eq!(
+        offers.iter().map(|offer| offer.connection.0).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 4, 5, 6],
+        "in order"
+    );
     let listener = rig.tss[1].listener_of(SessionId(1), LEASE).expect("it is there");
     // What the dead CM has offered is claimed; its end is not reported, because the new CM does not know its
     // beginning.
@@ -397,7 +414,8 @@ fn random_delays_leave_the_counts_right() {
         rig.room = 1 + rng.below(6) as usize;
         let count = rig.tss.len();
         // For each TS: number, listener, and the session to which it is offered.
-        let mut live: Vec<Vec<(u32, ListenerId, Option<SessionId>)>> = (0..count).map(|_| Vec::new()).collect();
+        let mut live: Vec<Vec<(u32, ListenerId, Option<SessionId>)>> =
+            (0..count).map(|_| Vec::new()).collect();
         // A session that has ended comes back under another number.
         let mut sessions = [0, 1, 2].map(SessionId);
         for step in 0..400 {
@@ -414,7 +432,9 @@ fn random_delays_leave_the_counts_right() {
                     sessions[place].0 += 3;
                     for (cm, live) in rig.tss.iter_mut().zip(&mut live) {
                         cm.handle_session_gone(session);
-                        for (number, listener, offered) in live.iter_mut().filter(|(.., of)| *of == Some(session)) {
+                        for (number, listener, offered) in
+                            live.iter_mut().filter(|(.., of)| *of == Some(session))
+                        {
                             *offered = None;
                             cm.handle_returned(rig.now, ConnectionId(*number), *listener, session, LEASE);
                         }
@@ -434,7 +454,8 @@ fn random_delays_leave_the_counts_right() {
                     match (offered, rng.below(3)) {
                         (Some(session), 0) => {
                             live[ts].remove(at);
-                            rig.tss[ts].handle_claimed(rig.now, connection, listener, session, LEASE, rig.now);
+                            rig.tss[ts]
+                                .handle_claimed(rig.now, connection, listener, session, LEASE, rig.now);
                         }
                         (Some(session), 1) => {
                             live[ts][at].2 = None;
@@ -442,8 +463,8 @@ fn random_delays_leave_the_counts_right() {
                         }
                         (offered, _) => {
                             live[ts].remove(at);
-                            let stage =
-                                offered.map_or(Stage::Waiting, |session| Stage::Offered { session, lease: LEASE });
+                            let stage = offered
+                                .map_or(Stage::Waiting, |session| Stage::Offered { session, lease: LEASE });
                             rig.tss[ts].handle_gone(connection, listener, stage);
                         }
                     }

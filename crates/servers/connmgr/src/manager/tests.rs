@@ -33,7 +33,16 @@ fn manager(replica: u8, replicas: u8) -> ConnMgr {
 
 fn bind(session: u32, lease: u64, addr: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> Bind {
     let (session, protocol, local) = (SessionId(session), Protocol::Tcp, Endpoint::new(addr, port));
-    Bind { session, user: User::privileged(0), lease, protocol, local, reuse_addr, reuse_port, v6_only: false }
+    Bind {
+        session,
+        user: User::privileged(0),
+        lease,
+        protocol,
+        local,
+        reuse_addr,
+        reuse_port,
+        v6_only: false,
+    }
 }
 
 fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_port: bool) -> Listen {
@@ -95,7 +104,8 @@ fn two_sockets_bind_one_port_only_if_linux_would_let_them() {
 #[test]
 fn ipv4_and_ipv6_share_a_port_as_on_linux() {
     let (any, v4_any) = ((Addr::ANY, false), (Addr::V4_ANY, false));
-    let (v6_only, v4, v6) = ((Addr::ANY, true), (Addr::v4(ADDR), false), (Addr::from_octets([0x20; 16]), false));
+    let (v6_only, v4, v6) =
+        ((Addr::ANY, true), (Addr::v4(ADDR), false), (Addr::from_octets([0x20; 16]), false));
     for (first, second, works) in [
         (any, v4_any, false),
         (any, v4, false),
@@ -141,7 +151,9 @@ fn a_listener_of_both_families_comes_after_those_of_one() {
     let both = open(1, Addr::ANY, false, true);
     let v6_only = open(2, Addr::ANY, true, true);
     let exact = open(3, v6, false, true);
-    let at = |cm: &mut ConnMgr, addr| accepted(cm.handle_syn(&Syn { local: Endpoint::at(addr, 80), by_cookie: false }));
+    let at = |cm: &mut ConnMgr, addr| {
+        accepted(cm.handle_syn(&Syn { local: Endpoint::at(addr, 80), by_cookie: false }))
+    };
     assert_eq!(at(&mut cm, Addr::v4(ADDR)), both);
     assert_eq!(at(&mut cm, Addr::LOOPBACK), v6_only);
     assert_eq!(at(&mut cm, v6), exact);
@@ -165,8 +177,12 @@ fn a_port_is_shared_with_the_same_user_only() {
         // This is another replica, where the session has shown what it was granted.
         let mut cm = manager(1, 2);
         let of = |session: u32, uid, granted| {
-            let grant =
-                Grant { uid, granted, reuse_port: true, ..Grant::to_listen(session.into(), Endpoint::new(0, 80)) };
+            let grant = Grant {
+                uid,
+                granted,
+                reuse_port: true,
+                ..Grant::to_listen(session.into(), Endpoint::new(0, 80))
+            };
             Listen { shown: Some(grant), ..listen(session, session.into(), 0, 80, 5, true) }
         };
         assert!(cm.handle_listen(&of(1, 33, 2)).is_ok());
@@ -240,7 +256,10 @@ fn free_ports_run_out_and_leases_are_bounded() {
     assert!(ports[..4].iter().all(|port| matches!(port, Ok(100 | 103 | 106 | 109))), "{ports:?}");
     assert_eq!(cm.handle_bind(&bind(1, 9, 0, 0, false, false)), Err(Cause::AddressInUse));
     // A port that is given back is found, whichever it is, and each protocol has as many.
-    assert_eq!(cm.handle_bind(&Bind { protocol: Protocol::Udp, ..bind(1, 9, 0, 0, false, false) }).map(|_| ()), Ok(()));
+    assert_eq!(
+        cm.handle_bind(&Bind { protocol: Protocol::Udp, ..bind(1, 9, 0, 0, false, false) }).map(|_| ()),
+        Ok(())
+    );
     for lease in [2, 0] {
         cm.handle_release(SessionId(1), lease);
         assert_eq!(cm.handle_bind(&bind(1, 20 + lease, 0, 0, false, false)), ports[lease as usize]);
@@ -468,7 +487,9 @@ fn asking() -> (ConnMgr, ListenerId) {
 fn told(cm: &mut ConnMgr) -> Vec<(u32, bool, bool)> {
     core::iter::from_fn(|| cm.poll_directive())
         .map(|directive| match directive {
-            Directive::ConnectionsWait { session, lease: 7, waiting, answers } => (session.0, waiting, answers),
+            Directive::ConnectionsWait { session, lease: 7, waiting, answers } => {
+                (session.0, waiting, answers)
+            }
             other => panic!("{other:?}"),
         })
         .collect()

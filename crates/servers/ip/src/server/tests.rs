@@ -129,9 +129,13 @@ fn outgoing(src: u32, dst: u32, text: u8) -> Vec<u8> {
 /// Returns a packet of the peer.
 fn incoming(protocol: Protocol, payload: &[u8], change: impl FnOnce(&mut ipv4::Header)) -> Vec<u8> {
     let mut bytes = vec![0; 34];
-    let at = ethernet::emit(&ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::IPV4 }, &mut bytes);
+    let at = ethernet::emit(
+        &ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::IPV4 },
+        &mut bytes,
+    );
     let payload_len = payload.len() as u16;
-    let mut header = ipv4::Header { src: PEER, dst: US, protocol, ttl: 64, payload_len, ..ipv4::Header::default() };
+    let mut header =
+        ipv4::Header { src: PEER, dst: US, protocol, ttl: 64, payload_len, ..ipv4::Header::default() };
     change(&mut header);
     ipv4::emit(&header, &mut bytes[at..]);
     bytes.extend_from_slice(payload);
@@ -154,15 +158,24 @@ fn answer() -> Vec<u8> {
 /// Returns an ARP packet in which the peer asks for our station, or says where it is itself.
 fn arp_of_peer(operation: Operation) -> Vec<u8> {
     let mut bytes = vec![0; 42];
-    let at = ethernet::emit(&ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::ARP }, &mut bytes);
-    let packet = Packet { operation, sender_mac: MAC_PEER, sender_addr: PEER, target_mac: MAC_US, target_addr: US };
+    let at = ethernet::emit(
+        &ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::ARP },
+        &mut bytes,
+    );
+    let packet =
+        Packet { operation, sender_mac: MAC_PEER, sender_addr: PEER, target_mac: MAC_US, target_addr: US };
     arp::emit(&packet, &mut bytes[at..]);
     bytes
 }
 
 /// Returns the message about a segment whose neighbour was not found.
 fn nobody(local: u32, remote: u32) -> IpBody {
-    IpBody::Unreachable { protocol: 6, local: Endpoint::new(local, 53), remote: Endpoint::new(remote, 4000), seq: 7 }
+    IpBody::Unreachable {
+        protocol: 6,
+        local: Endpoint::new(local, 53),
+        remote: Endpoint::new(remote, 4000),
+        seq: 7,
+    }
 }
 
 #[test]
@@ -223,7 +236,8 @@ fn what_has_a_station_keeps_it() {
 #[test]
 fn a_transport_server_sends_packets_from_our_addresses_only() {
     let mut bench = bench();
-    let mut strange = vec![outgoing(PEER, PEER, 1), outgoing(0x7f00_0001, PEER, 1), answer(), outgoing(US, US, 1)];
+    let mut strange =
+        vec![outgoing(PEER, PEER, 1), outgoing(0x7f00_0001, PEER, 1), answer(), outgoing(US, US, 1)];
     strange.extend((0..33).map(|len| outgoing(US, PEER, 1)[..len].to_vec()));
     let count = strange.len() as u64;
     strange.iter().for_each(|frame| bench.transmit(0, frame));
@@ -374,9 +388,14 @@ fn a_group_is_wanted_as_long_as_one_transport_server_wants_it() {
     let mut bench = bench();
     let change = |joins| IpBody::Group { group: GROUP, joins };
     let is_member = |bench: &Bench| bench.server.ip().is_member(Link::Outside, GROUP);
-    for (from, joins, expected) in
-        [(0, true, true), (1, true, true), (1, true, true), (0, false, true), (0, false, true), (1, false, false)]
-    {
+    for (from, joins, expected) in [
+        (0, true, true),
+        (1, true, true),
+        (1, true, true),
+        (0, false, true),
+        (0, false, true),
+        (1, false, false),
+    ] {
         bench.say(Party::Transport(from), 1, change(joins));
         assert_eq!(is_member(&bench), expected);
     }
@@ -397,12 +416,18 @@ fn news_go_to_the_other_ip_servers() {
     bench.transmit(0, &outgoing(US, PEER, 1));
     bench.hear(&answer());
     bench.say(Party::Transport(0), 1, IpBody::Path { dst: Addr::v4(PEER), mtu: 1400 });
-    let said: Vec<IpBody> =
-        bench.out.told.iter().filter(|(to, _)| *to == Party::Sibling(1)).map(|(_, body)| body.clone()).collect();
+    let said: Vec<IpBody> = bench
+        .out
+        .told
+        .iter()
+        .filter(|(to, _)| *to == Party::Sibling(1))
+        .map(|(_, body)| body.clone())
+        .collect();
     let neighbour = IpBody::Neighbour { addr: PEER, mac: MAC_PEER.0, learned: true };
     assert_eq!(said, [neighbour.clone(), IpBody::Path { dst: Addr::v4(PEER), mtu: 1400 }]);
 
-    let mut other = bench_of(Config { number: 1, servers: 2, ..config() }, atoll_ip::Config::new(MAC_US, US, 24));
+    let mut other =
+        bench_of(Config { number: 1, servers: 2, ..config() }, atoll_ip::Config::new(MAC_US, US, 24));
     said.into_iter().for_each(|body| other.say(Party::Sibling(0), 1, body));
     other.transmit(1, &outgoing(US, PEER, 1));
     assert_eq!(other.datagrams(), [(MAC_PEER, 1)], "it need not ask");
@@ -442,7 +467,8 @@ fn what_gets_on_at_a_transport_spares_its_neighbour_questions_and_settles_no_con
 fn after_either_has_ended_both_know_again_what_counts() {
     let half_config = atoll_ip::Config { apart: true, dhcp: true, ..atoll_ip::Config::new(MAC_US, US, 24) };
     let half = || Ip::new(half_config.clone(), 3, Instant::ZERO).unwrap();
-    let server_of = |epoch| bench_of(Config { epoch: Epoch(epoch), ..config() }, atoll_ip::Config::new(MAC_US, US, 24));
+    let server_of =
+        |epoch| bench_of(Config { epoch: Epoch(epoch), ..config() }, atoll_ip::Config::new(MAC_US, US, 24));
     // This runs until neither side has anything to say.
     let talk = |bench: &mut Bench, client: &mut Client, half: &mut Ip| {
         for _ in 0..4 {
@@ -451,7 +477,8 @@ fn after_either_has_ended_both_know_again_what_counts() {
                 said.push(message.clone());
                 true
             });
-            said.iter().for_each(|message| bench.server.handle_message(bench.now, Party::Transport(0), message));
+            said.iter()
+                .for_each(|message| bench.server.handle_message(bench.now, Party::Transport(0), message));
             bench.round();
             let epoch = bench.server.config.epoch;
             for (to, body) in core::mem::take(&mut bench.out.told) {
@@ -496,11 +523,15 @@ fn messages_of_strangers_are_bounded() {
         bench.server.handle_message(
             bench.now,
             Party::Transport(0),
-            &IpMessage { epoch: Epoch(1), body: IpBody::Group { group: Addr::v4(0xe100_0000 + n), joins: true } },
+            &IpMessage {
+                epoch: Epoch(1),
+                body: IpBody::Group { group: Addr::v4(0xe100_0000 + n), joins: true },
+            },
         );
         seen.insert(n);
     }
-    let members = seen.iter().filter(|n| bench.server.ip().is_member(Link::Outside, Addr::v4(0xe100_0000 + **n)));
+    let members =
+        seen.iter().filter(|n| bench.server.ip().is_member(Link::Outside, Addr::v4(0xe100_0000 + **n)));
     assert!(members.count() <= 1024 && bench.server.counts().bad > 0);
     for n in 0..5000u32 {
         bench.server.transmit(bench.now, 0, &VNET, &mut outgoing(US, 0x0800_0000 + n, 1), &mut bench.out);

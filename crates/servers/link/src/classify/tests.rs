@@ -34,8 +34,11 @@ fn packet(src: u32, dst: u32, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
 
 fn frame(packet: &[u8]) -> Vec<u8> {
     let mut bytes = std::vec![0; ethernet::HEADER_LEN];
-    let header =
-        ethernet::Header { dst: Mac([2, 0, 0, 0, 0, 2]), src: Mac([2, 0, 0, 0, 0, 1]), ethertype: EtherType::IPV4 };
+    let header = ethernet::Header {
+        dst: Mac([2, 0, 0, 0, 0, 2]),
+        src: Mac([2, 0, 0, 0, 0, 1]),
+        ethertype: EtherType::IPV4,
+    };
     ethernet::emit(&header, &mut bytes);
     bytes.extend_from_slice(packet);
     bytes
@@ -58,7 +61,8 @@ fn a_segment_belongs_to_its_four_tuple() {
 fn all_fragments_of_a_packet_meet() {
     for (offset, more) in [(0, true), (185, true), (370, false)] {
         for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
-            let mut bytes = packet(CLIENT_ADDR, SERVER_ADDR, protocol, &ports(CLIENT.port, SERVER.port + offset));
+            let mut bytes =
+                packet(CLIENT_ADDR, SERVER_ADDR, protocol, &ports(CLIENT.port, SERVER.port + offset));
             let header = ipv4::Header {
                 id: 77,
                 more_fragments: more,
@@ -66,7 +70,8 @@ fn all_fragments_of_a_packet_meet() {
                 ..ipv4::parse(&bytes).unwrap().0
             };
             ipv4::emit(&header, &mut bytes);
-            let (remote, local) = (Endpoint::new(CLIENT_ADDR, 77), Endpoint::new(SERVER_ADDR, protocol.0.into()));
+            let (remote, local) =
+                (Endpoint::new(CLIENT_ADDR, 77), Endpoint::new(SERVER_ADDR, protocol.0.into()));
             assert_eq!(classify(&frame(&bytes)), Class::Flow(FourTuple { local, remote }));
         }
     }
@@ -85,7 +90,8 @@ fn an_icmp_error_belongs_to_the_flow_it_quotes() {
 
 #[test]
 fn what_is_about_an_address_to_be_is_for_the_stack() {
-    let datagram = |src, dst| classify(&frame(&packet(SERVER_ADDR, u32::MAX, Protocol::UDP, &ports(src, dst))));
+    let datagram =
+        |src, dst| classify(&frame(&packet(SERVER_ADDR, u32::MAX, Protocol::UDP, &ports(src, dst))));
     assert_eq!(datagram(67, 68), Class::Stack);
     assert!(matches!(datagram(68, 67), Class::Flow(_)) && matches!(datagram(67, 69), Class::Flow(_)));
     let about = |sender_addr, target_addr| {
@@ -105,7 +111,8 @@ const SERVER_V6: Endpoint = Endpoint::at(Addr::from_octets([0x21; 16]), 80);
 
 fn packet_v6(src: Addr, dst: Addr, next_header: Protocol, payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
-    let header = ipv6::Header { src, dst, next_header, payload_len, hop_limit: 64, ..ipv6::Header::default() };
+    let header =
+        ipv6::Header { src, dst, next_header, payload_len, hop_limit: 64, ..ipv6::Header::default() };
     let mut bytes = std::vec![0; ipv6::HEADER_LEN];
     ipv6::emit(&header, &mut bytes);
     bytes.extend_from_slice(payload);
@@ -136,13 +143,15 @@ fn all_fragments_of_an_ipv6_packet_meet_and_atomic_ones_go_to_their_flow() {
         let payload = [&[next, 0, a, b, 0xde, 0xad, 0xbe, 0xef], text].concat();
         classify(&packet_v6(client, server, Protocol(44), &payload))
     };
-    let met = Class::Flow(FourTuple { local: Endpoint::at(server, 0xbeef), remote: Endpoint::at(client, 0xdead) });
+    let met =
+        Class::Flow(FourTuple { local: Endpoint::at(server, 0xbeef), remote: Endpoint::at(client, 0xdead) });
     let segment = ports(CLIENT_V6.port, SERVER_V6.port);
     for (next, field) in [(17, 1), (17, 185 << 3 | 1), (6, 370 << 3), (58, 1), (60, 8), (44, 1)] {
         assert_eq!(fragment(next, field, &segment), met, "{next} {field:x}");
         // This holds wherever the fragment header is.
         let [a, b] = field.to_be_bytes();
-        let behind = [&[44, 0, 1, 4, 0, 0, 0, 0, next, 0, a, b, 0xde, 0xad, 0xbe, 0xef][..], &segment].concat();
+        let behind =
+            [&[44, 0, 1, 4, 0, 0, 0, 0, next, 0, a, b, 0xde, 0xad, 0xbe, 0xef][..], &segment].concat();
         assert_eq!(classify(&packet_v6(client, server, Protocol(60), &behind)), met);
     }
     assert_eq!(fragment(6, 0, &segment), Class::Flow(FourTuple { local: SERVER_V6, remote: CLIENT_V6 }));
@@ -169,8 +178,14 @@ fn a_frame_goes_to_its_owner_and_what_nobody_owns_to_whom_the_link_server_says()
     let to = |bytes: &[u8]| steering.destination(bytes, ReplicaId(1));
     let segment = packet(CLIENT_ADDR, SERVER_ADDR, Protocol::TCP, &ports(CLIENT.port, SERVER.port));
     assert_eq!(to(&frame(&segment)), Destination::One(ReplicaId(3)));
-    assert_eq!(to(&frame(&packet(CLIENT_ADDR, 0xe000_0001, Protocol::IGMP, &[0; 8]))), Destination::One(ReplicaId(0)));
-    assert_eq!(to(&frame(&packet(CLIENT_ADDR, SERVER_ADDR, Protocol::ICMP, &[8; 8]))), Destination::One(ReplicaId(1)));
+    assert_eq!(
+        to(&frame(&packet(CLIENT_ADDR, 0xe000_0001, Protocol::IGMP, &[0; 8]))),
+        Destination::One(ReplicaId(0))
+    );
+    assert_eq!(
+        to(&frame(&packet(CLIENT_ADDR, SERVER_ADDR, Protocol::ICMP, &[8; 8]))),
+        Destination::One(ReplicaId(1))
+    );
     assert_eq!(to(&[]), Destination::One(ReplicaId(1)));
     let (router, all) = (Addr::from_octets([0xfe; 16]), Addr::from_octets([0xff; 16]));
     let advertisement = packet_v6(router, all, Protocol::ICMPV6, &[nd::ROUTER_ADVERTISEMENT; 16]);

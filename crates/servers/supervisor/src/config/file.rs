@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use atoll_ipc::balance::Balance;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, RecoveryMode, Scheme, Steering};
+use super::{
+    Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, RecoveryMode, Scheme, Steering,
+};
 
 /// The configuration as it is written; flags of the command line set its fields before [`Config::validate`]
 /// checks them.
@@ -326,7 +328,12 @@ impl Default for PortsFile {
 impl Default for SessionsFile {
     fn default() -> SessionsFile {
         let arena = atoll_ipc::arena::ArenaConfig::default();
-        SessionsFile { max: 1024, sockets: arena.slots, send_log2: arena.send_log2, receive_log2: arena.receive_log2 }
+        SessionsFile {
+            max: 1024,
+            sockets: arena.slots,
+            send_log2: arena.send_log2,
+            receive_log2: arena.receive_log2,
+        }
     }
 }
 

@@ -11,7 +11,9 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.text("The configuration of an Atoll stack. All keys may be left out; the values here are used then.");
     out.text("Start it with `atoll up --config FILE`.");
     out.blank();
-    out.text("Its name, by which other commands find it. The one called \"default\" is found without a name.");
+    out.text(
+        "Its name, by which other commands find it. The one called \"default\" is found without a name.",
+    );
     out.key("name", Some(quoted(&file.name)), "");
     out.text("Its servers: TSnLSnCMn is n replicas (1 to 8), each of one transport server, link server and connection");
     out.text("manager in one process. `replicas = n` says the same. TSnCMnLSm: only m of them have a link server, which serves");
@@ -35,7 +37,9 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     );
     out.text("of the link is there. Otherwise it is made where `atoll up` runs.");
     out.key("netns", link.netns.as_deref().map(quoted), "\"client\"");
-    out.text("Own address, with the prefix of its network. tap: \"dhcp\" asks a DHCP server on the link for it.");
+    out.text(
+        "Own address, with the prefix of its network. tap: \"dhcp\" asks a DHCP server on the link for it.",
+    );
     out.key("address", Some(quoted(&link.address)), "");
     out.text(
         "For how many seconds `atoll up` waits for a DHCP server; then the stack goes on asking in the background.",
@@ -61,7 +65,9 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("mac", link.mac.as_deref().map(quoted), "\"02:00:00:00:00:02\"");
     out.text("tap: leave segmentation to the kernel and take unsegmented data from it.");
     out.key("offload", Some(link.offload.to_string()), "");
-    out.text("shm: the name of the stack at the other end, whose link names this one. Either may start first.");
+    out.text(
+        "shm: the name of the stack at the other end, whose link names this one. Either may start first.",
+    );
     out.key("peer", link.peer.as_deref().map(quoted), "\"other\"");
 
     out.section("steering");
@@ -166,7 +172,9 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.text("In how many processes the replicas are at the start, from 1 (all in one) to as many as there are replicas, which is usual.");
     out.text("`atoll scale` changes it while connections are open.");
     out.key("start", number(scaling.start), "1");
-    out.text("Have as many as they need: more while they are busy, fewer while they are not, within these limits.");
+    out.text(
+        "Have as many as they need: more while they are busy, fewer while they are not, within these limits.",
+    );
     out.key("auto", Some(scaling.auto.to_string()), "");
     out.key("min", number(scaling.min), "1");
     out.key("max", number(scaling.max), "4");

@@ -36,7 +36,11 @@ fn however_it_is_written_it_is_printed_in_the_normal_form() {
         ("TS4CM4+IP3+LS2", "TS4CM4+IP3+LS2"),
         ("TS2CM2+LS3IP2", "TS2CM2+IP2LS3"),
     ] {
-        assert_eq!(text.parse::<Notation>().map(|notation| notation.to_string()), Ok(normal.to_owned()), "{text}");
+        assert_eq!(
+            text.parse::<Notation>().map(|notation| notation.to_string()),
+            Ok(normal.to_owned()),
+            "{text}"
+        );
     }
 }
 
@@ -76,7 +80,8 @@ fn what_this_version_cannot_run_is_told_apart_from_nonsense() {
         assert_eq!(text.parse::<Notation>(), Err(error), "{text}");
         assert!(error.to_string().contains("this version"), "{text}");
     }
-    for text in ["", "+", "2", "TS", "TS2LS2CM", "ts2ls2cm2", "TS2LS2CM2x", "TS2LS2CM2+", "+TS2LS2CM2", "Té2", "TS-1"]
+    for text in
+        ["", "+", "2", "TS", "TS2LS2CM", "ts2ls2cm2", "TS2LS2CM2x", "TS2LS2CM2+", "+TS2LS2CM2", "Té2", "TS-1"]
     {
         assert_eq!(text.parse::<Notation>(), Err(NotationError::Syntax), "{text}");
     }

@@ -42,7 +42,8 @@ impl Bench {
             (false, true) => Target::Starting,
             (false, false) => Target::Absent,
         };
-        self.placement.poll(self.now, is_fixed, |replica| Stand { target: target(places[replica]), ..stands[replica] })
+        self.placement
+            .poll(self.now, is_fixed, |replica| Stand { target: target(places[replica]), ..stands[replica] })
     }
 
     /// Moves one replica, all the way; the process is started if it does not exist.
@@ -58,7 +59,8 @@ impl Bench {
         assert_eq!(self.poll(), Some(PlacementStep::Leave(replica)));
         self.stands[replica].is_leaving = true;
         assert_eq!(self.poll(), None, "one after another");
-        self.stands[replica] = Stand { process: None, serves: false, is_leaving: false, target: Target::Absent };
+        self.stands[replica] =
+            Stand { process: None, serves: false, is_leaving: false, target: Target::Absent };
         assert_eq!(self.poll(), None, "it does not serve yet");
         self.stands[replica] = Stand { process: Some(to), serves: true, ..self.stands[replica] };
     }
@@ -96,7 +98,9 @@ fn who_has_wanted_something_else_hears_of_it() {
 #[test]
 fn places_that_cannot_be_are_refused_with_a_reason() {
     let bench = Bench::new("start = 2");
-    assert!(bench.placement.spread(5).unwrap_err().contains("4 replicas can be in 1 to 4 processes, not in 5"));
+    assert!(
+        bench.placement.spread(5).unwrap_err().contains("4 replicas can be in 1 to 4 processes, not in 5")
+    );
     assert!(bench.placement.spread(0).is_err());
     assert!(bench.placement.relocated(&[0], 4).unwrap_err().contains("there is no process 4"));
     assert!(bench.placement.relocated(&[0, 4], 1).unwrap_err().contains("there is no replica 4"));
@@ -156,7 +160,11 @@ fn one_that_dies_on_its_way_is_where_it_was_to_go_and_one_that_recovers_is_not_a
     assert_eq!(bench.poll(), None, "it recovers first");
     bench.stands[1].process = None;
     bench.up.push(1);
-    assert_eq!(bench.poll(), Some(PlacementStep::Leave(3)), "it recovers where it is to be, and does not have to move");
+    assert_eq!(
+        bench.poll(),
+        Some(PlacementStep::Leave(3)),
+        "it recovers where it is to be, and does not have to move"
+    );
     bench.stands[3] = Stand { process: None, serves: false, ..bench.stands[3] };
     assert_eq!(bench.poll(), None);
     bench.stands[3] = Stand { process: Some(1), serves: true, ..bench.stands[3] };
@@ -196,7 +204,8 @@ fn where_the_load_counts_busy_replicas_get_more_processes() {
         assert!(bench.placement.is_look_due(bench.now));
         nanos = nanos.map(|nanos| nanos + 120_000_000);
         let seen = nanos.iter().map(|nanos| Busy { epoch: 1, nanos: *nanos }).collect();
-        changes.extend(bench.placement.look(bench.now, true, seen).map(|change| (look, change.from, change.to)));
+        changes
+            .extend(bench.placement.look(bench.now, true, seen).map(|change| (look, change.from, change.to)));
     }
     // The first measurement changes nothing, because there is none before it.
     assert_eq!(changes, [(4, 1, 2)]);

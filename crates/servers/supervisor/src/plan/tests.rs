@@ -6,9 +6,14 @@ fn plan(text: &str) -> Plan {
 
 /// Returns the letters of the components (`TS IP LS CM`) that each server has.
 fn letters(text: &str) -> Vec<String> {
-    let letter =
-        |process: &Process, component: Component| if process.has(component) { &component.name()[..1] } else { "-" };
-    plan(text).processes().iter().map(|p| Component::ALL.map(|component| letter(p, component)).concat()).collect()
+    let letter = |process: &Process, component: Component| {
+        if process.has(component) { &component.name()[..1] } else { "-" }
+    };
+    plan(text)
+        .processes()
+        .iter()
+        .map(|p| Component::ALL.map(|component| letter(p, component)).concat())
+        .collect()
 }
 
 #[test]
@@ -99,7 +104,10 @@ fn ip_servers_take_turns_and_send_over_a_link_server() {
     assert_eq!(served_by("TS4CM4+IP1LS1"), [4, 4, 4, 4]);
     assert_eq!(served_by("TS4CM4+IP2+LS1"), [4, 5, 4, 5]);
     let plan = plan("TS4CM4+IP3+LS2");
-    assert_eq!([4, 5, 6].map(|server| plan.ip_for(server).collect::<Vec<_>>()), [vec![0, 3], vec![1], vec![2]]);
+    assert_eq!(
+        [4, 5, 6].map(|server| plan.ip_for(server).collect::<Vec<_>>()),
+        [vec![0, 3], vec![1], vec![2]]
+    );
     assert_eq!([3, 4, 6, 7].map(|server| plan.ip_of(server)), [None, Some(0), Some(2), None]);
     assert_eq!([4, 5, 6].map(|server| plan.link_of(server)), [7, 8, 7]);
     assert_eq!([2, 3].map(|server| self::plan("TS2CM2+IP2LS1").link_of(server)), [2, 2]);
@@ -110,7 +118,9 @@ fn ip_servers_take_turns_and_send_over_a_link_server() {
 fn servers_that_serve_each_other_talk_and_no_others() {
     let talk = |notation: &str| {
         let plan = plan(notation);
-        (0..plan.processes().len()).map(|server| plan.partners_of(server).collect::<Vec<_>>()).collect::<Vec<_>>()
+        (0..plan.processes().len())
+            .map(|server| plan.partners_of(server).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
     };
     assert_eq!(talk("TS1LS1CM1"), [Vec::<usize>::new()]);
     assert_eq!(talk("TS3LS3CM3"), [vec![1, 2], vec![0, 2], vec![0, 1]]);
@@ -119,7 +129,9 @@ fn servers_that_serve_each_other_talk_and_no_others() {
     assert_eq!(talk("TS1+IP1+LS1+CM1"), [vec![1, 3], vec![0, 2], vec![1], vec![0]]);
     for notation in ["TS8LS8CM8", "TS8+IP8+LS8+CM8", "TS4LS1CM4"] {
         let plan = plan(notation);
-        for (one, other) in (0..plan.processes().len()).flat_map(|one| plan.partners_of(one).map(move |it| (one, it))) {
+        for (one, other) in
+            (0..plan.processes().len()).flat_map(|one| plan.partners_of(one).map(move |it| (one, it)))
+        {
             assert!(one != other && plan.talk(other, one), "{notation}: {one} {other}");
         }
     }

@@ -132,8 +132,9 @@ impl<M: Memory> Judge<'_, M> {
         };
         if let Err(why) = result {
             if !matches!(why, Loss::Twice | Loss::Stateless) {
-                let seen =
-                    self.place_of(record).and_then(|place| Seen::new(self.applications.get(place.session)?, place));
+                let seen = self
+                    .place_of(record)
+                    .and_then(|place| Seen::new(self.applications.get(place.session)?, place));
                 let written = seen.and_then(|seen| i64::try_from(seen.sent?).ok());
                 reset_peer(record, written, self.egress, self.stats);
             }
@@ -216,23 +217,28 @@ impl<M: Memory> Judge<'_, M> {
             facts.flags |= ORPHAN;
         }
         // Text may have been written, and sent, since the record was.
-        if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
+        if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX)
+        {
             facts.send_tail = record.send_tail.max(sent);
         }
         let rings = Rings::from(record.receive);
         if !has_room_behind(&rings, record.progress.received) {
             return Err(Loss::Contradiction);
         }
-        for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range)) {
+        for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range))
+        {
             *range = (0, 0);
         }
         let mut connection = connection(self.now, &facts, keep(record), head).ok_or(Loss::Contradiction)?;
-        if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail() {
+        if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail()
+        {
             return Err(Loss::TextGone);
         }
         let name = self.connections.name(&record.tuple);
         if state == State::TimeWait && !matches!(record.phase, Phase::Ended) {
-            if let Some(time_wait) = connection.time_wait().filter(|_| !self.connections.time_waits().has(&name)) {
+            if let Some(time_wait) =
+                connection.time_wait().filter(|_| !self.connections.time_waits().has(&name))
+            {
                 self.connections.enter_time_wait(self.now, name, time_wait);
                 ended.push(time_wait::record(record.tuple, &time_wait.facts()));
             }
@@ -268,7 +274,8 @@ impl<M: Memory> Judge<'_, M> {
             entry.view.set_flags(REPLICA_FIN);
         }
         entry.recorded = summary(&entry);
-        let is_in_flows = !matches!(entry.stage, Stage::Ended(_)) && entry.connection.state() != State::Closed;
+        let is_in_flows =
+            !matches!(entry.stage, Stage::Ended(_)) && entry.connection.state() != State::Closed;
         if is_in_flows && self.connections.find_name(&name).is_some() {
             return Err(Loss::Twice);
         }
@@ -309,7 +316,9 @@ impl<M: Memory> Judge<'_, M> {
             Phase::Unclaimed | Phase::Offered => {
                 // It counts as if it had opened just now.
                 let syn = Syn { local: record.tuple.local, by_cookie: true };
-                let SynVerdict::Accept { listener, defer_accept } = self.cm.handle_syn(&syn) else { return None };
+                let SynVerdict::Accept { listener, defer_accept } = self.cm.handle_syn(&syn) else {
+                    return None;
+                };
                 let stage = if has_slot {
                     // It was offered, perhaps before the handshake was complete (Fast Open).
                     Stage::Waiting { listener }
@@ -322,7 +331,9 @@ impl<M: Memory> Judge<'_, M> {
                 };
                 return Some((stage, defer_accept));
             }
-            Phase::Open if matches!(state, State::Closed | State::TimeWait) => Stage::Ended(Service::UNMEASURED),
+            Phase::Open if matches!(state, State::Closed | State::TimeWait) => {
+                Stage::Ended(Service::UNMEASURED)
+            }
             Phase::Open => Stage::Open(Service::UNMEASURED),
             Phase::Ended => Stage::Ended(Service::UNMEASURED),
             Phase::Closing => Stage::Closing,
@@ -335,7 +346,8 @@ impl<M: Memory> Judge<'_, M> {
     fn is_quiet(&self, index: u32) -> bool {
         let Some(entry) = self.connections.get(index) else { return false };
         let Some(place) = entry.place else { return false };
-        let Some(slot) = self.applications.get(place.session).and_then(|session| session.slot(place.slot)) else {
+        let Some(slot) = self.applications.get(place.session).and_then(|session| session.slot(place.slot))
+        else {
             return false;
         };
         let connection = &entry.connection;

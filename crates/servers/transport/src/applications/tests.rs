@@ -23,8 +23,14 @@ fn a_place_is_used_again_when_nothing_refers_to_it() {
     let mut applications = Applications::new();
     let (a, b) = (open(&mut applications, 1), open(&mut applications, 2));
     assert_eq!(applications.end(SessionId(1)), Some(a));
-    assert!(applications.place_of(SessionId(1)).is_none() && applications.get(a).is_some(), "it has sockets, perhaps");
-    assert!(applications.end(SessionId(1)).is_none() && applications.take_ended().is_empty(), "something is left");
+    assert!(
+        applications.place_of(SessionId(1)).is_none() && applications.get(a).is_some(),
+        "it has sockets, perhaps"
+    );
+    assert!(
+        applications.end(SessionId(1)).is_none() && applications.take_ended().is_empty(),
+        "something is left"
+    );
     applications.remove(a);
     assert_eq!((applications.take_ended(), applications.count()), (std::vec![SessionId(1)], 1));
     assert_eq!((open(&mut applications, 3), applications.place_of(SessionId(2))), (a, Some(b)));
@@ -53,7 +59,9 @@ fn of_each_session_so_many_sockets_go_on_as_may_have_a_share() {
     for index in 0..LATER_MAX as u32 + 1 {
         assert!(applications.put_off(a, Occupant::Connection(index)));
     }
-    assert!(applications.put_off(b, Occupant::Datagram(7)) && !applications.put_off(9, Occupant::Datagram(7)));
+    assert!(
+        applications.put_off(b, Occupant::Datagram(7)) && !applications.put_off(9, Occupant::Datagram(7))
+    );
     let mut taken = Vec::new();
     applications.take_up(|socket| taken.push(socket));
     assert_eq!(taken.len(), LATER_MAX + 1);

@@ -22,7 +22,11 @@ impl Connections {
         let orphans = self.entries.iter().filter(|(_, entry)| entry.stage == Stage::Closing).count();
         assert_eq!(self.orphans, orphans);
         for (index, entry) in self.entries.iter() {
-            assert_eq!(entry.flags.has(Flags::DIRTY), dirty.contains(&index), "{index}: who is marked is on the list");
+            assert_eq!(
+                entry.flags.has(Flags::DIRTY),
+                dirty.contains(&index),
+                "{index}: who is marked is on the list"
+            );
             let is_found = self.find_name(&entry.name) == Some(index);
             let is_over = entry.stage.is_ended() || entry.connection.state() == State::Closed;
             assert!(is_found || is_over, "{index}: segments find it");
@@ -45,7 +49,8 @@ fn tuple(port: u16) -> FourTuple {
 }
 
 fn open(connections: &mut Connections, port: u16) -> u32 {
-    let connection = Connection::connect(Instant::ZERO, SeqNum(1), 0, Path { mss: 1460 }, &Settings::default());
+    let connection =
+        Connection::connect(Instant::ZERO, SeqNum(1), 0, Path { mss: 1460 }, &Settings::default());
     let name = connections.name(&tuple(port));
     let index = connections.insert(Entry::new(connection, name, Stage::Open(Service::UNMEASURED)));
     connections.enroll(index);

@@ -112,5 +112,9 @@ fn trimmed(segment: &Segment, text: Text, room: u64) -> Segment {
     if fits == 0 {
         return segment.without_text();
     }
-    Segment { len: text.skip + fits, flags: segment.flags.without(tcp::Flags::FIN | tcp::Flags::PSH), ..*segment }
+    Segment {
+        len: text.skip + fits,
+        flags: segment.flags.without(tcp::Flags::FIN | tcp::Flags::PSH),
+        ..*segment
+    }
 }

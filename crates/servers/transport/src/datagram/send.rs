@@ -44,7 +44,9 @@ impl<M: Memory> Transport<M> {
     pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) -> bool {
         let flush = self.applications.flush();
         loop {
-            let Some(socket) = self.datagrams.get_mut(index).filter(|socket| socket.unsent() > 0) else { return true };
+            let Some(socket) = self.datagrams.get_mut(index).filter(|socket| socket.unsent() > 0) else {
+                return true;
+            };
             let place = socket.place().session;
             let Some(session) = self.applications.get(place) else { return true };
             if !session.share.is_left(flush) {
@@ -114,8 +116,8 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
         Route::Resolving => return Plan::Wait,
         Route::Unreachable => Err(Cause::HostUnreachable),
     };
-    let src =
-        source(ip, socket.local(), peer.addr, to_inside).filter(|_| !(socket.grant().v6_only && peer.addr.is_v4()));
+    let src = source(ip, socket.local(), peer.addr, to_inside)
+        .filter(|_| !(socket.grant().v6_only && peer.addr.is_v4()));
     let (internal, mac, src) = match (way, src) {
         (Ok((internal, mac)), Some(src)) => (internal, mac, src),
         (Ok(_), None) => return Plan::Refuse(Cause::NetworkUnreachable),
@@ -168,7 +170,11 @@ fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
     match is_definite {
         _ if inside && Some(local.addr) != ip.addr().map(Addr::v4) => Some(peer.loopback_of_family()),
         true => Some(local.addr).filter(|addr| addr.is_v4() == peer.is_v4()),
-        false if local.addr.is_v4() && !local.addr.is_unspecified() && ip.cast(local.addr) == Some(Cast::Unicast) => {
+        false
+            if local.addr.is_v4()
+                && !local.addr.is_unspecified()
+                && ip.cast(local.addr) == Some(Cast::Unicast) =>
+        {
             None
         }
         false => ip.source_for(peer),
@@ -223,7 +229,11 @@ fn send_datagram<M: Memory>(
         gso_size: None,
     };
     let headers = &headers[..start + udp::HEADER_LEN];
-    let taken = if way.internal { out.send_internal(headers, text, offload) } else { out.send(headers, text, offload) };
+    let taken = if way.internal {
+        out.send_internal(headers, text, offload)
+    } else {
+        out.send(headers, text, offload)
+    };
     if !taken {
         *progress = None;
         return Err(Full);

@@ -82,7 +82,8 @@ impl Datagrams {
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
             socket.is_some_and(|s| {
-                s.score(tuple) > 0 && (cast != Cast::Multicast || s.options().multicast().wants(tuple.local.addr))
+                s.score(tuple) > 0
+                    && (cast != Cast::Multicast || s.options().multicast().wants(tuple.local.addr))
             })
         };
         self.by_port.get(&tuple.local.port).into_iter().flatten().copied().filter(is_for).collect()

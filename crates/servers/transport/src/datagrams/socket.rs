@@ -286,11 +286,20 @@ impl Datagram {
     }
 
     /// Stores a datagram, whole or not at all. Returns `false` if there is no room for it.
-    pub(super) fn put<M: Memory>(&mut self, session: &Session<M>, peer: Endpoint, cast: Cast, payload: &[u8]) -> bool {
+    pub(super) fn put<M: Memory>(
+        &mut self,
+        session: &Session<M>,
+        peer: Endpoint,
+        cast: Cast,
+        payload: &[u8],
+    ) -> bool {
         let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
-        let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else { return false };
+        let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else {
+            return false;
+        };
         let Some(slot) = session.slot(self.place.slot) else { return false };
-        let is_stored = self.inbox.put(session, &slot, self.place.generation, &Record { len, peer, flags }, payload);
+        let is_stored =
+            self.inbox.put(session, &slot, self.place.generation, &Record { len, peer, flags }, payload);
         if is_stored.is_some() {
             self.ready |= Ready::IN;
         }

@@ -140,7 +140,13 @@ impl Requests {
     }
 
     /// Returns whether there is room for one more like `command`, or it replaces an earlier one.
-    pub(super) fn has_room_for(&self, session: SessionId, user: Option<u32>, command: &Command, slack: usize) -> bool {
+    pub(super) fn has_room_for(
+        &self,
+        session: SessionId,
+        user: Option<u32>,
+        command: &Command,
+        slack: usize,
+    ) -> bool {
         let (Some(limits), Some(key)) = (self.limits, Key::of(session, command)) else { return true };
         let count = self.counts.get(&session).map_or(0, |(count, _)| *count);
         let of_user = user.and_then(|user| self.users.get(&user)).copied().unwrap_or_default();
@@ -225,7 +231,8 @@ impl Requests {
     /// Removes up to `max` requests, from `first` on, while `is_meant` returns true. Returns how many were
     /// removed.
     fn remove_from(&mut self, first: Key, max: usize, is_meant: impl Fn(&Key) -> bool) -> usize {
-        let keys: Vec<Key> = self.places.range(first..).map(|(key, _)| *key).take_while(is_meant).take(max).collect();
+        let keys: Vec<Key> =
+            self.places.range(first..).map(|(key, _)| *key).take_while(is_meant).take(max).collect();
         keys.iter().for_each(|key| self.remove(key));
         keys.len()
     }
@@ -234,7 +241,8 @@ impl Requests {
     /// removed.
     pub(super) fn remove_some(&mut self, session: SessionId, max: usize, all: bool) -> usize {
         let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
-        let is_meant = |key: &Key| key.session == session && (all || matches!(key.subject, Subject::Lease(_)));
+        let is_meant =
+            |key: &Key| key.session == session && (all || matches!(key.subject, Subject::Lease(_)));
         self.remove_from(first, max, is_meant)
     }
 

@@ -25,14 +25,20 @@ impl Handshakes {
         // The SYN-ACK is that of a connection which is not kept.
         let mut connection = opening.open_passively(now, &tuple, &syn, iss, internal, &settings);
         let transmit = connection.poll_transmit(now, 0)?;
-        let mut syn_ack = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..transmit.segment };
+        let mut syn_ack =
+            Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..transmit.segment };
         atoll_tcp::stamp_cookie(&mut syn_ack, &syn);
         self.cookies_until = now + COOKIE_LIFETIME;
         Some(syn_ack)
     }
 
     /// Returns the SYN that a segment was the answer to, if it brings a cookie back.
-    pub(crate) fn check_cookie(&self, now: Instant, secrets: &Secrets, arrival: &Arrival<'_>) -> Option<Segment> {
+    pub(crate) fn check_cookie(
+        &self,
+        now: Instant,
+        secrets: &Secrets,
+        arrival: &Arrival<'_>,
+    ) -> Option<Segment> {
         if now >= self.cookies_until {
             return None;
         }

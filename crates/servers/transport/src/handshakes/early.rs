@@ -38,7 +38,8 @@ impl Handshakes {
                 if !option.is_request() {
                     stats.count(Stat::FastOpenRefused);
                 }
-                let mut connection = opening.open_passively(now, &tuple, syn, iss, internal, &inherited.settings);
+                let mut connection =
+                    opening.open_passively(now, &tuple, syn, iss, internal, &inherited.settings);
                 connection.grant_fast(newest);
                 return Some((connection, None));
             }

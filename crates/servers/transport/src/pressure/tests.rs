@@ -364,7 +364,10 @@ fn where_nobody_holds_much_the_largest_go_unless_that_would_be_no_help() {
         net.stack(0).transport.set_memory(now, MemoryLevel::High, 4 << 20);
         net.wait(Duration::from_secs(4));
         let closed = small.iter_mut().map(|(server, s)| is_closed(server, *s)).filter(|is| *is).count();
-        assert!(if sessions == 1 { closed == 0 } else { (1..32).contains(&closed) }, "{closed} of {sessions}");
+        assert!(
+            if sessions == 1 { closed == 0 } else { (1..32).contains(&closed) },
+            "{closed} of {sessions}"
+        );
     }
 }
 
@@ -430,7 +433,8 @@ fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
     let now = net.now;
     net.stack(0).transport.set_memory(now, MemoryLevel::High, 32 << 20);
     net.wait(Duration::from_millis(1500));
-    let closed = |(app, sockets): &mut (App, Vec<Socket>)| sockets.iter().filter(|s| is_closed(app, **s)).count();
+    let closed =
+        |(app, sockets): &mut (App, Vec<Socket>)| sockets.iter().filter(|s| is_closed(app, **s)).count();
     let closed: usize = many.iter_mut().map(closed).sum();
     assert!((1..48).contains(&closed) && !is_closed(&mut one, large.0), "{closed} of 48");
 }

@@ -92,7 +92,8 @@ impl ReceiveMemory {
     /// from a place on. The smallest pieces are kept, because they are used again soon.
     pub(crate) fn discard_free(&self, mut discard: impl FnMut(usize, usize)) {
         let held = |octets: &Range<usize>| self.touched.count_in(whole_pages_of(octets)) > 0;
-        let free = self.free_pieces().into_iter().filter(|octets| octets.len() >= DISCARD_BYTES && held(octets));
+        let free =
+            self.free_pieces().into_iter().filter(|octets| octets.len() >= DISCARD_BYTES && held(octets));
         for octets in free.take(DISCARDS_MAX) {
             discard(octets.start, octets.len());
             let count = self.touched.remove(whole_pages_of(&octets));
@@ -121,8 +122,9 @@ impl ReceiveMemory {
 
     /// Takes a block, if `may_grow` allows the octets of it that were not touched before.
     fn take(&self, log2: u8, may_grow: impl Fn(u64) -> bool) -> Option<u32> {
-        let pages =
-            |unit: u32| pages_of(unit as usize * UNIT_BYTES..(unit as usize + (1 << (log2 - MIN_LOG2))) * UNIT_BYTES);
+        let pages = |unit: u32| {
+            pages_of(unit as usize * UNIT_BYTES..(unit as usize + (1 << (log2 - MIN_LOG2))) * UNIT_BYTES)
+        };
         let suits = |unit: u32| {
             let pages = pages(unit);
             let fresh = pages.len() as u32 - self.touched.count_in(pages);
@@ -222,14 +224,17 @@ impl Pages {
 
     /// Adds these pages. Returns how many were not in the set.
     fn insert(&self, pages: Range<usize>) -> u32 {
-        let fresh = Pages::words(pages).map(|(at, mask)| (!self.bits.fetch_or64(at, mask) & mask).count_ones()).sum();
+        let fresh =
+            Pages::words(pages).map(|(at, mask)| (!self.bits.fetch_or64(at, mask) & mask).count_ones()).sum();
         self.count.set(self.count.get() + fresh);
         fresh
     }
 
     /// Removes these pages. Returns how many were in the set.
     fn remove(&self, pages: Range<usize>) -> u32 {
-        let held = Pages::words(pages).map(|(at, mask)| (self.bits.fetch_and64(at, !mask) & mask).count_ones()).sum();
+        let held = Pages::words(pages)
+            .map(|(at, mask)| (self.bits.fetch_and64(at, !mask) & mask).count_ones())
+            .sum();
         self.count.set(self.count.get() - held);
         held
     }

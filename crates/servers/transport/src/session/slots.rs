@@ -85,7 +85,8 @@ impl Slots {
             return false;
         }
         self.extend(index);
-        let Some(place) = self.replica.get_mut(index as usize).filter(|place| place.occupant == Occupant::Nobody)
+        let Some(place) =
+            self.replica.get_mut(index as usize).filter(|place| place.occupant == Occupant::Nobody)
         else {
             return false;
         };
@@ -180,7 +181,8 @@ impl Slots {
 
     /// Returns whether the slot exists and has no occupant, in any generation.
     pub(crate) fn is_vacant(&self, slot: SlotId) -> bool {
-        slot.0 < self.layout.slot_count && self.occupied(slot).is_none_or(|place| place.occupant == Occupant::Nobody)
+        slot.0 < self.layout.slot_count
+            && self.occupied(slot).is_none_or(|place| place.occupant == Occupant::Nobody)
     }
 
     /// Returns whether an offer in this slot may have had this generation once.

@@ -44,7 +44,15 @@ fn random_command(rng: &mut Rng) -> Command {
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
         }
         1 => Command::Release { lease },
-        2 => Command::Listen { token, lease, local, backlog: rng.next_u32(), reuse_port, defer_accept: 0, v6_only },
+        2 => Command::Listen {
+            token,
+            lease,
+            local,
+            backlog: rng.next_u32(),
+            reuse_port,
+            defer_accept: 0,
+            v6_only,
+        },
         3 => Command::AcceptConnection { lease },
         4 => Command::StopAccepting { lease },
         5 => Command::Claim { slot, generation },
@@ -183,7 +191,10 @@ fn random_commands_never_panic_and_everything_comes_back() {
             assert_eq!(stack.buffer_bytes(), 0, "seed {seed}");
             assert_eq!((stack.stat(Stat::Connections), stack.stat(Stat::Sessions)), (0, 0), "seed {seed}");
             assert_eq!(stack.stat(Stat::TimeWaits), 0, "seed {seed}");
-            assert!(stack.transport.connections.timers().is_empty() && !stack.transport.has_work(), "seed {seed}");
+            assert!(
+                stack.transport.connections.timers().is_empty() && !stack.transport.has_work(),
+                "seed {seed}"
+            );
         }
     }
 }
@@ -196,7 +207,8 @@ fn a_lie_about_positions_costs_the_liar_its_connection_only() {
         server.listen(77, Endpoint::new(0, 80), 64);
         net.settle();
         let mut client = App::attach(net.stack(1), 3);
-        let (liar, honest) = (client.connect(Endpoint::new(addr(1), 80)), client.connect(Endpoint::new(addr(1), 80)));
+        let (liar, honest) =
+            (client.connect(Endpoint::new(addr(1), 80)), client.connect(Endpoint::new(addr(1), 80)));
         net.settle();
         let (_, s) = (server.accept(), server.accept().expect("second"));
         let slot = client.slot(liar);
@@ -213,7 +225,11 @@ fn a_lie_about_positions_costs_the_liar_its_connection_only() {
         }
         client.kick(liar);
         net.settle();
-        assert_eq!(client.state(liar).2 & atoll_ipc::slot::REPLICA_CLOSED, atoll_ipc::slot::REPLICA_CLOSED, "{lie}");
+        assert_eq!(
+            client.state(liar).2 & atoll_ipc::slot::REPLICA_CLOSED,
+            atoll_ipc::slot::REPLICA_CLOSED,
+            "{lie}"
+        );
         client.write(honest, b"fine");
         net.settle();
         assert_eq!(server.read(s), b"fine");
@@ -254,9 +270,19 @@ fn noise_and_mutated_frames_never_panic() {
                     bad.truncate(bad.len() - rng.below(2) as usize * rng.below(bad.len() as u32) as usize);
                     let to = rng.below(2) as usize;
                     let internal = rng.below(8) == 0;
-                    net.stack(to).transport.handle_frame(now, &bad, atoll_ip::ChecksumOffload::Valid, internal);
+                    net.stack(to).transport.handle_frame(
+                        now,
+                        &bad,
+                        atoll_ip::ChecksumOffload::Valid,
+                        internal,
+                    );
                 }
-                net.stack(1 - i).transport.handle_frame(now, &frame, atoll_ip::ChecksumOffload::Partial, false);
+                net.stack(1 - i).transport.handle_frame(
+                    now,
+                    &frame,
+                    atoll_ip::ChecksumOffload::Partial,
+                    false,
+                );
             }
         }
         if let Some((s, true)) = server.claim() {

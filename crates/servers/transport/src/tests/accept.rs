@@ -536,7 +536,9 @@ fn a_refused_port_is_answered_and_a_shared_one_is_not_refused() {
         .replies
         .iter()
         .filter_map(|event| match event {
-            atoll_ipc::Event::BindReply { cause, .. } | atoll_ipc::Event::ListenReply { cause, .. } => Some(*cause),
+            atoll_ipc::Event::BindReply { cause, .. } | atoll_ipc::Event::ListenReply { cause, .. } => {
+                Some(*cause)
+            }
             _ => None,
         })
         .collect();
@@ -545,8 +547,10 @@ fn a_refused_port_is_answered_and_a_shared_one_is_not_refused() {
 
 #[test]
 fn orphans_that_get_no_answer_are_given_up_with_their_arena() {
-    let mut net =
-        Net::new(vec![Stack::with(1, |config| config.orphan_timeout = Duration::from_secs(10)), Stack::new(2)]);
+    let mut net = Net::new(vec![
+        Stack::with(1, |config| config.orphan_timeout = Duration::from_secs(10)),
+        Stack::new(2),
+    ]);
     let mut server = App::attach(net.stack(0), 1);
     server.listen(LEASE, ANY_80, 16);
     net.settle();
@@ -607,9 +611,15 @@ fn a_sample_of_incoming_connections_is_timed() {
     }
     let stack = net.stack(0);
     stack.transport.publish_stats();
-    let [timed, cm, tcp, msg, accept, total] =
-        [Stat::HandshakesTimed, Stat::TimeCm, Stat::TimeTcp, Stat::TimeMsg, Stat::TimeAccept, Stat::TimeTotal]
-            .map(|stat| stack.stat(stat));
+    let [timed, cm, tcp, msg, accept, total] = [
+        Stat::HandshakesTimed,
+        Stat::TimeCm,
+        Stat::TimeTcp,
+        Stat::TimeMsg,
+        Stat::TimeAccept,
+        Stat::TimeTotal,
+    ]
+    .map(|stat| stack.stat(stat));
     assert_eq!(timed, 2);
     // There is one reading for each of the three calls of the CM, and the rest of two frames.
     assert_eq!((cm, msg), (timed * 300, 0));

@@ -164,7 +164,10 @@ fn marks_and_lifetimes_are_on_every_packet() {
         let now = net.now;
         net.stack(1).round(now);
         let frames = net.stack(1).out.outside.iter();
-        frames.map(|frame| atoll_wire::ipv4::parse(&frame[14..]).expect("a packet").0).map(|h| (h.tos, h.ttl)).collect()
+        frames
+            .map(|frame| atoll_wire::ipv4::parse(&frame[14..]).expect("a packet").0)
+            .map(|h| (h.tos, h.ttl))
+            .collect()
     };
     client.write(c, b"as usual");
     assert_eq!(headers(&mut net), [(0, 64)]);

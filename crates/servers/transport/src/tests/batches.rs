@@ -22,7 +22,8 @@ const ROUNDS: usize = 100;
 /// Returns a datagram of the second stack to the first one's port 53, and the socket there.
 fn datagram(len: usize) -> (Net, App, Socket, Vec<u8>) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
-    let mut app = App::attach_with(net.stack(0), 1, ArenaConfig { slots: 1 << 14, receive_log2: 26, ..ARENA });
+    let mut app =
+        App::attach_with(net.stack(0), 1, ArenaConfig { slots: 1 << 14, receive_log2: 26, ..ARENA });
     let mut client = App::attach(net.stack(1), 2);
     let s = udp_open(&mut app, Endpoint::new(0, 53), Endpoint::default());
     let c = udp_open(&mut client, Endpoint::new(0, 54), Endpoint::default());
@@ -117,7 +118,13 @@ fn a_session_has_no_more_sockets_at_a_port_than_a_datagram_is_copied_to_in_one_g
 }
 
 /// Prints the mean time of a frame in the best of some rounds, and the share of frames that `counted` counts.
-fn measure(name: &str, net: &mut Net, mut frames: impl FnMut() -> Vec<u8>, mut after: impl FnMut(), counted: Stat) {
+fn measure(
+    name: &str,
+    net: &mut Net,
+    mut frames: impl FnMut() -> Vec<u8>,
+    mut after: impl FnMut(),
+    counted: Stat,
+) {
     let before = net.stack(0).stat(counted);
     let mut times: Vec<std::time::Duration> = (0..ROUNDS)
         .map(|_| {
@@ -158,7 +165,8 @@ fn batches_of_one_session() {
         let (mut net, _app, _, frame) = datagram(len);
         // This goes on until it is full.
         let now = net.now;
-        (0..20_000).for_each(|_| net.stack(0).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false));
+        (0..20_000)
+            .for_each(|_| net.stack(0).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false));
         let name = std::format!("datagrams of {len} octets to a full buffer");
         measure(&name, &mut net, || frame.clone(), || {}, Stat::DatagramsDropped);
         let (mut net, mut app, socket, frame) = datagram(len);

@@ -68,7 +68,8 @@ impl Scene {
     fn place(&mut self, ends: (Socket, Socket)) -> u32 {
         let entries = &self.net.stack(0).transport.connections;
         let slot = ends.0.slot;
-        let is_it = |place: crate::session::Place, session: u32| place.slot == slot && place.session == session;
+        let is_it =
+            |place: crate::session::Place, session: u32| place.slot == slot && place.session == session;
         let session = u32::from(ends == self.rogue_ends);
         let found = entries.iter().find(|(_, entry)| entry.place.is_some_and(|place| is_it(place, session)));
         found.expect("it is there").0
@@ -111,7 +112,11 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
             let apps = [&scene.honest, &scene.rogue];
             let adoption = scene.net.stack(0).restart(now, &apps, Recovery::Stateful);
             assert_eq!((adoption.kept, adoption.lost), (1, 0), "{adoption:?}");
-            assert_eq!(scene.net.stack(0).transport.take_cut_off(), [id], "the supervisor may not have heard of it");
+            assert_eq!(
+                scene.net.stack(0).transport.take_cut_off(),
+                [id],
+                "the supervisor may not have heard of it"
+            );
         }
         // Nothing of the session is left when it is over.
         let now = scene.net.now;

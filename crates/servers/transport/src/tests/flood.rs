@@ -186,7 +186,11 @@ fn a_full_accept_queue_lets_no_cookie_in_until_there_is_room() {
     net.settle();
     let sockets: Vec<Socket> = (0..BACKLOG + 1).map(|_| client.connect(SERVER)).collect();
     net.settle();
-    assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), u64::from(BACKLOG) + 1, "as on Linux: backlog + 1");
+    assert_eq!(
+        net.stack(0).stat(Stat::SynCookiesReceived),
+        u64::from(BACKLOG) + 1,
+        "as on Linux: backlog + 1"
+    );
     // The queue is full: the SYN is not answered, not even by a cookie.
     let before = net.stack(0).stat(Stat::SynCookiesSent);
     let late = client.connect(SERVER);

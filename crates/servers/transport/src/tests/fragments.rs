@@ -171,7 +171,12 @@ fn pair_v6(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
     let s = udp_open(&mut server, Endpoint::at(Addr::ANY, 53), Endpoint::default());
     let c = udp_open(&mut client, Endpoint::at(Addr::ANY, 5000), server_v6());
     let Socket { slot, generation } = c;
-    client.push(Command::SetOption { slot, generation, option: SocketOption::MtuDiscoverV6, value: discover });
+    client.push(Command::SetOption {
+        slot,
+        generation,
+        option: SocketOption::MtuDiscoverV6,
+        value: discover,
+    });
     net.settle();
     client.write(c, &record(server_v6(), b"first"));
     net.settle();
@@ -237,7 +242,12 @@ fn sockets_that_forbid_fragments_of_ipv6_are_refused() {
     ] {
         let (mut net, (mut server, s), (mut client, c)) = pair_v6(discover);
         let Socket { slot, generation } = c;
-        client.push(Command::SetOption { slot, generation, option: SocketOption::DontFragmentV6, value: dont });
+        client.push(Command::SetOption {
+            slot,
+            generation,
+            option: SocketOption::DontFragmentV6,
+            value: dont,
+        });
         client.write(c, &record(server_v6(), &text(2000)));
         net.settle();
         let arrived = !server.read(s).is_empty();

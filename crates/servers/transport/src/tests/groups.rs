@@ -27,8 +27,9 @@ fn join_to(app: &mut App, socket: Socket, group: Addr, joins: bool) {
 fn members() -> (Net, [App; 2], [[Socket; 2]; 2]) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
-    let sockets = [0, 1]
-        .map(|n: usize| [(), ()].map(|()| udp_open(&mut apps[n], Endpoint::new(0, GROUP.port), Endpoint::default())));
+    let sockets = [0, 1].map(|n: usize| {
+        [(), ()].map(|()| udp_open(&mut apps[n], Endpoint::new(0, GROUP.port), Endpoint::default()))
+    });
     for (app, sockets) in apps.iter_mut().zip(&sockets) {
         sockets.iter().for_each(|socket| join(app, *socket, true));
     }
@@ -115,7 +116,14 @@ fn memberships_that_make_no_sense_are_counted() {
         (generation, addr(2), true),
         (generation + 1, ADDR + 1, true),
     ] {
-        apps[0].push(Command::Group { slot, generation, group: group.into(), inside: false, joins, token: 0 });
+        apps[0].push(Command::Group {
+            slot,
+            generation,
+            group: group.into(),
+            inside: false,
+            joins,
+            token: 0,
+        });
     }
     for n in 0..94 {
         apps[0].push(Command::Group {
@@ -165,7 +173,10 @@ fn members_of_a_group_of_ipv6_hear_it_wherever_they_are() {
     let there = heard(b"there", [false, false, true, true]);
     assert_eq!(say(&mut net, &mut apps, &[(SocketOption::MulticastLoopV6, 0)], GROUP_V6, b"there"), there);
     let here = [(SocketOption::MulticastLoopV6, 1), (SocketOption::MulticastHops, 0)];
-    assert_eq!(say(&mut net, &mut apps, &here, GROUP_V6, b"here"), heard(b"here", [true, true, false, false]));
+    assert_eq!(
+        say(&mut net, &mut apps, &here, GROUP_V6, b"here"),
+        heard(b"here", [true, true, false, false])
+    );
     // This group never leaves its machine.
     let mut octets = ADDR_V6.octets();
     octets[1] = 0x11;

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-use atoll_base::{Addr, Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_base::{
+    Addr, Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId,
+};
 use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::buffer::Extents;
@@ -117,7 +119,8 @@ impl Stack {
 
     /// Creates a stack that uses IPv6 on its link, too.
     pub(crate) fn v6(host: u8) -> Stack {
-        let v6 = V6Config { address: Some((addr_v6(host), 64)), gateway: Some(addr_v6(0xfe)), autoconf: false };
+        let v6 =
+            V6Config { address: Some((addr_v6(host), 64)), gateway: Some(addr_v6(0xfe)), autoconf: false };
         Stack::with_network(host, |_| {}, |ip| ip.v6 = Some(v6))
     }
 
@@ -130,18 +133,28 @@ impl Stack {
         Stack::with_network(host, change, |_| {})
     }
 
-    fn with_network(host: u8, change: impl FnOnce(&mut Config), network: impl FnOnce(&mut atoll_ip::Config)) -> Stack {
+    fn with_network(
+        host: u8,
+        change: impl FnOnce(&mut Config),
+        network: impl FnOnce(&mut atoll_ip::Config),
+    ) -> Stack {
         let mut config = Config::new(ReplicaId(0), 1, Epoch(3), FlowKey { k0: 1, k1: 2 });
         change(&mut config);
         let now = Instant::from_millis(1000);
         let mut ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
         network(&mut ip_config);
-        let front = is_ip_apart().then(|| Front::new(Ip::new(ip_config.clone(), 7, now).expect("a valid network")));
+        let front =
+            is_ip_apart().then(|| Front::new(Ip::new(ip_config.clone(), 7, now).expect("a valid network")));
         ip_config.apart = front.is_some();
         let ip = Ip::new(ip_config.clone(), 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets =
-            Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, leases: [9; 16], ports: host.into() };
+        let secrets = Secrets {
+            sequence: [host; 16],
+            fast_open: [host; 16],
+            table: 5,
+            leases: [9; 16],
+            ports: host.into(),
+        };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
         let (out, bells) = (Out::default(), Vec::new());
         Stack { transport, page, out, bells, front, host, config, network: ip_config, ledger: None }
@@ -204,8 +217,13 @@ impl Stack {
         let ledger = self.ledger.clone().expect("it is mortal");
         let mut ip = Ip::new(self.network.clone(), 8, now).expect("a valid network");
         ip.resume(now, &crate::past(&self.page.network(), now));
-        let secrets =
-            Secrets { sequence: [self.host; 16], fast_open: [self.host; 16], leases: [9; 16], table: 6, ports: 77 };
+        let secrets = Secrets {
+            sequence: [self.host; 16],
+            fast_open: [self.host; 16],
+            leases: [9; 16],
+            table: 6,
+            ports: 77,
+        };
         let mut next = Transport::new(self.config, secrets, ip, self.page.clone(), now);
         // The epoch is the same: applications of the kit know no other.
         next.set_ledger(Ledger::open(ledger, LEDGER, Epoch(3)).expect("a ledger"));

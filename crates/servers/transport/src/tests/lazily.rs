@@ -125,7 +125,13 @@ fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     net.wait(Duration::from_secs(1));
     assert_eq!((server.read(s), client.read(c)), (b"question".to_vec(), b"answer".to_vec()));
     let (layout, arena, page) = (idle.layout, idle.arena.clone(), idle.page.clone());
-    net.stack(0).transport.open_session(now, (idle.id, atoll_ipc::control::User::privileged(0)), layout, arena, page);
+    net.stack(0).transport.open_session(
+        now,
+        (idle.id, atoll_ipc::control::User::privileged(0)),
+        layout,
+        arena,
+        page,
+    );
     net.settle();
     let c = client.connect(Endpoint::new(addr(1), 82));
     net.settle();

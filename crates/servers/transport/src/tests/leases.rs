@@ -54,7 +54,9 @@ fn answer(net: &mut Net, app: &mut App, command: Command) -> (Cause, Voucher) {
     carry_out(net);
     app.poll();
     match app.replies.pop() {
-        Some(Event::BindReply { cause, voucher, .. } | Event::ListenReply { cause, voucher, .. }) => (cause, voucher),
+        Some(Event::BindReply { cause, voucher, .. } | Event::ListenReply { cause, voucher, .. }) => {
+            (cause, voucher)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -111,7 +113,12 @@ fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
     assert_eq!(bad(&mut net), [3 + 2 * 9, 3]);
     // A process's own grant is good for itself only.
     let (_, own) = answer(&mut net, &mut thief[1], bind(9, Protocol::Udp, Endpoint::new(0, 55), false));
-    thief[0].push(Command::Show { lease: 9, protocol: Protocol::Udp, local: Endpoint::new(0, 55), voucher: own });
+    thief[0].push(Command::Show {
+        lease: 9,
+        protocol: Protocol::Udp,
+        local: Endpoint::new(0, 55),
+        voucher: own,
+    });
     assert!(!open(&mut net, &mut thief[0], 9, DNS).1);
     assert!(open(&mut net, &mut thief[0], 9, Endpoint::new(0, 55)).1);
     // The owner shows its grant, and no other process took its place.
@@ -275,8 +282,8 @@ fn low_ports_are_refused_to_who_may_not_have_them() {
 #[test]
 fn datagram_sockets_of_two_users_share_nothing_that_comes() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
-    let mut apps =
-        [(1, 33), (2, 33), (3, 34)].map(|(id, uid)| App::attach_as(net.stack(0), id, User::privileged(uid), ARENA));
+    let mut apps = [(1, 33), (2, 33), (3, 34)]
+        .map(|(id, uid)| App::attach_as(net.stack(0), id, User::privileged(uid), ARENA));
     let reuse_port = true;
     let local = DNS;
     let mut causes = Vec::new();
@@ -319,7 +326,10 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
         let http = Endpoint::new(0, 80);
         // Without a pass there is no low port, and nothing is shared, not even between sessions that are as
         // unknown.
-        assert_eq!(answer(&mut net, &mut first, bind_shared(n + 1, protocol, http)).0, Cause::PermissionDenied);
+        assert_eq!(
+            answer(&mut net, &mut first, bind_shared(n + 1, protocol, http)).0,
+            Cause::PermissionDenied
+        );
         let high = Endpoint::new(0, 8080);
         assert_eq!(answer(&mut net, &mut first, bind_shared(n + 2, protocol, high)).0, Cause::None);
         assert_eq!(answer(&mut net, &mut second, bind_shared(n + 3, protocol, high)).0, Cause::AddressInUse);
@@ -327,18 +337,26 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
         // The passes are for another socket, another port, the other protocol, or no port.
         for (lease, other, port) in [(n + 9, protocol, 80), (n + 5, protocol, 81), (n + 5, protocol, 0)] {
             first.push(pass(lease, 33, other, port));
-            assert_eq!(answer(&mut net, &mut first, bind_shared(n + 5, protocol, http)).0, Cause::PermissionDenied);
+            assert_eq!(
+                answer(&mut net, &mut first, bind_shared(n + 5, protocol, http)).0,
+                Cause::PermissionDenied
+            );
         }
         let other = if protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
         first.push(pass(n + 6, 33, other, 80));
-        assert_eq!(answer(&mut net, &mut first, bind_shared(n + 6, protocol, http)).0, Cause::PermissionDenied);
+        assert_eq!(
+            answer(&mut net, &mut first, bind_shared(n + 6, protocol, http)).0,
+            Cause::PermissionDenied
+        );
         first.push(pass(n + 7, 33, protocol, 80));
         let (cause, voucher) = answer(&mut net, &mut first, bind_shared(n + 7, protocol, http));
         assert_eq!((cause, voucher.uid), (Cause::None, 33));
         // The first user is another, and the second is the same one.
-        for (lease, uid, cause) in
-            [(n + 10, 34, Cause::AddressInUse), (n + 11, NO_USER, Cause::AddressInUse), (n + 12, 33, Cause::None)]
-        {
+        for (lease, uid, cause) in [
+            (n + 10, 34, Cause::AddressInUse),
+            (n + 11, NO_USER, Cause::AddressInUse),
+            (n + 12, 33, Cause::None),
+        ] {
             second.push(pass(lease, uid, protocol, 80));
             assert_eq!(answer(&mut net, &mut second, bind_shared(lease, protocol, http)).0, cause, "{uid}");
         }
@@ -372,7 +390,10 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
     ];
     for (pass, seal) in forged {
         thief.push(Command::Pass { pass, seal });
-        assert_eq!(answer(&mut net, &mut thief, bind_shared(8, Protocol::Tcp, http)).0, Cause::PermissionDenied);
+        assert_eq!(
+            answer(&mut net, &mut thief, bind_shared(8, Protocol::Tcp, http)).0,
+            Cause::PermissionDenied
+        );
     }
     assert_eq!(net.stack(0).stat(Stat::BadCommands), forged.len() as u64);
     // The owner's grant is shown for a socket of the thief's own, and for the other protocol.
@@ -430,7 +451,8 @@ fn a_successor_knows_whose_each_socket_is() {
     // forgotten.
     first.push(Command::Show { lease: 1, protocol: Protocol::Tcp, local: http, voucher });
     assert_eq!(answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http)).0, Cause::None);
-    let (cause, voucher) = answer(&mut net, &mut first, bind(4, Protocol::Tcp, Endpoint::new(0, 8081), false));
+    let (cause, voucher) =
+        answer(&mut net, &mut first, bind(4, Protocol::Tcp, Endpoint::new(0, 8081), false));
     assert_eq!(cause, Cause::None);
     first.push(Command::Show { lease: 4, protocol: Protocol::Tcp, local: Endpoint::new(0, 8081), voucher });
     carry_out(&mut net);

@@ -122,7 +122,12 @@ fn out_is_said_once_when_a_third_of_the_buffer_is_free() {
     net.settle();
     let s = server.accept().expect("offered");
     let Socket { slot, generation } = s;
-    server.push(Command::SetOption { slot, generation, option: SocketOption::ReceiveBuffer, value: 64 << 10 });
+    server.push(Command::SetOption {
+        slot,
+        generation,
+        option: SocketOption::ReceiveBuffer,
+        value: 64 << 10,
+    });
     net.settle();
     client.take_ready(c);
     client.write(c, &[1; 10_000]);
@@ -192,7 +197,8 @@ pub(super) fn udp_open_with(app: &mut App, socket: Socket, lease: u64, local: En
 }
 
 pub(super) fn record(peer: Endpoint, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = atoll_udp::encode(&Record { len: payload.len() as u32, peer, flags: Flags::NONE }).to_vec();
+    let mut bytes =
+        atoll_udp::encode(&Record { len: payload.len() as u32, peer, flags: Flags::NONE }).to_vec();
     bytes.extend_from_slice(payload);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes
@@ -223,7 +229,9 @@ fn datagrams_go_both_ways() {
     let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
     net.settle();
     client.poll();
-    let Some(Event::BindReply { cause: Cause::None, port, .. }) = client.replies.pop() else { panic!("no port") };
+    let Some(Event::BindReply { cause: Cause::None, port, .. }) = client.replies.pop() else {
+        panic!("no port")
+    };
     assert!((32768..61000).contains(&port));
     assert!(net.stack(0).page.has_port(true, 53));
     let c = client.open_slot();

@@ -237,7 +237,10 @@ fn one_that_cannot_go_on_is_told_as_lost() {
     scene.die(Recovery::Stateful);
     scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
     let adoption = scene.net.stack(0).transport.take_adoption().expect("all are there");
-    assert_eq!((adoption.kept, adoption.lost, adoption.why), (COUNT as u32 - 1, 1, Some(Loss::Contradiction)));
+    assert_eq!(
+        (adoption.kept, adoption.lost, adoption.why),
+        (COUNT as u32 - 1, 1, Some(Loss::Contradiction))
+    );
     assert_eq!(scene.net.stack(0).stat(Stat::ConnectionsLost), 1);
     let (s, _) = scene.ends[1];
     assert_eq!(scene.server.state(s).2 & (REPLICA_CLOSED | REPLICA_RESET), REPLICA_CLOSED | REPLICA_RESET);
@@ -307,7 +310,8 @@ fn a_connection_is_opened_beside_those_that_wait_under_another_name() {
     let now = net.now;
     let adoption = net.stack(0).restart(now, &[&client], Recovery::Stateful);
     assert_eq!((adoption.kept, accepted.len()), (COUNT as u32, COUNT));
-    let waiting = |net: &mut Net| net.stack(0).transport.connections.count() - net.stack(0).transport.connections.len();
+    let waiting =
+        |net: &mut Net| net.stack(0).transport.connections.count() - net.stack(0).transport.connections.len();
     let (new, none) = (client.connect(remote), client.connect(remote));
     net.settle();
     assert_eq!(waiting(&mut net), COUNT - 1, "they need not go on for that");

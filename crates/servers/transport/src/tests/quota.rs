@@ -65,7 +65,9 @@ fn groups_that_were_left_or_never_joined_are_not_kept() {
     assert_eq!(kept(net.stack(0)), before + 19);
     restart(&mut net, &[&app]);
     assert_eq!(kept(net.stack(0)), before + 19);
-    assert!(is_member(&mut net, GROUP) && is_member(&mut net, GROUP + 19) && !is_member(&mut net, GROUP + 20));
+    assert!(
+        is_member(&mut net, GROUP) && is_member(&mut net, GROUP + 19) && !is_member(&mut net, GROUP + 20)
+    );
     // A group that was left does not come back.
     group(&mut app, socket, GROUP + 19, false);
     net.settle();
@@ -182,7 +184,10 @@ fn options_that_a_socket_does_not_have_are_not_kept() {
         if matches!(option, SocketOption::NoDelay | SocketOption::KeepAlive | SocketOption::Linger2) {
             app.push(Command::SetOption { slot, generation, option, value: 1 });
         }
-        if matches!(option, SocketOption::Broadcast | SocketOption::MtuDiscover | SocketOption::DontFragmentV6) {
+        if matches!(
+            option,
+            SocketOption::Broadcast | SocketOption::MtuDiscover | SocketOption::DontFragmentV6
+        ) {
             app.push(Command::SetListenerOption { lease: 77, option, value: 1 });
         }
     }
@@ -215,13 +220,23 @@ fn bind(app: &mut App, lease: u64, port: u16) {
 fn listen(app: &mut App, lease: u64, port: u16) {
     let local = Endpoint::new(0, port);
     let (backlog, reuse_port, defer_accept, v6_only) = (16, false, 0, false);
-    app.push(Command::Listen { token: lease as u32, lease, local, backlog, reuse_port, defer_accept, v6_only });
+    app.push(Command::Listen {
+        token: lease as u32,
+        lease,
+        local,
+        backlog,
+        reuse_port,
+        defer_accept,
+        v6_only,
+    });
 }
 
 fn causes(app: &mut App) -> Vec<Cause> {
     app.poll();
     let cause = |event: Event| match event {
-        Event::BindReply { cause, .. } | Event::ListenReply { cause, .. } | Event::GroupReply { cause, .. } => cause,
+        Event::BindReply { cause, .. }
+        | Event::ListenReply { cause, .. }
+        | Event::GroupReply { cause, .. } => cause,
         other => panic!("{other:?}"),
     };
     app.replies.drain(..).map(cause).collect()
@@ -477,7 +492,9 @@ fn a_session_with_many_sockets_ends_in_slices() {
         while net.stack(0).transport.applications.get(0).is_some_and(|session| session.ending.is_some()) {
             rounds += 1;
             assert!(rounds < 100, "it comes to an end");
-            assert!(net.stack(0).transport.has_work() && net.stack(0).transport.next_timeout() <= Some(net.now));
+            assert!(
+                net.stack(0).transport.has_work() && net.stack(0).transport.next_timeout() <= Some(net.now)
+            );
             small.write(c, b"ping");
             net.now += Duration::from_micros(10);
             let now = net.now;
@@ -508,7 +525,12 @@ fn a_session_is_cut_off_in_slices_and_its_programs_hear_so() {
     let now = net.now;
     big.poll();
     big.ready.clear();
-    small.push(Command::SetOption { slot: c.slot, generation: c.generation, option: SocketOption::NoDelay, value: 1 });
+    small.push(Command::SetOption {
+        slot: c.slot,
+        generation: c.generation,
+        option: SocketOption::NoDelay,
+        value: 1,
+    });
     // The supervisor cuts it off: it ends at once.
     net.stack(0).transport.cut_off(now, big.id);
     net.stack(0).transport.close_session(now, big.id);

@@ -216,7 +216,12 @@ fn what_the_ledger_has_no_room_for_costs_its_connection() {
     assert!(others.iter().all(|c| client.state(**c).1 == Cause::ConnectionReset));
 }
 
-fn ask(net: &mut Net, (client, c): (&mut App, Socket), (server, s): (&mut App, Socket), text: &[u8]) -> Vec<u8> {
+fn ask(
+    net: &mut Net,
+    (client, c): (&mut App, Socket),
+    (server, s): (&mut App, Socket),
+    text: &[u8],
+) -> Vec<u8> {
     client.write(c, &record(ECHO, text));
     net.settle();
     let (head, got) = first_record(&server.read(s));
@@ -271,8 +276,11 @@ fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
         for (s, port) in all.iter().zip(ports) {
             let got = server.read(*s);
             let count = got.iter().filter(|got| **got == octet(turn, port)).count();
-            let runs: Vec<(u8, usize)> =
-                got.chunk_by(|a, b| a == b).filter(|run| run.len() > 50).map(|run| (run[0], run.len())).collect();
+            let runs: Vec<(u8, usize)> = got
+                .chunk_by(|a, b| a == b)
+                .filter(|run| run.len() > 50)
+                .map(|run| (run[0], run.len()))
+                .collect();
             assert!((40_000 * copies..).contains(&count), "{turn} {port}: {count} of {} {runs:?}", got.len());
         }
         if turn % 2 == 0 {
@@ -287,7 +295,8 @@ fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
 #[test]
 fn time_wait_goes_on_until_its_time_is_over() {
     // The client has one port.
-    let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::with(2, |config| config.ephemeral = (4711, 4711))]);
+    let mut net =
+        Net::new(vec![Stack::new(1).mortal(), Stack::with(2, |config| config.ephemeral = (4711, 4711))]);
     let (mut server, mut client) = (App::attach(net.stack(0), 1), App::attach(net.stack(1), 2));
     let (s, c) = meet(&mut net, &mut server, &mut client);
     server.close(s);

@@ -134,7 +134,10 @@ fn cases() -> Vec<Case> {
     std::vec![
         ("a session with 4000 connections ends", Box::new(ends(false))),
         ("it is cut off", Box::new(ends(true))),
-        ("an acceptor comes for 4000 connections", Box::new(listener(Command::AcceptConnection { lease: 77 }))),
+        (
+            "an acceptor comes for 4000 connections",
+            Box::new(listener(Command::AcceptConnection { lease: 77 }))
+        ),
         ("their listener goes", Box::new(listener(Command::Release { lease: 77 }))),
         (
             "a member is gone that held 3000 sockets",
@@ -183,7 +186,15 @@ fn cases() -> Vec<Case> {
                         lease += 1;
                         let (token, protocol, local) = (lease as u32, Protocol::Tcp, Endpoint::new(0, 0));
                         let (reuse_addr, reuse_port, v6_only) = (false, false, false);
-                        big.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                        big.push(Command::Bind {
+                            token,
+                            lease,
+                            protocol,
+                            local,
+                            reuse_addr,
+                            reuse_port,
+                            v6_only,
+                        });
                         if lease % 32 == 0 && lease < 28_232 {
                             net.step();
                             big.poll();
@@ -236,6 +247,10 @@ fn rounds_of_one_session() {
         // Each run does the same, so what exceeds the least time of a round is another program's.
         let runs: Vec<Rounds> = (0..5).map(|_| case()).collect();
         let least = (0..runs[0].len()).filter_map(|round| runs.iter().filter_map(|run| run.get(round)).min());
-        println!("{name}: {} rounds, the longest {} us", runs[0].len(), least.max().map_or(0, |time| time.as_micros()));
+        println!(
+            "{name}: {} rounds, the longest {} us",
+            runs[0].len(),
+            least.max().map_or(0, |time| time.as_micros())
+        );
     }
 }

@@ -61,7 +61,15 @@ fn a_listener_for_ipv6_alone_refuses_ipv4() {
     let (protocol, local, v6_only) = (Protocol::Tcp, ANY_HTTP, true);
     let (reuse_addr, reuse_port) = (true, false);
     server.push(Command::Bind { token: 1, lease: 1, protocol, local, reuse_addr, reuse_port, v6_only });
-    server.push(Command::Listen { token: 2, lease: 1, local, backlog: 5, reuse_port, defer_accept: 0, v6_only });
+    server.push(Command::Listen {
+        token: 2,
+        lease: 1,
+        local,
+        backlog: 5,
+        reuse_port,
+        defer_accept: 0,
+        v6_only,
+    });
     server.push(Command::AcceptConnection { lease: 1 });
     net.settle();
     exchange(&mut net, &mut server, &mut client, http());
@@ -70,7 +78,15 @@ fn a_listener_for_ipv6_alone_refuses_ipv4() {
     assert_eq!(client.state(c).1, Cause::ConnectionRefused);
     // Another socket may have the part that this one leaves free.
     let local = Endpoint::new(0, 80);
-    server.push(Command::Bind { token: 3, lease: 2, protocol, local, reuse_addr: false, reuse_port, v6_only: false });
+    server.push(Command::Bind {
+        token: 3,
+        lease: 2,
+        protocol,
+        local,
+        reuse_addr: false,
+        reuse_port,
+        v6_only: false,
+    });
     net.settle();
     server.poll();
     assert!(matches!(server.replies.pop(), Some(Event::BindReply { token: 3, cause: Cause::None, .. })));
@@ -121,7 +137,10 @@ fn names_are_chosen_and_refused_as_on_linux() {
     assert_eq!(connect(&mut net, Endpoint::at(addr_v6(9), 0), http()), Cause::AddressNotAvailable);
     assert_eq!(connect(&mut net, Endpoint::new(0, 0), http()), Cause::Invalid);
     assert_eq!(connect(&mut net, Endpoint::at(Addr::LOOPBACK, 0), http()), Cause::NetworkUnreachable);
-    assert_eq!(connect(&mut net, any, Endpoint::at(Addr::from_octets([0xff; 16]), 80)), Cause::NetworkUnreachable);
+    assert_eq!(
+        connect(&mut net, any, Endpoint::at(Addr::from_octets([0xff; 16]), 80)),
+        Cause::NetworkUnreachable
+    );
     assert_eq!(connect(&mut net, any, http()), Cause::ConnectionRefused);
     assert_eq!(connect(&mut net, any, far), Cause::None, "the gateway is asked for");
 }
@@ -177,7 +196,8 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
         Socket { slot, generation }
     };
     let record = |peer, payload: &[u8]| {
-        let mut bytes = atoll_udp::encode(&Record { len: payload.len() as u32, peer, flags: Flags::NONE }).to_vec();
+        let mut bytes =
+            atoll_udp::encode(&Record { len: payload.len() as u32, peer, flags: Flags::NONE }).to_vec();
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes
@@ -190,7 +210,10 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     let s = open(&mut server, Endpoint::at(Addr::ANY, 53), Endpoint::default(), false);
     let c = open(&mut client, Endpoint::at(addr_v6(2), 4000), Endpoint::at(addr_v6(1), 53), false);
     net.settle();
-    assert_eq!((client.state(c).0, client.slot(c).local()), (SlotState::Open, Endpoint::at(addr_v6(2), 4000)));
+    assert_eq!(
+        (client.state(c).0, client.slot(c).local()),
+        (SlotState::Open, Endpoint::at(addr_v6(2), 4000))
+    );
     client.write(c, &record(Endpoint::default(), b"six"));
     net.settle();
     let (peer, text) = first(&server.read(s));

@@ -112,7 +112,8 @@ fn change<P: Platform>(
 
 /// Returns group and interface of `struct ipv6_mreq` or `group_req`.
 fn membership(name: i32, value: &[u8]) -> Result<(Addr, u32), Errno> {
-    let group = |at: usize| value.get(at..).and_then(<[u8]>::first_chunk).map(|octets| Addr::from_octets(*octets));
+    let group =
+        |at: usize| value.get(at..).and_then(<[u8]>::first_chunk).map(|octets| Addr::from_octets(*octets));
     if matches!(name, MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP) {
         // The interface's number, padding to 8 bytes, and a struct sockaddr_storage.
         if value.len() < 8 + size_of::<libc::sockaddr_storage>() {

@@ -39,7 +39,8 @@ fn main() -> ExitCode {
             run_one(target, input);
             continue;
         }
-        let known: Vec<Vec<u8>> = seeds(target).map(|seeds| seeds.into_values().collect()).unwrap_or_default();
+        let known: Vec<Vec<u8>> =
+            seeds(target).map(|seeds| seeds.into_values().collect()).unwrap_or_default();
         let known_count = known.len();
         let mut campaign = Campaign::new(*target, known, options.number);
         let began = Instant::now();
@@ -66,9 +67,9 @@ fn save(target: &Target, kept: &[Vec<u8>], known_count: usize) {
     fs::create_dir_all(&folder).expect("the tree can be written");
     let known = &kept[..known_count.min(kept.len())];
     for input in minimise(target, kept, SAVED_MAX).iter().filter(|input| !known.contains(input)) {
-        let sum = input
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        let sum = input.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+            (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         fs::write(folder.join(format!("found-{sum:016x}")), input).expect("the tree can be written");
     }
 }

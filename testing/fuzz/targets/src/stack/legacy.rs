@@ -1,7 +1,9 @@
 //! What does a server leave to the next one, and what may have become of it?
 
 use atoll_base::Epoch;
-use atoll_ipc::ledger::{BEYOND_MAX, ConnectionRecord, Ledger, LedgerConfig, Phase, Progress, written_version};
+use atoll_ipc::ledger::{
+    BEYOND_MAX, ConnectionRecord, Ledger, LedgerConfig, Phase, Progress, written_version,
+};
 use atoll_ipc::page::REPLICA_PAGE_BYTES;
 use atoll_transport::Recovery;
 
@@ -68,7 +70,8 @@ impl Machine {
             // is lost.
             mark(16, written_version(&legacy.ledger).map_or(0, |version| 1 + u64::from(version.min(3))));
             legacy.ledger = SparseMemory::new(LEDGER.bytes());
-            Ledger::open(legacy.ledger.clone(), LEDGER, epoch).unwrap_or_else(|_| panic!("zeros are a ledger: {why:?}"))
+            Ledger::open(legacy.ledger.clone(), LEDGER, epoch)
+                .unwrap_or_else(|_| panic!("zeros are a ledger: {why:?}"))
         });
         let mut next = server(self.now, legacy.page.clone(), epoch);
         next.set_ledger(ledger);
@@ -76,7 +79,10 @@ impl Machine {
             process.meet(&mut next, self.now);
         }
         let adoption = next.adopt(self.now, recovery, blamed);
-        mark(16, 16 | adoption.why.map_or(0, |why| 1 + why as u64) << 6 | u64::from(adoption.kept.min(3)) << 4);
+        mark(
+            16,
+            16 | adoption.why.map_or(0, |why| 1 + why as u64) << 6 | u64::from(adoption.kept.min(3)) << 4,
+        );
         self.transport = next;
     }
 }
@@ -97,7 +103,10 @@ fn pervert(memory: &SparseMemory, epoch: Epoch, input: &mut Input<'_>) {
         };
         match input.byte() % 16 {
             0 => record.progress = Progress { acked: near(record.progress.acked, input), ..record.progress },
-            1 => record.progress = Progress { received: near(record.progress.received, input), ..record.progress },
+            1 => {
+                record.progress =
+                    Progress { received: near(record.progress.received, input), ..record.progress }
+            }
             2 => record.progress = Progress { edge: near(record.progress.edge, input), ..record.progress },
             3 => record.send_tail = near(record.send_tail, input),
             4 => record.receive_fin = input.flip().then(|| near(record.progress.received, input)),
@@ -130,7 +139,10 @@ fn pervert(memory: &SparseMemory, epoch: Epoch, input: &mut Input<'_>) {
                     *range = (from, from.wrapping_add(input.half().into()));
                 }
             }
-            _ => (record.mss_path, record.mss_peer, record.mss_receive) = (input.half(), input.half(), input.half()),
+            _ => {
+                (record.mss_path, record.mss_peer, record.mss_receive) =
+                    (input.half(), input.half(), input.half())
+            }
         }
     }
     let place = if input.byte() < 8 { place + 1 } else { place };

@@ -29,7 +29,8 @@ impl SparseMemory {
     fn set_word(&self, at: usize, value: u64) {
         let Some(page) = self.pages.get(at / 8 / PAGE_WORDS) else { return };
         if page.get().is_some() || value != 0 {
-            page.get_or_init(|| Box::new([const { Cell::new(0) }; PAGE_WORDS]))[at / 8 % PAGE_WORDS].set(value);
+            page.get_or_init(|| Box::new([const { Cell::new(0) }; PAGE_WORDS]))[at / 8 % PAGE_WORDS]
+                .set(value);
         }
     }
 }

@@ -83,9 +83,21 @@ impl Process {
         let layout = ARENA.layout();
         let arena = SparseMemory::new(layout.total);
         let page = AppPage(SparseMemory::new(APP_PAGE_BYTES));
-        transport.open_session(Instant::ZERO, (id, User::privileged(id.0)), layout, arena.clone(), page.clone());
+        transport.open_session(
+            Instant::ZERO,
+            (id, User::privileged(id.0)),
+            layout,
+            arena.clone(),
+            page.clone(),
+        );
         let stack = StackPage(SparseMemory::new(STACK_PAGE_BYTES));
-        stack.write_facts(&StackFacts { replicas: 1, addr: US, prefix_len: 24, mtu: 1500, ..StackFacts::default() });
+        stack.write_facts(&StackFacts {
+            replicas: 1,
+            addr: US,
+            prefix_len: 24,
+            mtu: 1500,
+            ..StackFacts::default()
+        });
         let reply = Reply::Joined { session: id.0, key: 0, member: 0, replicas: 1, config: ARENA };
         let shared = shared(stack, page.clone(), [(replica.clone(), arena.clone())]);
         let (mut client, clock) = (Client::new(), Moment::default());
@@ -202,7 +214,8 @@ impl Process {
     }
 
     fn connect(&mut self, input: &mut Input<'_>) {
-        let remote = if input.byte() < 40 { Endpoint::new(US, PORT) } else { Endpoint::new(PEER, REMOTE_PORT) };
+        let remote =
+            if input.byte() < 40 { Endpoint::new(US, PORT) } else { Endpoint::new(PEER, REMOTE_PORT) };
         let object = self.client.insert(Object::socket(Protocol::Tcp, false, true));
         match self.client.connect(object, remote) {
             Ok(_) => self.keep(object),
@@ -212,7 +225,9 @@ impl Process {
 
     /// A connection that is used from now on.
     fn keep(&mut self, object: u32) {
-        let Some(place) = self.client.socket(object).and_then(|socket| socket.places().first()) else { return };
+        let Some(place) = self.client.socket(object).and_then(|socket| socket.places().first()) else {
+            return;
+        };
         // Whoever scribbles is offered slots that it uses already.
         if let Some(former) = self.sockets.insert(place.slot.0, object) {
             assert!(self.hostile || self.doubts, "a slot has two connections");
@@ -243,12 +258,19 @@ impl Process {
                 Err(Failure::WouldBlock) => *waiting = Some((opening, has_peer)),
                 Err(Failure::Error(_)) => {}
                 Ok(()) if has_peer => {
-                    *waiting = Opening::connect(&mut self.client, *object, peer).ok().map(|opening| (opening, false));
+                    *waiting = Opening::connect(&mut self.client, *object, peer)
+                        .ok()
+                        .map(|opening| (opening, false));
                 }
                 Ok(()) => {
                     let text = [7; 8];
-                    let sent =
-                        self.client.send_datagram(*object, [&text[..]].into_iter(), text.len(), Some(peer), false);
+                    let sent = self.client.send_datagram(
+                        *object,
+                        [&text[..]].into_iter(),
+                        text.len(),
+                        Some(peer),
+                        false,
+                    );
                     // There may be no memory, or news of an error.
                     mark(19, u64::from(sent.is_ok()));
                 }
@@ -301,8 +323,13 @@ impl Process {
     fn read(&mut self, object: u32, want: usize) {
         let (mut bytes, mut done) = (vec![0; want], 0);
         let target = &mut bytes[..];
-        let read =
-            self.client.receive_octets(object, || std::iter::once(target), want, Receiving::default(), &mut done);
+        let read = self.client.receive_octets(
+            object,
+            || std::iter::once(target),
+            want,
+            Receiving::default(),
+            &mut done,
+        );
         let is_covered = !matches!(read, Err(Failure::Error(Errno::ECONNRESET)));
         assert!(is_covered || self.hostile || self.doubts, "published octets are covered");
     }
@@ -353,9 +380,15 @@ impl Process {
                 Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
             }
             1 => Command::Release { lease },
-            2 => {
-                Command::Listen { token, lease, local, backlog, reuse_port, v6_only, defer_accept: input.byte().into() }
-            }
+            2 => Command::Listen {
+                token,
+                lease,
+                local,
+                backlog,
+                reuse_port,
+                v6_only,
+                defer_accept: input.byte().into(),
+            },
             3 => Command::AcceptConnection { lease },
             4 => Command::StopAccepting { lease },
             5 => Command::Claim { slot, generation },

@@ -38,9 +38,14 @@ pub(crate) struct Peers {
 
 impl Peers {
     pub(crate) fn new() -> Peers {
-        let opened = (0..OPENED_BY_PEERS).map(|n| Flow { peer_port: 1000 + n, port: PORT, ..Flow::default() });
+        let opened =
+            (0..OPENED_BY_PEERS).map(|n| Flow { peer_port: 1000 + n, port: PORT, ..Flow::default() });
         let connected = (0..4).map(|n| Flow { peer_port: REMOTE_PORT, port: n, ..Flow::default() });
-        Peers { flows: opened.chain(connected).take(FLOWS).collect(), turn: usize::from(OPENED_BY_PEERS), clock: 1000 }
+        Peers {
+            flows: opened.chain(connected).take(FLOWS).collect(),
+            turn: usize::from(OPENED_BY_PEERS),
+            clock: 1000,
+        }
     }
 
     /// Reads what the server has sent.
@@ -89,8 +94,10 @@ impl Peers {
         let is_exact = input.byte() < 200;
         let far = input.distance();
         let edge = if input.byte() < 24 { u32::from(flow.window) } else { 0 };
-        let seq = SeqNum(flow.expected.0.wrapping_add(edge).wrapping_add_signed(if is_exact { 0 } else { far }));
-        let ack = SeqNum(flow.next.0.wrapping_add_signed(if input.byte() < 200 { 0 } else { input.distance() }));
+        let seq =
+            SeqNum(flow.expected.0.wrapping_add(edge).wrapping_add_signed(if is_exact { 0 } else { far }));
+        let ack =
+            SeqNum(flow.next.0.wrapping_add_signed(if input.byte() < 200 { 0 } else { input.distance() }));
         let len = match input.byte() {
             0..=99 => 0,
             100..=149 => 1,
@@ -136,7 +143,8 @@ impl Peers {
     pub(crate) fn icmp(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let flow = self.flows[usize::from(input.byte()) % FLOWS];
         let seq = flow.next.0.wrapping_add_signed(-i32::from(input.half()));
-        let segment = Segment { src_port: flow.port, dst_port: flow.peer_port, seq: SeqNum(seq), ..Segment::default() };
+        let segment =
+            Segment { src_port: flow.port, dst_port: flow.peer_port, seq: SeqNum(seq), ..Segment::default() };
         let mut header = [0; HEADER_MAX];
         tcp::emit(&segment, &mut header);
         let quoted = ipv4::Header {

@@ -31,7 +31,9 @@ pub(super) fn ask_to_scale(bench: &mut Bench, processes: &str) -> Channel {
 }
 
 pub(super) fn answers(client: &Channel) -> Vec<ReportPart> {
-    std::iter::from_fn(|| receive(client)).map(|(packet, _)| serde_json::from_slice(&packet).unwrap()).collect()
+    std::iter::from_fn(|| receive(client))
+        .map(|(packet, _)| serde_json::from_slice(&packet).unwrap())
+        .collect()
 }
 
 pub(super) fn hosts(bench: &Bench) -> Vec<usize> {
@@ -284,7 +286,9 @@ fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
     let client = begin_exchange(&mut bench);
     // No replica moves meanwhile.
     let asks = ask_to_scale(&mut bench, "2");
-    assert!(matches!(&answers(&asks)[..], [ReportPart::Error(said)] if said.contains("an upgrade is under way")));
+    assert!(
+        matches!(&answers(&asks)[..], [ReportPart::Error(said)] if said.contains("an upgrade is under way"))
+    );
     move_on(&mut bench, 0, 2);
     assert_eq!(hosts(&bench), [0, 0], "the same number, but not the same process");
     assert_eq!(bench.launches.borrow().hosts.len(), 2);
@@ -306,8 +310,9 @@ fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
     bench.replicas[1] = bench.comes_back(1, 3);
     bench.replicas[0] = bench.comes_back(0, 3);
     bench.settle();
-    let said: String =
-        std::iter::from_fn(|| receive(&client)).map(|(packet, _)| String::from_utf8(packet).unwrap()).collect();
+    let said: String = std::iter::from_fn(|| receive(&client))
+        .map(|(packet, _)| String::from_utf8(packet).unwrap())
+        .collect();
     assert!(said.contains("the old build is back"), "{said}");
     assert!(bench.server.succession.is_none() && bench.server.all_ready());
     // Replicas may move again.
@@ -349,7 +354,10 @@ fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way(
     assert_eq!(hosts(&bench), [0, 3, 3, 1]);
     assert_eq!(answers(&asks), scaled(3, 4), "whoever has asked is told");
     let report = StatusReport::assemble(bench.server.report()).unwrap();
-    assert_eq!(report.replicas.iter().map(|replica| replica.recovery.moves).collect::<Vec<_>>(), [0, 1, 1, 0]);
+    assert_eq!(
+        report.replicas.iter().map(|replica| replica.recovery.moves).collect::<Vec<_>>(),
+        [0, 1, 1, 0]
+    );
     assert_eq!(report.replicas.iter().map(|replica| replica.recovery.crashes).collect::<Vec<_>>(), [0; 4]);
     // Replicas that share a process die together under this supervisor, too.
     bench.launches.borrow_mut().hosts.retain(|(number, _)| *number != 3);
@@ -358,6 +366,7 @@ fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way(
     bench.replicas[1] = bench.comes_back(1, 3);
     bench.settle();
     assert!(bench.server.all_ready() && hosts(&bench) == [0, 3, 3, 1]);
-    let names: Vec<String> = notes_of(&guardian).into_keys().filter(|name| name.starts_with("host.")).collect();
+    let names: Vec<String> =
+        notes_of(&guardian).into_keys().filter(|name| name.starts_with("host.")).collect();
     assert_eq!(names.len(), 3, "{names:?}");
 }

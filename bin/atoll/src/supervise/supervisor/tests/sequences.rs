@@ -28,12 +28,17 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                 }
                 2..=4 if !askers.is_empty() => {
                     let asker = &mut askers[at];
-                    let outcome = bench.ask(&asker.channel, &Request::Attach { layout_version: LAYOUT_VERSION });
+                    let outcome =
+                        bench.ask(&asker.channel, &Request::Attach { layout_version: LAYOUT_VERSION });
                     match outcome {
                         (Ok(joined), fds) => {
                             assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
                             assert!(keys.values().all(|key| *key != joined.key), "a key of another session");
-                            assert_eq!(keys.insert(joined.session, joined.key), None, "a number that was used");
+                            assert_eq!(
+                                keys.insert(joined.session, joined.key),
+                                None,
+                                "a number that was used"
+                            );
                             asker.is_in.insert(joined.session, joined.key);
                         }
                         (Err(_), fds) => assert!(fds.is_empty(), "who is refused gets nothing"),
@@ -42,11 +47,13 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                 5 | 6 if !askers.is_empty() && !keys.is_empty() => {
                     // The session is any that existed; now and then the key is not its own.
                     let nth = rng.below(keys.len() as u32) as usize;
-                    let (session, key) = keys.iter().nth(nth).map(|(session, key)| (*session, *key)).expect("in range");
+                    let (session, key) =
+                        keys.iter().nth(nth).map(|(session, key)| (*session, *key)).expect("in range");
                     let is_right = rng.below(3) > 0;
                     let is_open = askers.iter().any(|asker| asker.is_in.contains_key(&session));
                     let asker = &mut askers[at];
-                    let request = Request::Join { session, key: if is_right { key } else { key ^ 1 << rng.below(64) } };
+                    let request =
+                        Request::Join { session, key: if is_right { key } else { key ^ 1 << rng.below(64) } };
                     match bench.ask(&asker.channel, &request) {
                         (Ok(joined), _) => {
                             assert!(is_right && is_open && joined.session == session);
@@ -67,13 +74,15 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                 9 if !askers.is_empty() => {
                     // It asks, and goes before it is answered.
                     let asker = askers.swap_remove(at);
-                    let _ = asker.channel.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]);
+                    let _ =
+                        asker.channel.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]);
                 }
                 10 if !askers.is_empty() => {
                     askers.swap_remove(at);
                 }
                 _ if !askers.is_empty() => {
-                    let noise: Vec<u8> = (0..1 + rng.below(80)).map(|_| 9 + (rng.next_u32() % 200) as u8).collect();
+                    let noise: Vec<u8> =
+                        (0..1 + rng.below(80)).map(|_| 9 + (rng.next_u32() % 200) as u8).collect();
                     let _ = askers[at].channel.send(&noise, &[]);
                     bench.settle();
                     // The supervisor may close its connection for that.

@@ -15,7 +15,8 @@ fn fail_often(bench: &mut Bench) {
 fn a_shortage_is_waited_for_and_said_in_the_status() {
     for number in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOSPC] {
         let mut bench = Bench::new(2);
-        (bench.launches.borrow_mut().failing, bench.launches.borrow_mut().for_want) = (u32::MAX, Some(number));
+        (bench.launches.borrow_mut().failing, bench.launches.borrow_mut().for_want) =
+            (u32::MAX, Some(number));
         drop(bench.replicas.remove(0));
         fail_often(&mut bench);
         let status = StatusReport::assemble(bench.server.report()).unwrap();
@@ -62,7 +63,10 @@ fn connections_that_want_nothing_make_room_for_those_that_do() {
     assert_eq!(bench.server.clients.len(), 20);
     let is_closed = |client: &Channel| matches!(client.receive(&mut [0; 64], &mut Vec::new()), Ok(0));
     assert_eq!(idle.iter().map(is_closed).collect::<Vec<_>>(), [vec![true; 81], vec![false; 19]].concat());
-    assert!(bench.server.books.open(joined.session).is_some(), "who was there before and has a session stays");
+    assert!(
+        bench.server.books.open(joined.session).is_some(),
+        "who was there before and has a session stays"
+    );
     let (_another, ..) = bench.attach();
     // A client that waits for an answer keeps its connection.
     let asking = bench.administrator();
@@ -93,7 +97,10 @@ fn sessions_beyond_the_descriptors_are_refused_with_the_reason_and_leave_nothing
     };
     assert_eq!(reason, Refusal::Resources);
     assert!((3..12).contains(&sessions.len()), "{}", sessions.len());
-    assert_eq!((bench.server.books.open_now().len(), bench.server.books.len()), (sessions.len(), sessions.len()));
+    assert_eq!(
+        (bench.server.books.open_now().len(), bench.server.books.len()),
+        (sessions.len(), sessions.len())
+    );
     // The memory of a session that has ended is given up before a new session is refused.
     drop(sessions.pop());
     bench.settle();
@@ -122,7 +129,9 @@ fn heard(client: &Channel) -> (usize, bool) {
     while let Some((packet, _)) = receive(client) {
         match serde_json::from_slice::<RowsPacket>(&packet) {
             Ok(packet) => rows += packet.rows.len(),
-            Err(_) => is_done |= serde_json::from_slice::<ReportPart>(&packet).unwrap() == ReportPart::Done(true),
+            Err(_) => {
+                is_done |= serde_json::from_slice::<ReportPart>(&packet).unwrap() == ReportPart::Done(true)
+            }
         }
     }
     (rows, is_done)

@@ -149,7 +149,10 @@ fn who_has_too_little_memory_makes_way_for_one_with_more() {
     bench.look(clock::now() + 3 * LATER);
     page.set_stat(Stat::Connections, 9000);
     bench.look(clock::now() + 4 * LATER);
-    assert_eq!((bench.launches.borrow().memory.clone(), bench.started()), (vec![2 << 20, 16 << 20], (4, true)));
+    assert_eq!(
+        (bench.launches.borrow().memory.clone(), bench.started()),
+        (vec![2 << 20, 16 << 20], (4, true))
+    );
 }
 
 /// A replacement would be missing just when a server has begun to serve.

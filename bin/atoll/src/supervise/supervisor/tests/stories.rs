@@ -57,7 +57,8 @@ impl Outside {
         outside.bench.launches.borrow_mut().started.clear();
         let places = outside.places();
         for (replica, control) in controls.into_iter().enumerate() {
-            let life = Incarnation { control, process: places[&replica], adopts: true, serves: true, leaves: false };
+            let life =
+                Incarnation { control, process: places[&replica], adopts: true, serves: true, leaves: false };
             outside.replicas[replica] = Some(life);
         }
         outside
@@ -79,7 +80,11 @@ impl Outside {
                     Ok(0) => break ended.push(key),
                     Ok(_) => {
                         let replica = usize::from(packet[0]);
-                        assert_eq!(places.insert(replica, key), None, "replica {replica} is given to two processes");
+                        assert_eq!(
+                            places.insert(replica, key),
+                            None,
+                            "replica {replica} is given to two processes"
+                        );
                     }
                     Err(_) => break,
                 }
@@ -184,7 +189,8 @@ impl Outside {
     }
 
     fn is_over(&self) -> bool {
-        let serves = |life: &Option<Incarnation>| life.as_ref().is_some_and(|life| life.serves && !life.leaves);
+        let serves =
+            |life: &Option<Incarnation>| life.as_ref().is_some_and(|life| life.serves && !life.leaves);
         self.bench.server.are_in_place() && self.bench.server.all_ready() && self.replicas.iter().all(serves)
     }
 }
@@ -224,7 +230,8 @@ fn every_replica_is_in_one_process_and_in_the_end_where_it_is_wanted() {
         outside.bench.settle();
         outside.observe();
         // These are the places that the supervisor knows, and the real ones.
-        let real = |life: &Option<Incarnation>| outside.processes[&life.as_ref().expect("it serves").process].0;
+        let real =
+            |life: &Option<Incarnation>| outside.processes[&life.as_ref().expect("it serves").process].0;
         let real: Vec<usize> = outside.replicas.iter().map(real).collect();
         assert_eq!((&hosts(&outside.bench), &real), (&outside.wanted, &outside.wanted), "seed {seed}");
         let mut numbers = outside.wanted.clone();
@@ -241,7 +248,8 @@ fn every_replica_is_in_one_process_and_in_the_end_where_it_is_wanted() {
             let is_refused = matches!(&said[..], [ReportPart::Error(why)] if why.contains("meanwhile"));
             assert!(is_done || is_refused && at < last, "seed {seed}: {said:?}");
         }
-        let lives = outside.bench.server.servers.replicas().iter().map(|replica| replica.record().life().report());
+        let lives =
+            outside.bench.server.servers.replicas().iter().map(|replica| replica.record().life().report());
         lives.for_each(|life| (moves, deaths) = (moves + life.moves, deaths + life.crashes));
     }
     assert!(moves > 200 && deaths > 100, "{moves} moves, {deaths} deaths");

@@ -13,7 +13,8 @@ use crate::supervise::supervisor::telling::TOLD_AT_ONCE;
 impl Bench {
     /// Returns the ledger of a replica, opened as a live replica does.
     fn ledger(&self, replica: usize, epoch: u32) -> Ledger<ShmMemory> {
-        let memory = ShmMemory::map(&self.server.memory.ledgers[replica], LEDGER_BYTES, Access::ReadWrite).unwrap();
+        let memory =
+            ShmMemory::map(&self.server.memory.ledgers[replica], LEDGER_BYTES, Access::ReadWrite).unwrap();
         Ledger::open(memory, LedgerConfig::STACK, Epoch(epoch)).unwrap()
     }
 
@@ -31,7 +32,8 @@ impl Bench {
         self.server.servers.lives_anew(replica);
         self.replicas[replica] = Channel::pair(Blocking::No).unwrap().0;
         self.settle();
-        let (which, incarnation, channel) = self.launches.borrow_mut().started.pop().expect("one was started");
+        let (which, incarnation, channel) =
+            self.launches.borrow_mut().started.pop().expect("one was started");
         assert_eq!((which, incarnation), (replica, epoch));
         channel
     }
@@ -101,7 +103,8 @@ fn before_it_serves_a_successor_hears_of_sessions_that_its_ledger_names_and_then
     let told = bench.hears_all(1);
     let newest_first: Vec<u32> = (1..=60).rev().filter(|session| ![5, 7, 9].contains(session)).collect();
     assert_eq!(opened(&told), newest_first, "each once");
-    let at = told.iter().position(|request| *request == Request::SessionGone { session: 20 }).expect("it is told");
+    let at =
+        told.iter().position(|request| *request == Request::SessionGone { session: 20 }).expect("it is told");
     assert!(matches!(told[at - 1], Request::SessionOpened { session: 20, .. }), "{:?}", told[at - 1]);
     assert_eq!(told.len(), newest_first.len() + 1);
     // From now on the successor hears of everything at once.
@@ -164,7 +167,11 @@ fn one_that_does_not_read_is_not_told_more_and_the_supervisor_does_not_spin() {
     for _ in 0..10 {
         bench.server.turn(Some(2)).unwrap();
     }
-    assert_eq!(bench.server.servers.replicas()[0].untold().len(), before, "what does not fit its socket waits here");
+    assert_eq!(
+        bench.server.servers.replicas()[0].untold().len(),
+        before,
+        "what does not fit its socket waits here"
+    );
     let mut told = bench.told(0);
     while opened(&told).len() < 500 {
         told.extend(bench.hears(0));
@@ -272,7 +279,9 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
                         children.push(child);
                     }
                 }
-                8 if !children.is_empty() => drop(children.swap_remove(rng.below(children.len() as u32) as usize)),
+                8 if !children.is_empty() => {
+                    drop(children.swap_remove(rng.below(children.len() as u32) as usize))
+                }
                 9 | 10 if heard[replica].serves => {
                     // Some of the sessions have a request in force.
                     let session = any(&mut rng, &clients);
@@ -322,12 +331,22 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
         }
         for (replica, heard) in heard.iter_mut().enumerate() {
             let open: Vec<u32> = bench.server.books.open_now();
-            assert_eq!(heard.sessions.keys().copied().collect::<Vec<_>>(), open, "seed {seed}, replica {replica}");
+            assert_eq!(
+                heard.sessions.keys().copied().collect::<Vec<_>>(),
+                open,
+                "seed {seed}, replica {replica}"
+            );
             for (session, gone) in &heard.sessions {
                 let departed: BTreeSet<u8> = bench.server.books.departed(*session).collect();
-                assert!(departed.is_subset(gone), "seed {seed}: of {session} {departed:?} are gone, {gone:?} are told");
+                assert!(
+                    departed.is_subset(gone),
+                    "seed {seed}: of {session} {departed:?} are gone, {gone:?} are told"
+                );
             }
         }
     }
-    assert!(deaths > 30 && late > 100, "{deaths} deaths, {late} sessions that were not told of before the next one");
+    assert!(
+        deaths > 30 && late > 100,
+        "{deaths} deaths, {late} sessions that were not told of before the next one"
+    );
 }

@@ -11,8 +11,10 @@ fn lines_of(file: &Path) -> usize {
 }
 
 fn lines_in(folder: &Path) -> usize {
-    let entries: Vec<PathBuf> =
-        fs::read_dir(folder).expect("a folder of the tree").map(|entry| entry.expect("readable").path()).collect();
+    let entries: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("a folder of the tree")
+        .map(|entry| entry.expect("readable").path())
+        .collect();
     let of = |path: &PathBuf| match path.file_name().and_then(|name| name.to_str()) {
         Some("tests" | "tests.rs") => 0,
         _ if path.is_dir() => lines_in(path),

@@ -31,8 +31,14 @@ fn frame(answer: &Answer, dst: u32) -> Vec<u8> {
     let ethernet = ethernet::Header { dst: to, src: STATION, ethertype: EtherType::IPV4 };
     let at = ethernet::emit(&ethernet, &mut bytes);
     let payload_len = datagram.len() as u16;
-    let header =
-        ipv4::Header { src: SERVER, dst, protocol: Protocol::UDP, payload_len, ttl: 64, ..ipv4::Header::default() };
+    let header = ipv4::Header {
+        src: SERVER,
+        dst,
+        protocol: Protocol::UDP,
+        payload_len,
+        ttl: 64,
+        ..ipv4::Header::default()
+    };
     ipv4::emit(&header, &mut bytes[at..]);
     bytes.extend(datagram);
     bytes
@@ -124,8 +130,13 @@ fn without_an_address_nothing_can_be_reached() {
 fn an_address_that_somebody_defends_is_declined() {
     let (mut ip, now) = given();
     sent_arp(&mut ip);
-    let reply =
-        Packet { operation: Operation::Reply, sender_mac: STATION, sender_addr: OURS, target_mac: US, target_addr: 0 };
+    let reply = Packet {
+        operation: Operation::Reply,
+        sender_mac: STATION,
+        sender_addr: OURS,
+        target_mac: US,
+        target_addr: 0,
+    };
     hear(&mut ip, now, &arp_frame(US, &reply));
     let (_, decline) = sent(&mut ip);
     assert_eq!(decline.kind().0, Kind::Decline);

@@ -22,7 +22,10 @@ fn a_question_for_us_is_answered_and_teaches_us_who_asked() {
 #[test]
 fn a_question_for_another_is_nobody_elses_lesson() {
     let mut ip = ip();
-    assert_eq!(receive(&mut ip, &question(PEER, MAC_PEER, 0xc612_0009)), Received::Dropped(Reason::ArpIgnored));
+    assert_eq!(
+        receive(&mut ip, &question(PEER, MAC_PEER, 0xc612_0009)),
+        Received::Dropped(Reason::ArpIgnored)
+    );
     assert_eq!((ip.poll_frame(), ip.poll_neighbour()), (None, None));
     assert_eq!(ip.route(at(0), PEER), Route::Resolving);
 }
@@ -75,7 +78,9 @@ fn what_one_replica_learned_all_know() {
 #[test]
 fn implausible_news_from_a_replica_are_ignored() {
     let mut ip = ip();
-    for (addr, mac) in [(FAR, MAC_PEER), (US, MAC_PEER), (PEER, Mac::BROADCAST), (PEER, Mac::ZERO), (PEER, MAC_US)] {
+    for (addr, mac) in
+        [(FAR, MAC_PEER), (US, MAC_PEER), (PEER, Mac::BROADCAST), (PEER, Mac::ZERO), (PEER, MAC_US)]
+    {
         ip.handle_neighbour(at(0), NeighbourUpdate { addr, mac, basis: Basis::Learned });
     }
     assert_eq!(ip.route(at(0), PEER), Route::Resolving);
@@ -89,7 +94,11 @@ fn a_broadcast_announcement_is_verified_before_it_is_believed() {
     let announcement = question(PEER, MAC_OTHER, PEER);
     ip.handle_frame(at(5000), Link::Outside, &announcement, ChecksumOffload::Unknown);
     let (to, asked) = next_arp(&mut ip).unwrap();
-    assert_eq!((to, asked.target_addr), (MAC_PEER, PEER), "whoever has it is asked, and not whoever wants it");
+    assert_eq!(
+        (to, asked.target_addr),
+        (MAC_PEER, PEER),
+        "whoever has it is asked, and not whoever wants it"
+    );
     assert_eq!(ip.poll_neighbour().map(|news| news.basis), Some(Basis::Learned));
     let news = NeighbourUpdate { addr: PEER, mac: MAC_OTHER, basis: Basis::Learned };
     assert_eq!(ip.poll_neighbour(), Some(news), "the others judge for themselves");

@@ -13,7 +13,8 @@ fn message(message: Message, body: &[u8]) -> Build {
 
 /// Returns the first 28 octets of a segment that we sent from port 80 to port 40000 of `dst`.
 fn ours(protocol: Protocol, dst: u32) -> Vec<u8> {
-    let header = ipv4::Header { src: US, dst, protocol, payload_len: 1480, ttl: 60, ..ipv4::Header::default() };
+    let header =
+        ipv4::Header { src: US, dst, protocol, payload_len: 1480, ttl: 60, ..ipv4::Header::default() };
     let mut bytes = std::vec![0; 20];
     ipv4::emit(&header, &mut bytes);
     bytes.extend_from_slice(&[0, 80, 0x9c, 0x40, 0, 0, 0x30, 0x39]);
@@ -36,13 +37,20 @@ fn next_icmp(ip: &mut Ip) -> Sent {
     let (header, len) = ipv4::parse(&frame.bytes[at..]).unwrap();
     assert_eq!((header.protocol, ethernet.src), (Protocol::ICMP, MAC_US));
     let (message, head) = wire_icmp::parse(&frame.bytes[at + len..]).unwrap();
-    Sent { link: frame.link, to: ethernet.dst, header, message, body: frame.bytes[at + len + head..].to_vec() }
+    Sent {
+        link: frame.link,
+        to: ethernet.dst,
+        header,
+        message,
+        body: frame.bytes[at + len + head..].to_vec(),
+    }
 }
 
 #[test]
 fn an_echo_request_is_answered_with_its_data() {
     let mut ip = ip();
-    let request = message(Message::EchoRequest { id: 7, seq: 9 }, b"0123456789abcdef").with(|b| b.header.tos = 0xb9);
+    let request =
+        message(Message::EchoRequest { id: 7, seq: 9 }, b"0123456789abcdef").with(|b| b.header.tos = 0xb9);
     assert_eq!(receive(&mut ip, &request.frame()), Received::Consumed);
     let sent = next_icmp(&mut ip);
     assert_eq!((sent.link, sent.to), (Link::Outside, MAC_PEER));
@@ -157,7 +165,8 @@ fn errors_of_every_kind_are_passed_on() {
 #[test]
 fn a_parameter_problem_is_passed_on() {
     // covers: RFC 1122 §3.2.2.5
-    let frame = message(Message::Other { kind: 12, code: 0, rest: [20, 0, 0, 0] }, &ours(Protocol::TCP, FAR)).frame();
+    let frame =
+        message(Message::Other { kind: 12, code: 0, rest: [20, 0, 0, 0] }, &ours(Protocol::TCP, FAR)).frame();
     match receive(&mut ip(), &frame) {
         Received::Error(error) => assert_eq!(error.kind, ErrorKind::Problem),
         other => panic!("{other:?}"),

@@ -109,7 +109,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         let (key, _) = first.filter(|(_, deadline)| *deadline <= now)?;
         let packet = self.remove(&key)?;
         let is_first = |piece: &&Piece| piece.offset == 0;
-        let first = packet.pieces.first().filter(is_first).map(|piece| [&packet.head[..], &piece.bytes[..]].concat());
+        let first =
+            packet.pieces.first().filter(is_first).map(|piece| [&packet.head[..], &piece.bytes[..]].concat());
         Some((key, Expired { first }))
     }
 
@@ -130,7 +131,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         let is_new = !self.packets.contains_key(key);
         let (bytes, packets) = (cost + if is_new { PACKET_COST } else { 0 }, usize::from(is_new));
         let fits = |used: Usage, share: usize, limits: &Limits| {
-            used.bytes + bytes <= limits.bytes_max / share && used.packets + packets <= limits.packets_max / share
+            used.bytes + bytes <= limits.bytes_max / share
+                && used.packets + packets <= limits.packets_max / share
         };
         while !fits(self.usage.get(&source).copied().unwrap_or_default(), 2, &self.limits)
             && self.evict(|other| other != key && other.source() == source)
@@ -142,7 +144,9 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
     /// every packet.
     fn evict(&mut self, may_go: impl Fn(&K) -> bool) -> bool {
         let candidates = self.packets.iter().filter(|(key, _)| may_go(key));
-        let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else { return false };
+        let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else {
+            return false;
+        };
         self.evicted += 1;
         self.remove(&key).is_some()
     }
@@ -218,8 +222,10 @@ impl Partial {
         self.received += fragment.payload.len() as u32;
         self.cost += fragment.cost();
         self.marks |= 1 << (fragment.ecn & 3);
-        self.pieces
-            .insert(at.min(self.pieces.len()), Piece { offset: fragment.offset, bytes: fragment.payload.to_vec() });
+        self.pieces.insert(
+            at.min(self.pieces.len()),
+            Piece { offset: fragment.offset, bytes: fragment.payload.to_vec() },
+        );
     }
 
     /// Returns all pieces behind the first one's head; `None` if their marks contradict each other.
@@ -246,7 +252,13 @@ impl Piece {
     }
 }
 
-fn charge<S: Copy + Ord>(total: &mut Usage, usage: &mut BTreeMap<S, Usage>, source: S, bytes: usize, packets: usize) {
+fn charge<S: Copy + Ord>(
+    total: &mut Usage,
+    usage: &mut BTreeMap<S, Usage>,
+    source: S,
+    bytes: usize,
+    packets: usize,
+) {
     for usage in [total, usage.entry(source).or_default()] {
         usage.bytes += bytes;
         usage.packets += packets;

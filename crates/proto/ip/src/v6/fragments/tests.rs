@@ -18,10 +18,12 @@ fn torn(build: &Build, before: &[u8], mtu: u16) -> Vec<Vec<u8>> {
     parts(build.header.dst, whole.len(), 0, mtu)
         .map(|part| {
             let mut head = [0; FRAGMENT_LEN];
-            let fragment = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id: 0xdead_beef };
+            let fragment =
+                ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id: 0xdead_beef };
             ipv6::emit_fragment(first, &fragment, &mut head);
             let fragment = build.clone().with(|build| {
-                build.header.next_header = Protocol(if before.is_empty() { FRAGMENT } else { ipv6::DESTINATION });
+                build.header.next_header =
+                    Protocol(if before.is_empty() { FRAGMENT } else { ipv6::DESTINATION });
                 build.payload = [before, &head, &whole[part.offset..][..part.len]].concat();
             });
             fragment.frame()
@@ -166,7 +168,8 @@ fn neighbour_discovery_comes_whole() {
     // covers: RFC 6980 §5
     let mut ip = machine(true);
     let mut text = [0; nd::MESSAGE_LEN_MAX];
-    let message = nd::Message::RouterAdvertisement(RouterAdvertisement { router_lifetime: 1800, ..Default::default() });
+    let message =
+        nd::Message::RouterAdvertisement(RouterAdvertisement { router_lifetime: 1800, ..Default::default() });
     let len = nd::emit(router(), us(), &message, &mut text);
     for (more, len) in [(false, len), (true, 8)] {
         let build = fragment(Protocol::ICMPV6, 0, more, &text[..len]).with(|build| {
@@ -242,7 +245,10 @@ fn a_long_echo_is_answered_in_fragments() {
     let mut ip = machine(true);
     ip.learn_path_mtu(at(3), peer(), 1400);
     let whole = rejoin(&mut ip, &torn(&packet(Protocol::ICMPV6, &text), &[], 1500)).expect("all are there");
-    assert_eq!(ip.handle_frame(at(3), whole.link, &whole.bytes, ChecksumOffload::Unknown), Received::Consumed);
+    assert_eq!(
+        ip.handle_frame(at(3), whole.link, &whole.bytes, ChecksumOffload::Unknown),
+        Received::Consumed
+    );
     // The other end can reassemble what we send.
     let v6 = V6Config { address: Some((peer(), 64)), gateway: None, autoconf: false };
     let config = Config { v6: Some(v6), ..Config::new(MAC_PEER, 0xc612_0002, 24) };

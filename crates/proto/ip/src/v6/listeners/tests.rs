@@ -4,7 +4,9 @@ use atoll_base::Endpoint;
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::{icmpv6, udp};
 
-use super::super::tests::{Build, MAC_PEER, MAC_US, addr, at, local_us, machine, packet, peer, receive, router};
+use super::super::tests::{
+    Build, MAC_PEER, MAC_US, addr, at, local_us, machine, packet, peer, receive, router,
+};
 use super::*;
 use crate::{Cast, ChecksumOffload, Config, Received, V6Config};
 
@@ -132,7 +134,8 @@ fn older_routers_are_spoken_to_in_their_words() {
     receive(&mut ip, at(30), &query(Addr::ANY, 5000, 1).frame());
     let heard = words(wait(&mut ip, at(50)));
     assert!(
-        heard.contains(&std::vec![(mld::REPORT_V1, group())]) && heard.contains(&std::vec![(mld::REPORT_V1, mine())])
+        heard.contains(&std::vec![(mld::REPORT_V1, group())])
+            && heard.contains(&std::vec![(mld::REPORT_V1, mine())])
     );
     ip.join_group(at(50), Link::Outside, other());
     assert_eq!(words(wait(&mut ip, at(70))), [[(mld::REPORT_V1, other())], [(mld::REPORT_V1, other())]]);
@@ -141,7 +144,10 @@ fn older_routers_are_spoken_to_in_their_words() {
     let mut report = std::vec![0; 24];
     report[0] = mld::REPORT_V1;
     report[8..].copy_from_slice(&other().octets());
-    assert_eq!(receive(&mut ip, at(70), &listener_packet(router(), other(), report).frame()), Received::Consumed);
+    assert_eq!(
+        receive(&mut ip, at(70), &listener_packet(router(), other(), report).frame()),
+        Received::Consumed
+    );
     assert_eq!(wait(&mut ip, at(80)), []);
     ip.leave_group(at(80), Link::Outside, other());
     assert_eq!(words(wait(&mut ip, at(80)))[0], [(mld::DONE, other())]);
@@ -190,17 +196,26 @@ fn datagrams_are_heard_by_members_only() {
     assert_eq!(receive(&mut ip, at(3), &there), Received::Dropped(Reason::Multicast));
     ip.join_group(at(3), Link::Outside, group());
     match receive(&mut ip, at(3), &there) {
-        Received::Udp { cast, dst, .. } => assert_eq!((cast, dst), (Cast::Multicast, Endpoint::at(group(), 53))),
+        Received::Udp { cast, dst, .. } => {
+            assert_eq!((cast, dst), (Cast::Multicast, Endpoint::at(group(), 53)))
+        }
         other => panic!("{other:?}"),
     }
     // The same station serves another group and other protocols.
-    assert_eq!(receive(&mut ip, at(3), &to(addr("ff18::1:2"), Protocol::UDP)), Received::Dropped(Reason::Multicast));
+    assert_eq!(
+        receive(&mut ip, at(3), &to(addr("ff18::1:2"), Protocol::UDP)),
+        Received::Dropped(Reason::Multicast)
+    );
     for protocol in [Protocol::TCP, Protocol(132)] {
         assert_eq!(receive(&mut ip, at(3), &to(group(), protocol)), Received::Dropped(Reason::Broadcast));
     }
     ip.leave_group(at(3), Link::Outside, group());
     ip.join_group(at(3), Link::Inside, group());
-    assert_eq!(receive(&mut ip, at(3), &there), Received::Dropped(Reason::Multicast), "inside is not outside");
+    assert_eq!(
+        receive(&mut ip, at(3), &there),
+        Received::Dropped(Reason::Multicast),
+        "inside is not outside"
+    );
     // From inside, only our own addresses are accepted.
     let inside = ip.handle_frame(at(3), Link::Inside, &there, ChecksumOffload::Partial);
     assert_eq!(inside, Received::Dropped(Reason::Martian));
@@ -213,9 +228,11 @@ fn groups_need_a_link_and_are_bounded() {
     assert!(!ip.join_group(at(0), Link::Outside, group()), "there is no IPv6");
     assert!(ip.join_group(at(0), Link::Inside, group()));
     let v6 = V6Config { address: None, gateway: None, autoconf: true };
-    let mut ip = Ip::new(Config { v6: Some(v6), ..Config::new(MAC_PEER, 0xc612_0001, 24) }, 42, at(0)).unwrap();
+    let mut ip =
+        Ip::new(Config { v6: Some(v6), ..Config::new(MAC_PEER, 0xc612_0001, 24) }, 42, at(0)).unwrap();
     ip.announce(at(0));
-    let joined = (0..2000).filter(|n| ip.join_group(at(0), Link::Outside, addr(&std::format!("ff15::{n:x}")))).count();
+    let joined =
+        (0..2000).filter(|n| ip.join_group(at(0), Link::Outside, addr(&std::format!("ff15::{n:x}")))).count();
     assert_eq!(joined, crate::membership::GROUPS_MAX - 1, "one is the stack's own");
     assert!(!ip.join_group(at(0), Link::Outside, peer()), "no group");
 }

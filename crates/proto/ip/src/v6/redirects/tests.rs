@@ -16,7 +16,8 @@ fn better() -> Addr {
 /// Returns a machine with a router that has a lifetime of 1800 s.
 fn routed() -> Ip {
     let mut ip = machine(true);
-    let message = RouterAdvertisement { router_lifetime: 1800, source_mac: Some(MAC_PEER), ..Default::default() };
+    let message =
+        RouterAdvertisement { router_lifetime: 1800, source_mac: Some(MAC_PEER), ..Default::default() };
     let frame = nd_frame(router(), ALL_NODES, &Message::RouterAdvertisement(message));
     assert_eq!(receive(&mut ip, at(3), &frame), Received::Consumed);
     assert_eq!(ip.route(at(3), far()), Route::Via { mac: MAC_PEER });
@@ -37,7 +38,10 @@ fn the_router_in_use_may_name_a_better_way() {
     assert_eq!((ip.route(at(4), far()), ip.next_hop(far())), (Route::Via { mac: MAC_OTHER }, Some(better())));
     assert_eq!(ip.next_hop(addr("2001:db8:ffff::2")), Some(router()), "others go as before");
     // The router that is in use may send redirects; the other may not.
-    assert_eq!(receive(&mut ip, at(5), &redirect(router(), far(), far())), Received::Dropped(Reason::NdIgnored));
+    assert_eq!(
+        receive(&mut ip, at(5), &redirect(router(), far(), far())),
+        Received::Dropped(Reason::NdIgnored)
+    );
     assert_eq!(receive(&mut ip, at(5), &redirect(better(), far(), far())), Received::Consumed);
     assert_eq!(ip.next_hop(far()), Some(far()), "it is on this link after all");
     assert!(matches!(ip.route(at(5), far()), Route::Via { .. } | Route::Resolving));
@@ -61,7 +65,11 @@ fn redirects_are_believed_of_nobody_else_and_about_nothing_else() {
         redirect(router(), us(), better()),
         redirect(router(), addr("ff15::1"), better()),
         redirect(router(), Addr::LOOPBACK, better()),
-        nd_frame(router(), ALL_NODES, &Message::Redirect { target: better(), destination: far(), target_mac: None }),
+        nd_frame(
+            router(),
+            ALL_NODES,
+            &Message::Redirect { target: better(), destination: far(), target_mac: None },
+        ),
         routed_by,
     ] {
         assert_eq!(receive(&mut ip, at(4), &frame), Received::Dropped(Reason::NdIgnored));
@@ -94,7 +102,8 @@ fn a_target_that_does_not_answer_is_passed_over() {
 #[test]
 fn a_router_that_leaves_takes_its_redirects_along() {
     let mut ip = routed();
-    let second = RouterAdvertisement { router_lifetime: 1800, source_mac: Some(MAC_OTHER), ..Default::default() };
+    let second =
+        RouterAdvertisement { router_lifetime: 1800, source_mac: Some(MAC_OTHER), ..Default::default() };
     let frame = nd_frame(better(), ALL_NODES, &Message::RouterAdvertisement(second));
     assert_eq!(receive(&mut ip, at(4), &frame), Received::Consumed);
     assert_eq!(receive(&mut ip, at(4), &redirect(router(), far(), better())), Received::Consumed);

@@ -121,7 +121,8 @@ impl Model {
             self.inflight_shortterm = self.bdp(2000).max(self.inflight_latest);
         }
         self.bw_shortterm = self.bw_latest.max(gain(self.bw_shortterm, BETA));
-        self.inflight_shortterm = self.inflight_latest.max(saturated(gain(self.inflight_shortterm.into(), BETA)));
+        self.inflight_shortterm =
+            self.inflight_latest.max(saturated(gain(self.inflight_shortterm.into(), BETA)));
     }
 
     /// Ends the handling of an acknowledgement (draft §5.2.3): the next round begins with what this one has

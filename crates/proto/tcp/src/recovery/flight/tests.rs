@@ -17,7 +17,12 @@ fn flight() -> Flight {
 
 fn lost(flight: &mut Flight, now: Instant, window: Duration) -> Vec<(i64, i64)> {
     flight.detect_by_time(now, window);
-    flight.records.iter().filter(|record| record.fate == Fate::Lost).map(|record| (record.start, record.end)).collect()
+    flight
+        .records
+        .iter()
+        .filter(|record| record.fate == Fate::Lost)
+        .map(|record| (record.start, record.end))
+        .collect()
 }
 
 fn deliver(flight: &mut Flight, left: i64, right: i64, now: Instant) {
@@ -141,7 +146,9 @@ fn the_sums_hold_whatever_happens() {
                     flight.acknowledge(right, |_| {});
                     una = right;
                 }
-                4 => assert!(flight.sack(left, right, |sent| assert_ne!(sent.fate, Fate::Sacked)) <= right - left),
+                4 => assert!(
+                    flight.sack(left, right, |sent| assert_ne!(sent.fate, Fate::Sacked)) <= right - left
+                ),
                 5 => flight.mark_lost(left, right),
                 6 => {
                     if let Some((from, to)) = flight.first_lost() {

@@ -65,7 +65,8 @@ impl Kept {
 fn what_the_kernel_has_given_memory_for_is_known_to_the_page_and_never_more_than_allowed() {
     for seed in 0..40 {
         let (books, mut users, mut rng) = (books(), Users::default(), Rng::new(seed));
-        let mut sessions: Vec<Kept> = (0..3).map(|user| session(&books, (user > 0).then_some(7), &mut users)).collect();
+        let mut sessions: Vec<Kept> =
+            (0..3).map(|user| session(&books, (user > 0).then_some(7), &mut users)).collect();
         let mut refused = 0;
         for _ in 0..4000 {
             let one = &mut sessions[rng.below(3) as usize];
@@ -73,7 +74,9 @@ fn what_the_kernel_has_given_memory_for_is_known_to_the_page_and_never_more_than
                 0..=4 => refused += u32::from(!one.take(MIN_LOG2 + rng.below(9) as u8)),
                 5 if rng.below(20) == 0 => one.discard(),
                 // All blocks are freed, so that the area is one piece again.
-                6 if rng.below(200) == 0 => (0..one.blocks.len()).rev().for_each(|number| one.give_back(number)),
+                6 if rng.below(200) == 0 => {
+                    (0..one.blocks.len()).rev().for_each(|number| one.give_back(number))
+                }
                 _ if !one.blocks.is_empty() => one.give_back(rng.below(one.blocks.len() as u32) as usize),
                 _ => {}
             }
