@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use atoll_attacks::{ATTACKS, Attack, Means, of_name};
-use atoll_system_tests::{Net, Proc, Stack, compiled_of, soak, until};
+use atoll_system_tests::{Net, Proc, Stack, alone, compiled_of, soak, until};
 use serde_json::Value;
 
 macro_rules! attacks {
@@ -171,6 +171,8 @@ impl Seen {
 
 /// Runs the neighbour beside an attack, or beside a fair busy program.
 fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
+    // A long run judges rates.
+    let _alone = soak().then(alone);
     let net = Net::new(Stack::Atoll);
     let neighbour = compiled_of(&source("neighbour.c"));
     let mut server = net.serve(&neighbour, &["serve", NEIGHBOURS_PORT]);

@@ -7,9 +7,11 @@
 mod net;
 mod process;
 mod programs;
+mod turn;
 mod wire;
 
-pub use net::{Alone, Impairments, Net, Stack, atoll, soak};
+pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak};
 pub use process::{Proc, Scratch, until};
 pub use programs::{compiled, compiled_of, program};
+pub use turn::{Alone, Turn, alone, beside};
 pub use wire::{complete_checksum, is_ecn_capable, mark_congestion, open_end};

@@ -12,7 +12,7 @@
 //! With a black hole the middle is two bridges with a cable between them whose far end takes less than the
 //! near one: what is longer is lost on the way to the client, and nobody says so.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
+use crate::turn::{self, Turn};
 use crate::{Proc, Scratch};
 
 /// Whose TCP serves.
@@ -78,7 +79,7 @@ pub struct Net {
     name: String,
     relay: Option<Proc>,
     // Last: the next test starts when everything is gone.
-    _lock: File,
+    _turn: Option<Turn>,
 }
 
 impl Net {
@@ -101,23 +102,22 @@ impl Net {
 
     /// Any configuration.
     pub fn with(stack: Stack, configuration: &str, impairments: Option<Impairments>) -> Net {
-        let lock = lock();
-        Net::set(stack, configuration, impairments, "", lock)
+        Net::set(stack, configuration, impairments, "")
     }
 
     /// Any configuration, with more settings in TOML.
     pub fn with_settings(stack: Stack, configuration: &str, settings: &str) -> Net {
-        Net::set(stack, configuration, None, settings, lock())
+        Net::set(stack, configuration, None, settings)
     }
 
     /// A network with two replicas and settings of one's choice, in TOML, where Atoll serves.
     pub fn configured(stack: Stack, settings: &str) -> Net {
-        Net::set(stack, "TS2LS2CM2", None, settings, lock())
+        Net::set(stack, "TS2LS2CM2", None, settings)
     }
 
     /// A network with TCP Fast Open at both ends, as client and as server.
     pub fn fast_open(stack: Stack) -> Net {
-        let net = Net::set(stack, &usual_configuration(), None, "[tcp]\nfast_open = \"both\"\n", lock());
+        let net = Net::set(stack, &usual_configuration(), None, "[tcp]\nfast_open = \"both\"\n");
         let Names { server, client, .. } = net.names();
         for namespace in [server, client] {
             let mut set = net.in_namespace(&namespace, "sh");
@@ -128,8 +128,7 @@ impl Net {
 
     /// A network on whose way to the client packets of more than `mtu` octets are lost in silence.
     pub fn with_black_hole(stack: Stack, mtu: u32) -> Net {
-        let lock = lock();
-        let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
+        let mut net = Net::bare(stack);
         net.set_up_black_hole(mtu);
         net
     }
@@ -214,14 +213,14 @@ impl Net {
         self.in_namespace(&self.names().middle, program)
     }
 
-    fn set(
-        stack: Stack,
-        configuration: &str,
-        impairments: Option<Impairments>,
-        settings: &str,
-        lock: File,
-    ) -> Net {
-        let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
+    /// Waits for a turn.
+    fn bare(stack: Stack) -> Net {
+        let turn = turn::beside();
+        Net { stack, scratch: Scratch::new(), name: fresh_name("at"), relay: None, _turn: turn }
+    }
+
+    fn set(stack: Stack, configuration: &str, impairments: Option<Impairments>, settings: &str) -> Net {
+        let mut net = Net::bare(stack);
         let settings = net.scratch.file("atoll.toml", settings);
         net.set_up(configuration, &settings, impairments);
         net
@@ -466,20 +465,20 @@ impl Drop for Net {
 
 /// No network: programs whose both ends are one stack, on its loopback.
 #[derive(Debug)]
-pub struct Alone {
-    _lock: File,
+pub struct NoNet {
+    _turn: Option<Turn>,
 }
 
-impl Default for Alone {
-    fn default() -> Alone {
-        Alone::new()
+impl Default for NoNet {
+    fn default() -> NoNet {
+        NoNet::new()
     }
 }
 
-impl Alone {
-    /// Waits until no other test runs.
-    pub fn new() -> Alone {
-        Alone { _lock: lock() }
+impl NoNet {
+    /// Waits for a turn.
+    pub fn new() -> NoNet {
+        NoNet { _turn: turn::beside() }
     }
 
     /// `command`, on a stack of its own.
@@ -503,17 +502,10 @@ impl Alone {
     }
 }
 
-/// A name that no other network has.
-fn fresh_name() -> String {
+/// A name that no other network, stack or group of processes has.
+pub fn fresh_name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("at{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Tests measure time outs and share two cores at worst, so one runs at a time, in all processes.
-fn lock() -> File {
-    let lock = File::create(std::env::temp_dir().join("atoll-system-tests.lock")).expect("it can be created");
-    lock.lock().expect("files can be locked");
-    lock
+    format!("{what}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 struct Names {

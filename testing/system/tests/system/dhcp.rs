@@ -8,7 +8,7 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Proc, Scratch, atoll, program, until};
+use atoll_system_tests::{NoNet, Proc, Scratch, atoll, fresh_name, program, until};
 use serde_json::Value;
 
 use crate::recovery::signal;
@@ -22,19 +22,19 @@ struct Lan {
     stacks: Vec<String>,
     /// Other hosts, by their namespaces.
     hosts: Vec<String>,
-    _alone: Alone,
+    _turn: NoNet,
 }
 
 impl Lan {
     fn new(configuration: &str) -> Lan {
-        let alone = Alone::new();
+        let no_net = NoNet::new();
         let lan = Lan {
             scratch: Scratch::new(),
             configuration: configuration.into(),
-            name: format!("dhcp{}", std::process::id()),
+            name: fresh_name("dhcp"),
             stacks: Vec::new(),
             hosts: Vec::new(),
-            _alone: alone,
+            _turn: no_net,
         };
         ip(&format!("netns add {}", lan.name));
         for arguments in [

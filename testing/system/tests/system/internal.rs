@@ -1,6 +1,6 @@
 //! Do programs on one machine reach each other inside a stack, without the kernel?
 
-use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, program};
+use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, atoll, program};
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn a_private_stack_has_a_loopback() {
 
 /// One process tree, one private stack: a server in the background and a client in front of it.
 fn private_loopback(stack: Stack) {
-    let alone = Alone::new();
+    let no_net = NoNet::new();
     let mut both = Command::new("sh");
     let script = "cd \"$1\"; echo inside >page; /usr/bin/python3 -m http.server --bind 127.0.0.1 8000 >/dev/null 2>&1 & \
                   for try in 1 2 3 4 5 6 7 8 9 10; do \
@@ -20,7 +20,7 @@ fn private_loopback(stack: Stack) {
                   kill $!";
     let scratch = Scratch::new();
     both.args(["-c", script, "sh"]).arg(scratch.path());
-    let said = Proc::start(&mut alone.on(stack, &both), None).success(30);
+    let said = Proc::start(&mut no_net.on(stack, &both), None).success(30);
     assert_eq!(said, "inside\n", "{stack:?}");
 }
 
@@ -60,7 +60,7 @@ fn a_server_on_atoll_is_not_on_the_kernel() {
 /// Forty senders and 64 KiB of send buffers for all of them: who finds no memory is told when there is some.
 #[test]
 fn little_memory_is_shared() {
-    let alone = Alone::new();
+    let no_net = NoNet::new();
     let scratch = Scratch::new();
     let config = scratch.file("small.toml", "[sessions]\nsend_log2 = 16\nreceive_log2 = 22\n");
     let crowd = program("crowd.py");
@@ -70,7 +70,7 @@ fn little_memory_is_shared() {
     on_atoll.args(["run", "--config", &config, "--", "/usr/bin/python3", &crowd]);
     for command in [&on_kernel, &on_atoll] {
         assert_eq!(
-            Proc::start(&mut alone.without_network(command), None).success(60),
+            Proc::start(&mut no_net.without_network(command), None).success(60),
             "all are whole\nall are whole again\n"
         );
     }

@@ -2,34 +2,34 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Proc, Scratch, atoll, program, until};
+use atoll_system_tests::{NoNet, Proc, Scratch, atoll, fresh_name, program, until};
 
 /// A stack whose link is the other one; both go away when dropped.
 struct Joined {
     names: [String; 2],
-    alone: Alone,
+    no_net: NoNet,
 }
 
 const ADDRESSES: [&str; 2] = ["198.18.0.2", "198.18.0.3"];
 
 impl Joined {
     fn new(configurations: [&str; 2]) -> Joined {
-        let alone = Alone::new();
-        let names = ["a", "b"].map(|end| format!("joined{}-{end}", std::process::id()));
+        let no_net = NoNet::new();
+        let names = ["a", "b"].map(|end| fresh_name(&format!("joined-{end}-")));
         for (own, peer) in [(0, 1), (1, 0)] {
             let mut up = Command::new(atoll());
             up.args(["up", "--daemon", "--name", &names[own], "--peer", &names[peer]]);
             up.args(["--configuration", configurations[own], "--address", &format!("{}/24", ADDRESSES[own])]);
             Proc::start(&mut up, None).success(20);
         }
-        Joined { names, alone }
+        Joined { names, no_net }
     }
 
     /// Starts a program on one of the two, where the kernel's network is empty.
     fn start(&self, end: usize, program: &str, arguments: &[&str]) -> Proc {
         let mut command = Command::new(atoll());
         command.args(["run", "--name", &self.names[end], "--", program]).args(arguments);
-        Proc::start(&mut self.alone.without_network(&command), None)
+        Proc::start(&mut self.no_net.without_network(&command), None)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, program};
+use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, atoll, program};
 
 use crate::recovery::Victim;
 use crate::servers::start_nginx;
@@ -13,7 +13,7 @@ const SETTINGS: &str = "[accept]\nhandshake = \"naive\"\n";
 /// exec.
 #[test]
 fn listeners_behave_as_on_the_kernel() {
-    let (alone, scratch) = (Alone::new(), Scratch::new());
+    let (no_net, scratch) = (NoNet::new(), Scratch::new());
     let settings = scratch.file("naive.toml", format!("replicas = 2\n{SETTINGS}[link]\ntype = \"none\"\n"));
     for case in [
         "accept_without_blocking",
@@ -42,7 +42,7 @@ fn listeners_behave_as_on_the_kernel() {
             .args(["run", "--require", "--config", &settings, "--"])
             .arg(plain.get_program())
             .args(plain.get_args());
-        let run = |command: &Command| Proc::start(&mut alone.without_network(command), None).success(40);
+        let run = |command: &Command| Proc::start(&mut no_net.without_network(command), None).success(40);
         let (kernel, naive) = (run(&plain), run(&asking));
         assert!(kernel == naive, "{case}, on the kernel:\n{kernel}\nwhere it asks:\n{naive}");
     }

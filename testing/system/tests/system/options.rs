@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Proc, Stack, program};
+use atoll_system_tests::{NoNet, Proc, Stack, program};
 
 /// Atoll refuses these whatever the value, as a kernel without that feature does (limits.md).
 const REFUSED: &[&str] = &[
@@ -63,10 +63,10 @@ const DIFFERENT: &[(&str, &str)] = &[
 ];
 
 /// What the program says of each option and socket.
-fn lines(alone: &Alone, stack: Stack) -> BTreeMap<String, Vec<String>> {
+fn lines(no_net: &NoNet, stack: Stack) -> BTreeMap<String, Vec<String>> {
     let mut command = Command::new(program("options.py"));
     command.args(["127.0.0.1", "::1"]);
-    let said = Proc::start(&mut alone.on(stack, &command), None).success(60);
+    let said = Proc::start(&mut no_net.on(stack, &command), None).success(60);
     let line = |line: &str| {
         let (name, answers) = line.split_once(": ")?;
         Some((name.to_owned(), answers.split(", ").map(str::to_owned).collect()))
@@ -76,8 +76,8 @@ fn lines(alone: &Alone, stack: Stack) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn programs_see_what_the_kernel_shows_them() {
-    let alone = Alone::new();
-    let [kernel, atoll] = [Stack::Kernel, Stack::Atoll].map(|stack| lines(&alone, stack));
+    let no_net = NoNet::new();
+    let [kernel, atoll] = [Stack::Kernel, Stack::Atoll].map(|stack| lines(&no_net, stack));
     assert!(kernel.len() > 1000 && kernel.keys().eq(atoll.keys()), "{} and {}", kernel.len(), atoll.len());
     let mut wrong = Vec::new();
     for (socket, answers) in &atoll {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, compiled, until};
+use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, atoll, compiled, fresh_name, until};
 use serde_json::Value;
 
 use crate::recovery::{Victim, signal};
@@ -205,8 +205,8 @@ fn servers_run_as_a_user_of_their_own() {
 /// another user's.
 #[test]
 fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
-    let _alone = Alone::new();
-    let name = format!("end{}", std::process::id());
+    let _turn = NoNet::new();
+    let name = fresh_name("end");
     let mut up = Command::new(atoll());
     up.args(["up", "--name", &name, "--link", "none", "--replicas", "2", "--servers-user", "64321"]);
     let mut supervisor = Proc::start(&mut up, None);
@@ -231,12 +231,12 @@ fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
 /// A user who cannot be had is said to be missing; the stack does not start as another.
 #[test]
 fn a_user_that_servers_cannot_become_is_refused() {
-    let alone = Alone::new();
+    let no_net = NoNet::new();
     let mut up = Command::new(atoll());
     let mut up =
         Proc::start(up.args(["up", "--link", "none", "--servers-user", "nobody-of-this-name"]), None);
     assert!(!up.end(20).success());
-    drop(alone);
+    drop(no_net);
     assert!(up.errors().contains("there is no user \"nobody-of-this-name\""), "{}", up.report());
     for options in ["--link none", "--rootless"] {
         let said =
@@ -314,7 +314,7 @@ fn an_allowed_call_changes_nothing() {
 /// A folder in /tmp is made by whoever is first. Whose socket lies there is not trusted for its name.
 #[test]
 fn nobody_is_lured_onto_the_stack_of_another_user() {
-    let _alone = Alone::new();
+    let _turn = NoNet::new();
     let scratch = Scratch::new();
     let folder = scratch.path();
     let built = atoll();

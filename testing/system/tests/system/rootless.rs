@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Proc, Scratch, atoll};
+use atoll_system_tests::{NoNet, Proc, Scratch, atoll};
 
 /// Runs a script as nobody, who may open /dev/net/tun (as on most distributions) but has no other privilege.
 pub fn as_nobody(script: &str) -> String {
-    let _alone = Alone::new();
+    let _turn = NoNet::new();
     let scratch = Scratch::new();
     let folder = scratch.path().to_string_lossy().into_owned();
     // Copies, because the folder that cargo builds into may be another user's own.

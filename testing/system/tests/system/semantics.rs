@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Proc, Stack, compiled, program};
+use atoll_system_tests::{NoNet, Proc, Stack, compiled, program};
 
 /// One test for each case, and one that looks whether a case has none.
 macro_rules! cases {
@@ -85,8 +85,8 @@ fn c() -> Command {
 }
 
 fn behaves_as_on_the_kernel(language: fn() -> Command, case: &str) {
-    let alone = Alone::new();
-    let on = |stack| Proc::start(&mut alone.on(stack, language().arg(case)), None).success(40);
+    let no_net = NoNet::new();
+    let on = |stack| Proc::start(&mut no_net.on(stack, language().arg(case)), None).success(40);
     let kernel = on(Stack::Kernel);
     assert!(!kernel.is_empty(), "the case shows nothing");
     let atoll = on(Stack::Atoll);

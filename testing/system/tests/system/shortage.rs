@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use atoll_system_tests::{Proc, Scratch, atoll, program, until};
+use atoll_system_tests::{Proc, Scratch, atoll, fresh_name, program, until};
 use serde_json::Value;
 
 use crate::recovery::signal;
@@ -141,7 +141,7 @@ struct Cgroup {
 
 impl Cgroup {
     fn create(limit: u64) -> Cgroup {
-        let name = format!("atoll-test-{}", std::process::id());
+        let name = fresh_name("atoll-test-");
         let v1 = PathBuf::from("/sys/fs/cgroup/memory");
         let is_v2 = !v1.join("memory.limit_in_bytes").exists();
         let folder = if is_v2 { PathBuf::from("/sys/fs/cgroup").join(name) } else { v1.join(name) };
