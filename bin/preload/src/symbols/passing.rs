@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use atoll_sockets::client::object::{Body, Kind};
 use libc::{cmsghdr, msghdr, ssize_t};
 
+use crate::calls;
 use crate::control::ask_supervisor;
 use crate::exec::{Words, adopt_socket, from_memfd, to_memfd, write_socket};
 use crate::lock::STATE;
@@ -174,27 +175,34 @@ fn is_listener(object: &Object) -> bool {
     matches!(&object.body, Body::Socket(socket) if matches!(socket.kind, Kind::Listening(_)))
 }
 
-/// A listener that came over `channel`: this process listens there as well, as a forked child would.
+/// A listener that came over `channel`: this process listens there as well, as a forked child would. All
+/// replicas know when this returns, so the sender may close its own.
 fn open_listener(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
-    STATE.with(|state| {
-        let Some(object) = Words(words).socket().filter(|_| state.join()) else { return };
-        let Body::Socket(socket) = &object.body else { return };
+    let asked = STATE.with(|state| {
+        let object = Words(words).socket().filter(|_| state.join())?;
+        let Body::Socket(socket) = &object.body else { return None };
         if let Some(user) = state.client.holder_of(socket.lease) {
             // It has come back to where it was sent: as if it had been duplicated.
             if let Some(entry) = state.client.object_mut(user) {
                 entry.descriptors += 1;
                 table::set_object(number, user, close_on_exec);
             }
-            return;
+            return None;
         }
-        // Low ports are for who may have them: what came may be forged (`Client::register_passed`).
+        // Low ports are for who may have them: what came may be forged (`Client::bind_passed`).
         if socket.local.port < LOW_PORTS_END && !is_trusted(channel) {
-            return;
+            return None;
         }
         let user = state.client.insert_inherited(object);
-        if state.client.register_passed(user) {
-            table::set_object(number, user, close_on_exec);
-        } else {
+        state.client.bind_passed(user).then_some(user).or_else(|| {
+            state.client.release(user);
+            None
+        })
+    });
+    let Some(user) = asked else { return };
+    let listens = calls::listen_again(user);
+    STATE.with(|state| {
+        if listens.is_err() || !table::set_object(number, user, close_on_exec) {
             state.client.release(user);
         }
     });

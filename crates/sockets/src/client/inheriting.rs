@@ -147,33 +147,25 @@ impl<P: Platform> Client<P> {
         if lease == 0 { None } else { self.objects.indices().into_iter().find(holds) }
     }
 
-    /// Registers this process at all replicas as another one that listens where a received socket listens.
+    /// Asks the authority of a received listener's port for the port, before this process listens there as
+    /// another one.
     ///
     /// The received data may be forged by a process without a right to a port, for a process that has one. So
     /// the request is for no more than an existing lease: the port has to be in use, and without the options
-    /// that let several sockets have it only a holder of the lease gets it. Returns whether replicas were
-    /// asked.
-    pub fn register_passed(&mut self, object: u32) -> bool {
+    /// that let several sockets have it only a holder of the lease gets it. Returns whether the authority was
+    /// asked; whether it agrees is told by the answer to [`Client::ask_to_listen`].
+    pub fn bind_passed(&mut self, object: u32) -> bool {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket(object) else { return false };
-        let (Kind::Listening(listener), Some(session)) = (&socket.kind, self.own()) else { return false };
-        let (lease, local, protocol, backlog) =
-            (socket.lease, socket.local, socket.protocol, listener.backlog);
+        let (Kind::Listening(_), Some(session)) = (&socket.kind, self.own()) else { return false };
+        let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
         if lease == 0 || !session.has_port(false, local.port) {
             return false;
         }
-        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
-        let defer_accept = socket.options.defer_accept_seconds();
-        let authority = usize::from(local.port) % replicas.max(1);
-        let shown = socket.show_all(replicas);
+        let v6_only = socket.options.is_on(Name::V6Only);
         let bind =
             Command::Bind { token, lease, protocol, local, reuse_addr: false, reuse_port: false, v6_only };
-        self.push(0, authority, &bind);
-        for (replica, show) in shown.into_iter().enumerate() {
-            show.iter().for_each(|show| self.push(0, replica, show));
-            let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
-            self.push(0, replica, &listen);
-        }
+        self.push(0, usize::from(local.port) % replicas.max(1), &bind);
         true
     }
 

@@ -17,6 +17,7 @@ use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
 
 use super::object::{Body, Kind, Object, Place, Set, any};
+use super::questions::Answer;
 use super::session::Session;
 use super::simulated::{Moment, Simulated, shared};
 use super::transfer::Sending;
@@ -571,13 +572,21 @@ fn who_receives_a_listener_says_so_to_all_replicas() {
     for replica in 0..2 {
         stack.commands(replica);
     }
-    assert!(!client.register_passed(object), "nobody has the port, so it was forged");
+    assert!(!client.bind_passed(object), "nobody has the port, so it was forged");
     assert_eq!([stack.commands(0), stack.commands(1)], [[], []]);
     ReplicaPage(stack.pages[0].clone()).set_port(false, 80, true);
-    assert!(client.register_passed(object));
-    let said = |replica| stack.commands(replica);
+    assert!(client.bind_passed(object));
+    let mut registration = client.start_listening(object, 16).expect("it is in a session");
+    let mut said = Vec::new();
+    for replica in [80 % 2, 81 % 2] {
+        assert_ne!(client.ask_to_listen(object, &registration, &[]), Ok(None));
+        said.push(stack.commands(replica));
+        let granted = Answer { cause: Cause::None, port: 80, voucher: Voucher::default() };
+        assert_eq!(client.listens_at(object, &mut registration, &granted), Ok(()));
+    }
+    assert_eq!(client.ask_to_listen(object, &registration, &[]), Ok(None), "all replicas have answered");
+    let [authority, other] = &said[..] else { panic!("two replicas") };
     let listens = |command: &Command| matches!(command, Command::Listen { lease: 77, .. });
-    let (authority, other) = (said(80 % 2), said(81 % 2));
     let binds = |command: &Command| matches!(command, Command::Bind { lease: 77, reuse_port: false, .. });
     assert!(authority.iter().any(binds), "{authority:?}");
     assert!(authority.iter().any(listens) && other.iter().any(listens), "{other:?}");
