@@ -9,6 +9,9 @@ FUZZ_SECONDS ?= 60
 # How long `make chaos` takes, in seconds.
 CHAOS_SECONDS ?= 3600
 
+# How many tests run at once: most of the system tests wait, for programs, timers and deaths.
+TEST_THREADS ?= $(shell expr 3 '*' $$(nproc))
+
 # Documentation of private items is built, too, and may name them.
 RUSTDOC_LINTS = -D warnings -A rustdoc::private-intra-doc-links
 
@@ -25,7 +28,7 @@ demo: install-deps
 	$(CARGO) xtask demo
 
 test: install-deps build
-	$(CARGO) test --workspace --no-fail-fast
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace --no-fail-fast
 
 # What needs no running: format, lints of compiler, clippy and rustdoc, and the structure (HACKING.md).
 lint: install-deps

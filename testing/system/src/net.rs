@@ -12,6 +12,7 @@
 //! With a black hole the middle is two bridges with a cable between them whose far end takes less than the
 //! near one: what is longer is lost on the way to the client, and nobody says so.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -399,6 +400,18 @@ impl Net {
             nc.args(["-z", "-w", "1", Net::SERVER, &port]).stderr(std::process::Stdio::null());
             nc.status().expect("nc is installed").success().then_some(())
         });
+        if self.stack == Stack::Atoll {
+            // listen(2) takes effect at one replica after the other.
+            crate::until(&format!("all replicas to listen on port {port}"), 10, || {
+                let (rows, port) = (self.atoll_says("ss"), format!(":{port}"));
+                let listens = |row: &&Value| {
+                    row["state"] == "LISTEN" && row["local"].as_str().is_some_and(|own| own.ends_with(&port))
+                };
+                let rows = rows.as_array().expect("ss lists sockets").iter().filter(listens);
+                let replicas: BTreeSet<u64> = rows.filter_map(|row| row["replica"].as_u64()).collect();
+                (replicas.len() == self.replicas().len()).then_some(())
+            });
+        }
     }
 
     /// What `atoll COMMAND NAME --json` says.
