@@ -12,7 +12,8 @@ use atoll_sockets::watch::Fired;
 use libc::epoll_event;
 
 use crate::asking;
-use crate::lock::{STATE, interrupts, signals_sent};
+use crate::handlers::Ran;
+use crate::lock::STATE;
 use crate::platform::{Linux, Object};
 use crate::real::{count_system_call, last_errno, sys};
 use crate::settings::settings;
@@ -236,7 +237,7 @@ fn wait_in_set(
     deadline: &mut Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    let mut signals = signals_sent();
+    let mut handlers = Ran::now();
     loop {
         // The result is place to sleep, kernel's instance, bells and time left, or what was found.
         let asleep = STATE.with(|state| {
@@ -270,8 +271,8 @@ fn wait_in_set(
             Ok(asleep) => asleep,
             Err(found) => return found,
         };
-        // A handler of SIGURG has run in this thread: the effect is as if it had come during the sleep.
-        let is_late = interrupts(&mut signals);
+        // A signal that has come since the call began has the same effect as one during the sleep.
+        let is_late = handlers.interrupt(false);
         let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, mask) };
         STATE.with(|state| {
             state.client.after_sleep(bells);

@@ -146,8 +146,8 @@ fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
         entry.to_bytes().split_inclusive(|byte| *byte == b'=').next().unwrap_or_default()
     };
     let ours = settings().environment.iter().map(CString::as_c_str);
-    // SAFETY: entries of an environment are strings.
     let is_there = |name: &[u8]| {
+        // SAFETY: entries of an environment are strings.
         environment.iter().any(|at| unsafe { CStr::from_ptr(*at) }.to_bytes().starts_with(name))
     };
     ours.filter(|entry| !is_there(name_of(entry))).map(CStr::as_ptr).collect()

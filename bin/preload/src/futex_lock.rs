@@ -3,6 +3,8 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::critical;
+
 /// A value behind a futex lock, whose word is 0 if free, 1 if held, and 2 if held and waited for.
 pub struct FutexLock<T> {
     word: AtomicU32,
@@ -28,9 +30,11 @@ impl<T> FutexLock<T> {
         result
     }
 
-    /// Takes the lock and keeps it (over fork).
+    /// Takes the lock and keeps it (over fork). No signal handler of the program runs in this thread until
+    /// the lock is released.
     #[inline]
     pub fn acquire(&self) {
+        critical::enter();
         if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.acquire_slowly();
         }
@@ -65,10 +69,13 @@ impl<T> FutexLock<T> {
         if self.word.swap(0, Ordering::Release) == 2 {
             let _ = atoll_sys::futex::wake(&self.word, 1);
         }
+        critical::leave();
     }
 
-    /// Frees the lock in the child of a fork: its parent's other threads are not there to do so.
+    /// Releases the lock in the child of a fork, where those who wait for it are not there. It was acquired
+    /// by the thread that forked.
     pub fn reset_in_child(&self) {
         self.word.store(0, Ordering::Release);
+        critical::leave();
     }
 }

@@ -11,6 +11,7 @@
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`control`]: the connection to the supervisor; [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
+//! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
 //!   without system call
 //!
@@ -28,8 +29,7 @@
 //! 2. Shared memory is reached through `atoll_shm` only; `send_file` lets the kernel write to ranges that it
 //!    has checked.
 //! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the
-//!    program. A signal handler that interrupts the library must therefore not use Atoll's sockets; it
-//!    may use the kernel's.
+//!    program. No signal handler of the program runs in a thread that holds a lock of the library.
 
 #![warn(clippy::print_stderr)]
 
@@ -37,12 +37,15 @@ mod asking;
 mod calls;
 mod child_state;
 mod control;
+mod critical;
 mod epoll;
 mod exec;
 mod family;
 mod fast_open;
 mod futex_lock;
 mod groups;
+mod handlers;
+mod heap;
 mod lock;
 mod octets;
 mod options;

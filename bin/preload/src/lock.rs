@@ -14,8 +14,6 @@
 //! So what is sent while it stands still only waits in memory. Calls that sleep send it later, and so does
 //! the next command.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use atoll_sockets::client::object::Owner;
 
 use crate::futex_lock::FutexLock;
@@ -52,7 +50,7 @@ impl StateLock {
     fn raise(&self) {
         // SAFETY: no arguments.
         if unsafe { libc::gettid() == libc::getpid() } {
-            for owner in self.0.with(take_signals) {
+            for owner in self.0.with(|state| state.client.take_signals()) {
                 // Handlers run before the call returns: here, without the lock.
                 send_signal(owner);
             }
@@ -62,7 +60,7 @@ impl StateLock {
         // cannot take it before the handler, which runs as soon as the signal is not pending any more.
         let held = hold_signals();
         self.0.with(|state| {
-            for owner in take_signals(state) {
+            for owner in state.client.take_signals() {
                 send_signal(owner);
                 for _ in 0..DELIVERY_LOOKS {
                     if pending_signals() & 1 << (libc::SIGURG - 1) == 0 {
@@ -106,30 +104,6 @@ fn pause() {
 /// and one that does not run has its handler before anything else. If all threads block the signal, it stays
 /// pending.
 const DELIVERY_LOOKS: u32 = 10_000;
-
-/// The number of SIGURGs that were sent to this process.
-static SENT: AtomicU32 = AtomicU32::new(0);
-
-/// Returns how many SIGURGs were sent to this process so far: see [`interrupts`].
-pub fn signals_sent() -> u32 {
-    SENT.load(Ordering::Relaxed)
-}
-
-/// Returns whether SIGURG was sent to this process since `before`, which is updated, and this thread got it.
-/// Then a call that sleeps is interrupted, even if the signal came at another moment.
-pub fn interrupts(before: &mut u32) -> bool {
-    // SAFETY: no arguments.
-    std::mem::replace(before, signals_sent()) != *before && unsafe { libc::gettid() == libc::getpid() }
-}
-
-fn take_signals(state: &mut State) -> Vec<Owner> {
-    let owners = state.client.take_signals();
-    // SAFETY: no arguments.
-    let own = unsafe { libc::getpid() };
-    let count = owners.iter().filter(|owner| owner.id == own).count();
-    SENT.fetch_add(count as u32, Ordering::Relaxed);
-    owners
-}
 
 fn send_signal(owner: Owner) {
     count_system_call();

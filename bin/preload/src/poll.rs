@@ -7,7 +7,8 @@ use atoll_sockets::watch::ALWAYS;
 use libc::pollfd;
 
 use crate::asking;
-use crate::lock::{STATE, interrupts, signals_sent};
+use crate::handlers::Ran;
+use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::state::{State, asks};
 use crate::stats;
@@ -80,7 +81,7 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let (bell, own) = (*bell, kernel.len() - 1);
-    let mut signals = signals_sent();
+    let mut handlers = Ran::now();
     loop {
         let asleep = STATE.with(|state| {
             let bells = objects
@@ -110,7 +111,7 @@ fn sleep(
             return Ok(merge(fds, &kernel[..own]));
         };
         let slept =
-            if interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
+            if handlers.interrupt(false) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {
             // This takes the bell's event, so that it can come again.
             let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());

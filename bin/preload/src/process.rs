@@ -5,6 +5,7 @@ use std::cell::UnsafeCell;
 use crate::child_state::ChildState;
 use crate::control::{CONTROL, Control};
 use crate::family::forget_thread;
+use crate::heap::HEAP;
 use crate::lock::STATE;
 use crate::stats;
 use crate::urgent;
@@ -28,17 +29,24 @@ pub fn install() {
 
 extern "C" fn prepare() {
     STATE.0.acquire();
+    prepare_child();
+    // No other thread is in the middle of a question, or of an allocation, when the child begins.
+    CONTROL.acquire();
+    HEAP.acquire();
+}
+
+/// The caller holds the lock of the state.
+fn prepare_child() {
     // SAFETY: the lock is held.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.0.held()) };
     let objects = state.client.held();
     let child_state = if objects.is_empty() { None } else { ChildState::prepare(state, &objects, false) };
     let kept = if child_state.is_none() { state.connection_for_next() } else { None };
     *prepared = ForChild { child_state, kept };
-    // No other thread is in the middle of a question when the child begins.
-    CONTROL.acquire();
 }
 
 extern "C" fn parent() {
+    HEAP.release();
     // SAFETY: the lock is held since `prepare`.
     let prepared = unsafe { &mut *PREPARED.0.get() };
     // This is the child's connection to the supervisor: while it is open anywhere, the child counts as alive.
@@ -48,6 +56,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    HEAP.reset_in_child();
     // SAFETY: the lock was taken in `prepare` by the thread that forked, the only one here.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.0.held()) };
     CONTROL.reset_in_child();

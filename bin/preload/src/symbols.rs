@@ -4,7 +4,7 @@
 //! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
-//!   SCM_RIGHTS; [`users`]: setuid
+//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -12,6 +12,7 @@
 // structure: cycle of descriptors, octets, sockets, streams: the C library's functions stand for each other
 
 mod descriptors;
+mod handlers;
 mod octets;
 mod passing;
 mod processes;

@@ -13,9 +13,10 @@ use std::cell::Cell;
 use atoll_base::{Duration, Instant, SpinPolicy};
 use atoll_sockets::{Errno, Failure};
 
-use crate::lock::{STATE, interrupts, signals_sent};
+use crate::handlers::Ran;
+use crate::lock::STATE;
 use crate::real::count_system_call;
-use crate::signals::{hold_signals, pending_signals, release_signals, signals_restart};
+use crate::signals::{hold_signals, pending_signals, release_signals};
 use crate::state::State;
 use crate::waiter::Waiter;
 
@@ -62,9 +63,9 @@ fn block_on<R>(
     step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
     let (bell, number) = (*bell, waiter.number());
-    let mut signals = signals_sent();
+    let mut handlers = Ran::now();
     if let Err(errno) = spin_until_event()
-        && !(restarts && signals_restart())
+        && handlers.end_sleep(restarts)
     {
         return Err(errno);
     }
@@ -72,7 +73,7 @@ fn block_on<R>(
         let asleep = STATE.with(|state| {
             state.client.drain();
             state.client.poll_due();
-            if interrupts(&mut signals) && !(restarts && signals_restart()) {
+            if handlers.interrupt(restarts) {
                 return Err(Err(Errno::EINTR.into()));
             }
             match step(state) {
@@ -111,10 +112,14 @@ fn block_on<R>(
             Err(Err(Failure::Error(errno))) => return Err(errno),
             Err(Err(Failure::WouldBlock)) => continue,
         };
-        // A handler of SIGURG has run in this thread: the effect is as if it had come during the sleep.
-        let is_late = interrupts(&mut signals);
-        let slept =
-            if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, std::ptr::null()).map(drop) };
+        // A signal that has come since the call began has the same effect as one during the sleep.
+        let slept = match handlers.interrupt(restarts) {
+            true => Err(Errno::EINTR),
+            false => match Waiter::sleep(number, left, std::ptr::null()) {
+                Err(Errno::EINTR) if !handlers.end_sleep(restarts) => Ok(()),
+                slept => slept.map(drop),
+            },
+        };
         STATE.with(|state| {
             state.client.after_sleep(1 << bell);
             if let Some(object) = object {
@@ -122,11 +127,7 @@ fn block_on<R>(
                 state.client.drain();
             }
         });
-        if let Err(errno) = slept
-            && !(errno == Errno::EINTR && restarts && signals_restart())
-        {
-            return Err(errno);
-        }
+        slept?;
     }
 }
 

@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -170,6 +171,117 @@ static void restarted(void)
     show("recv", recv(ends[1], &byte, 1, 0));
     printf("signals: %d\n", (int)signals);
     pthread_join(thread, NULL);
+}
+
+/* SIGUSR1 restarts calls, SIGUSR2 does not: what counts is which of them comes. */
+static void restarted_by_one_of_two(void)
+{
+    int ends[2];
+    char byte;
+    pthread_t thread;
+    make_pair(ends);
+    on_signal(SIGUSR2, 0);
+    on_signal(SIGALRM, SA_RESTART);
+    pthread_create(&thread, NULL, send_later, &ends[0]);
+    alarm_in_ms(100);
+    show("recv", recv(ends[1], &byte, 1, 0));
+    printf("signals: %d\n", (int)signals);
+    pthread_join(thread, NULL);
+    siginterrupt(SIGALRM, 1);
+    alarm_in_ms(100);
+    show("recv", recv(ends[1], &byte, 1, 0));
+}
+
+/* signal-safety(7): handlers may use sockets, whatever they interrupt. */
+static int handled;
+static sigjmp_buf loop;
+
+static void every_us(long us)
+{
+    struct itimerval timer = {.it_value = {0, us}, .it_interval = {0, us}};
+    MUST(setitimer(ITIMER_REAL, &timer, NULL));
+}
+
+static void handler_receives(int number)
+{
+    char byte;
+    int before = errno;
+    (void)number;
+    signals++;
+    recv(handled, &byte, 1, MSG_DONTWAIT);
+    errno = before;
+}
+
+static void handler_forks(int number)
+{
+    int before = errno;
+    pid_t child = fork();
+    (void)number;
+    signals++;
+    if (!child)
+        _exit(0);
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    errno = before;
+}
+
+static void handler_jumps(int number)
+{
+    (void)number;
+    signals++;
+    siglongjmp(loop, 1);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Sends, polls and receives for a second, under a timer. */
+static void interrupt_at_any_instruction(void (*handler)(int), long us)
+{
+    int ends[2];
+    char text[64];
+    struct sigaction action = {.sa_handler = handler};
+    make_pair(ends);
+    handled = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    struct sockaddr_in address = loopback();
+    MUST(bind(handled, (struct sockaddr *)&address, sizeof address));
+    struct pollfd entry = {.fd = ends[1], .events = POLLIN};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    volatile double end = seconds() + 1;
+    every_us(us);
+    sigsetjmp(loop, 1);
+    while (seconds() < end) {
+        send(ends[0], text, sizeof text, MSG_DONTWAIT);
+        poll(&entry, 1, 0);
+        recv(ends[1], text, sizeof text, MSG_DONTWAIT);
+        free(malloc(100));
+    }
+    every_us(0);
+    printf("signals: %d\n", signals > 20);
+    while (recv(ends[1], text, sizeof text, MSG_DONTWAIT) > 0)
+        ;
+    show("send", send(ends[0], "x", 1, 0));
+    show("poll", poll(&entry, 1, 5000));
+    show("recv", recv(ends[1], text, sizeof text, 0));
+}
+
+static void handlers_receive(void)
+{
+    interrupt_at_any_instruction(handler_receives, 211);
+}
+
+static void handlers_fork(void)
+{
+    interrupt_at_any_instruction(handler_forks, 9001);
+}
+
+static void handlers_jump(void)
+{
+    interrupt_at_any_instruction(handler_jumps, 997);
 }
 
 static void timed_receive_is_not_restarted(void)
@@ -594,7 +706,8 @@ static const struct {
     void (*run)(void);
 } cases[] = {
 #define CASE(name) {#name, name}
-    CASE(interrupted), CASE(restarted), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
+    CASE(interrupted), CASE(restarted), CASE(restarted_by_one_of_two), CASE(handlers_receive),
+    CASE(handlers_fork), CASE(handlers_jump), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
     CASE(many_messages), CASE(messages_on_streams), CASE(short_names), CASE(vectors_of_many_parts),
     CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
     CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),

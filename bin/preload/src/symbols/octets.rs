@@ -175,12 +175,11 @@ unsafe fn receiver(
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
+        if flags & MSG_FASTOPEN == 0 {
+            return Ok(None);
+        }
         // SAFETY: the caller's promise.
-        return if flags & MSG_FASTOPEN == 0 {
-            Ok(None)
-        } else {
-            server(object, unsafe { Address::read(addr, len) })
-        };
+        return server(object, unsafe { Address::read(addr, len) });
     }
     // SAFETY: the caller's promise.
     match unsafe { Address::read(addr, len) } {

@@ -14,6 +14,7 @@ on_both_stacks![
     apache_event,
     redis,
     memcached,
+    postgresql,
     haproxy,
     python_http_server,
     python_asyncio,
@@ -248,6 +249,52 @@ fn redis(stack: Stack) {
     // 5000 by each of both runs of the benchmark, which rounds up to whole pipelines.
     let counter = net.client("redis-cli", &["-h", Net::SERVER, "get", "counter:__rand_int__"]).success(20);
     assert!((10_000..10_500).contains(&counter.trim_end().parse().unwrap_or(0)), "{counter}");
+}
+
+/// PostgreSQL's postmaster forks in handlers of signals, and starts a process for each connection.
+/// https://www.postgresql.org/docs/current/pgbench.html
+fn postgresql(stack: Stack) {
+    const USER: [&str; 4] = ["--reuid", "www-data", "--regid", "www-data"];
+    let net = Net::configured(stack, "[users]\nallow = [\"www-data\"]\n");
+    let data = net.scratch.path().join("data");
+    std::fs::create_dir(&data).expect("the folder is new");
+    let mut chown = Command::new("chown");
+    assert!(chown.arg("www-data:www-data").arg(&data).status().is_ok_and(|status| status.success()));
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed").flatten();
+    let programs = versions.map(|version| version.path().join("bin")).max().expect("a version is installed");
+    let [initdb, postgres, pgbench] =
+        ["initdb", "postgres", "pgbench"].map(|name| programs.join(name).to_string_lossy().into_owned());
+    let as_user = |mut command: Command| {
+        command.args(USER).args(["--clear-groups", "--"]);
+        command
+    };
+    let mut init = as_user(net.on_server("setpriv"));
+    init.args([&initdb, "--auth=trust", "--no-sync", "--username=postgres", "-D"]).arg(&data);
+    Proc::start(&mut init, None).success(60);
+    std::fs::write(data.join("pg_hba.conf"), "host all all all trust\n").expect("initdb has made it");
+    let bench = |arguments: &[&str]| {
+        let common = ["-h", Net::SERVER, "-U", "postgres"];
+        net.client(&pgbench, &[&common, arguments, &["postgres"]].concat()).success(60)
+    };
+    for start in 0..4 {
+        let mut server = as_user(net.on_stack("setpriv"));
+        server.args([&postgres, "-D"]).arg(&data);
+        for setting in ["listen_addresses=*", "unix_socket_directories=", "fsync=off"] {
+            server.args(["-c", setting]);
+        }
+        let mut server = Proc::start(&mut server, None);
+        server.says("ready to accept connections", 30);
+        if start == 0 {
+            bench(&["-i", "-q"]);
+        }
+        for connections in [&["-C"][..], &[]] {
+            let report = bench(&[connections, &["-S", "-c", "4", "-t", "50"]].concat());
+            assert!(report.contains("processed: 200/200"), "{report}");
+        }
+        // "Fast shutdown": sessions are ended, and the postmaster waits for its children.
+        crate::recovery::signal("INT", server.pid().into());
+        assert!(server.end(30).success(), "{}", server.report());
+    }
 }
 
 fn memcached(stack: Stack) {

@@ -1,0 +1,257 @@
+//! The program's signal handlers: sigaction(2). The kernel calls [`deliver`] for each of them, which calls
+//! the handler at once, or when this thread is no longer in a section of the library ([`crate::critical`]).
+//!
+//! Dispositions without a handler (SIG_DFL, SIG_IGN) are the kernel's alone. The signals that the C library
+//! uses for itself, and handlers that a program sets by the system call itself, do not come here.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t, sigset_t, ucontext_t};
+
+use crate::critical;
+use crate::futex_lock::FutexLock;
+use crate::real::{self, sys};
+use crate::signals::{release_signals, signals_restart};
+
+/// One more than the greatest number of a signal.
+const SIGNALS: usize = 65;
+
+/// The signals by which the kernel reports what an instruction has done. The instruction would be repeated
+/// for ever if the handler ran later.
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// What a program wants of a signal: struct sigaction with the kernel's mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wish {
+    handler: usize,
+    flags: c_int,
+    mask: u64,
+}
+
+/// A [`Wish`] that one thread changes at a time, and that handlers read: its version is odd meanwhile.
+struct Entry {
+    version: AtomicU32,
+    handler: AtomicUsize,
+    flags: AtomicU32,
+    mask: AtomicU64,
+}
+
+impl Entry {
+    const fn new() -> Entry {
+        Entry {
+            version: AtomicU32::new(0),
+            handler: AtomicUsize::new(SIG_DFL),
+            flags: AtomicU32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn read(&self) -> Wish {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            let wish = Wish {
+                handler: self.handler.load(Ordering::Relaxed),
+                flags: self.flags.load(Ordering::Relaxed).cast_signed(),
+                mask: self.mask.load(Ordering::Relaxed),
+            };
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
+                return wish;
+            }
+            // Another thread is in the middle: this one cannot be, because it would run no handler.
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The caller holds [`WRITER`].
+    fn write(&self, wish: Wish) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.handler.store(wish.handler, Ordering::Relaxed);
+        self.flags.store(wish.flags.cast_unsigned(), Ordering::Relaxed);
+        self.mask.store(wish.mask, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+static ENTRIES: [Entry; SIGNALS] = [const { Entry::new() }; SIGNALS];
+static WRITER: FutexLock<()> = FutexLock::new(());
+
+thread_local! {
+    static RAN: Cell<Ran> = const { Cell::new(Ran { all: 0, interrupting: 0 }) };
+}
+
+/// How many handlers have run in a thread; the numbers wrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// The number of all handlers.
+    all: u32,
+    /// The number of those without SA_RESTART, which interrupt every call.
+    interrupting: u32,
+}
+
+impl Ran {
+    /// Returns how many handlers have run in this thread.
+    pub fn now() -> Ran {
+        RAN.get()
+    }
+
+    /// Returns whether handlers have run in this thread since the last look that end a call which sleeps.
+    /// `restarts` says that it is a call that goes on after handlers with SA_RESTART: signal(7).
+    pub fn interrupt(&mut self, restarts: bool) -> bool {
+        let before = mem::replace(self, Ran::now());
+        before.all != self.all && !(restarts && before.interrupting == self.interrupting)
+    }
+
+    /// Returns what [`Ran::interrupt`] does, for a call whose sleep has failed with EINTR. If no known
+    /// handler has run since the last look, the program has set one by the system call itself.
+    pub fn end_sleep(&mut self, restarts: bool) -> bool {
+        let before = mem::replace(self, Ran::now());
+        let goes_on =
+            if before.all == self.all { signals_restart() } else { before.interrupting == self.interrupting };
+        !(restarts && goes_on)
+    }
+}
+
+/// Sets the action of a signal, and tells the one before: sigaction(2).
+///
+/// # Safety
+/// The pointers are null or valid.
+pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
+    let entry = usize::try_from(signal).ok().and_then(|signal| ENTRIES.get(signal));
+    let deliver = deliver as *const () as usize;
+    // SAFETY: the caller's promise.
+    let wanted = (!new.is_null()).then(|| unsafe { new.read() });
+    let is_handler =
+        |action: &sigaction| ![SIG_DFL, SIG_IGN, libc::SIG_ERR, deliver].contains(&action.sa_sigaction);
+    let Some(entry) = entry else {
+        // SAFETY: the caller's promise.
+        return unsafe { real::sigaction(signal, new, old) };
+    };
+    WRITER.with(|()| {
+        let before = entry.read();
+        let action = wanted.map(|action| {
+            if !is_handler(&action) {
+                return action;
+            }
+            entry.write(Wish {
+                handler: action.sa_sigaction,
+                flags: action.sa_flags,
+                mask: word(&action.sa_mask),
+            });
+            let flags = action.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
+            sigaction { sa_sigaction: deliver, sa_mask: all_signals(), sa_flags: flags, ..action }
+        });
+        // SAFETY: all-zero is a valid value.
+        let mut kernels: sigaction = unsafe { mem::zeroed() };
+        let action = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: both are valid, or null.
+        let result = unsafe { real::sigaction(signal, action, &raw mut kernels) };
+        if result < 0 {
+            entry.write(before);
+        } else if !old.is_null() {
+            if kernels.sa_sigaction == deliver {
+                kernels.sa_sigaction = before.handler;
+                kernels.sa_flags = before.flags;
+                kernels.sa_mask = of_word(before.mask);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { old.write(kernels) };
+        }
+        result
+    })
+}
+
+/// Returns the kernel's part of a set: the signals up to 64, a bit each.
+fn word(set: &sigset_t) -> u64 {
+    // SAFETY: the set is longer than the kernel's.
+    unsafe { std::ptr::from_ref(set).cast::<u64>().read() }
+}
+
+fn of_word(word: u64) -> sigset_t {
+    // SAFETY: all-zero is a valid value, and longer than the kernel's set.
+    unsafe {
+        let mut set: sigset_t = mem::zeroed();
+        (&raw mut set).cast::<u64>().write(word);
+        set
+    }
+}
+
+fn all_signals() -> sigset_t {
+    // SAFETY: the set is filled.
+    unsafe {
+        let mut set: sigset_t = mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        set
+    }
+}
+
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Is called by the kernel for each signal that has a handler, with all signals blocked.
+unsafe extern "C" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: a valid thread-local of the C library.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel's arguments: room for its mask is at the end of the context.
+    let (mask, code) = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask, (*info).si_code) };
+    let mask = mask.cast::<u64>();
+    let is_fault = FAULTS.contains(&signal) && code > 0;
+    // SAFETY: as above.
+    let put_off = critical::is_inside() && !is_fault && unsafe { send_again(signal, info) };
+    if put_off {
+        // SAFETY: as above. The kernel restores this mask when this function returns.
+        unsafe {
+            critical::keep_mask(mask.read());
+            mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
+        }
+    } else {
+        // SAFETY: as above.
+        unsafe { run(signal, info, context, mask.read(), errno) };
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Sends a signal that is blocked now to this thread again, with what the kernel has said of it.
+unsafe fn send_again(signal: c_int, info: *mut siginfo_t) -> bool {
+    // SAFETY: no arguments.
+    let (process, thread) = unsafe { (sys!(libc::SYS_getpid), sys!(libc::SYS_gettid)) };
+    // SAFETY: the kernel's own description. If there is no room for it (RLIMIT_SIGPENDING), the number alone.
+    unsafe {
+        sys!(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) == 0
+            || sys!(libc::SYS_tgkill, process, thread, signal) == 0
+    }
+}
+
+/// Runs the program's handler under the mask that it wants, over `mask`.
+unsafe fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void, mask: u64, errno: c_int) {
+    let wish = ENTRIES[signal as usize].read();
+    if wish.handler == SIG_DFL {
+        return;
+    }
+    let Ran { all, interrupting } = RAN.get();
+    let interrupts = u32::from(wish.flags & libc::SA_RESTART == 0);
+    RAN.set(Ran { all: all.wrapping_add(1), interrupting: interrupting.wrapping_add(interrupts) });
+    if wish.flags & libc::SA_RESETHAND != 0 {
+        // SAFETY: all-zero is SIG_DFL.
+        unsafe { real::sigaction(signal, &mem::zeroed(), std::ptr::null_mut()) };
+    }
+    let own = if wish.flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
+    release_signals(mask | wish.mask | own);
+    // SAFETY: a valid thread-local, and the program's function, which takes one of these arguments or all.
+    unsafe {
+        *libc::__errno_location() = errno;
+        let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = mem::transmute(wish.handler);
+        handler(signal, info, context);
+    }
+}
+
+#[cfg(test)]
+mod tests;
