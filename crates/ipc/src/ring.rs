@@ -46,15 +46,25 @@ pub struct Consumer {
 }
 
 impl Producer {
-    /// Resumes producing into the ring at `base` with `capacity` (a power of two) entries.
+    /// Resumes producing into the ring at `base` with `capacity` (a power of two) entries. Its producer is
+    /// gone: see [`Producer::join`].
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize) -> Producer {
-        assert!(capacity.is_power_of_two(), "ring capacity is a power of two");
-        let mut producer = Producer { base, capacity: capacity as u64, tail: 0, head_seen: 0 };
+        let mut producer = Producer::join(memory, base, capacity);
         producer.reload(memory);
         producer
     }
 
-    /// Reads this side's position again, which another holder of the side may have moved meanwhile.
+    /// Begins to produce into a ring into which others may push at this moment, and writes nothing. What a
+    /// producer that died in the middle of a push has left is only put right by [`Producer::reload`], which
+    /// holders that take turns call before each of theirs.
+    pub fn join<M: Memory>(memory: &M, base: usize, capacity: usize) -> Producer {
+        assert!(capacity.is_power_of_two(), "ring capacity is a power of two");
+        let tail = memory.load64(base + TAIL);
+        Producer { base, capacity: capacity as u64, tail, head_seen: tail.wrapping_sub(capacity as u64) }
+    }
+
+    /// Reads this side's position again, which another holder of the side may have moved meanwhile. No other
+    /// holder may push at this moment.
     pub fn reload<M: Memory>(&mut self, memory: &M) {
         self.tail = memory.load64(self.base + TAIL);
         // A producer that died between the last two stores of `push` has sent one message more than its

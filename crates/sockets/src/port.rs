@@ -49,9 +49,11 @@ pub struct Port<M: Memory> {
 }
 
 impl<M: Memory> Port<M> {
-    /// Opens an arena, and continues where its last user stopped.
+    /// Opens an arena, and continues where its last user stopped. Nothing is written: another process of the
+    /// family, or another thread of the one that opens it for a child, may push a command at this moment. One
+    /// that is opened beside others needs [`Port::reload`] before each command.
     pub fn new(memory: M, layout: ArenaLayout) -> Port<M> {
-        let commands = Producer::resume(&memory, layout.commands, COMMANDS);
+        let commands = Producer::join(&memory, layout.commands, COMMANDS);
         let events = Consumer::resume(&memory, layout.events, EVENTS);
         Port { memory, layout, commands, events }
     }
@@ -265,6 +267,22 @@ mod tests {
     fn port() -> Port<HeapMemory> {
         let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
         Port::new(HeapMemory::new(layout.total), layout)
+    }
+
+    #[test]
+    fn opening_an_arena_writes_nothing_while_another_thread_pushes_a_command() {
+        let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
+        let memory = HeapMemory::new(layout.total);
+        let mut port = Port::new(memory.clone(), layout);
+        let kick = Command::Kick { slot: SlotId(1), generation: 1 };
+        assert!(port.push(&kick));
+        // The other thread is between the last two stores of its push.
+        memory.store64(layout.commands, 0);
+        let mut other = Port::new(memory.clone(), layout);
+        assert_eq!(memory.load64(layout.commands), 0, "only the one that pushes says how far it is");
+        // Only a turn with the lock finds that it died there.
+        other.reload();
+        assert_eq!(memory.load64(layout.commands), 1);
     }
 
     #[test]
