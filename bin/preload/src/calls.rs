@@ -9,7 +9,7 @@ use atoll_sockets::client::{Answer, Connecting};
 use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
 
-use crate::control::{Reason, ask_supervisor};
+use crate::control::Reason;
 use crate::fast_open::{self, Opened};
 use crate::lock::STATE;
 use crate::platform::Object;
@@ -17,7 +17,7 @@ use crate::real::count_system_call;
 use crate::settings::settings;
 use crate::state::{State, asks};
 use crate::wait::block;
-use crate::{asking, epoll, stats, table};
+use crate::{asking, epoll, stats, supervisor, table};
 
 /// The time that a replica has to answer a command; one that takes longer counts as gone.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,8 +31,9 @@ pub fn socket(
     nonblocking: bool,
     close_on_exec: bool,
 ) -> Result<(), Errno> {
+    let has_joined = supervisor::join();
     STATE.with(|state| {
-        if state.join() {
+        if has_joined {
             let object = state.client.insert(Object::socket(protocol, v6, nonblocking));
             if !table::set_object(fd, object, close_on_exec) {
                 state.client.remove(object);
@@ -84,12 +85,26 @@ fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
         let socket = state.client.socket(object).ok_or(Errno::EBADF)?;
         Ok((socket.protocol, socket.pass))
     })?;
-    let now = ask_supervisor(|control| control.vouch(lease, protocol, port))?;
+    let now = supervisor::ask(|control| control.vouch(lease, protocol, port))?;
     Ok(made_by.into_iter().chain([now]).map(|(pass, seal)| Command::Pass { pass, seal }).collect())
+}
+
+/// Runs a call that waits for answers about a socket. If another thread closes the socket meanwhile, it is
+/// closed when the call ends, as on Linux: its number then names no other socket, to which the answers would
+/// be applied.
+fn pinned<R>(object: u32, call: impl FnOnce() -> R) -> R {
+    STATE.with(|state| state.client.pin(object));
+    let result = call();
+    STATE.with(|state| state.client.unpin(object));
+    result
 }
 
 /// Binds a socket to an address of the stack: bind(2).
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
+    pinned(object, || bind_pinned(object, local))
+}
+
+fn bind_pinned(object: u32, local: Endpoint) -> Result<(), Errno> {
     let binding = STATE.with(|state| state.client.start_binding(object, local))?;
     let ask =
         |passes: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, passes))?);
@@ -135,6 +150,10 @@ pub fn listen_again(object: u32) -> Result<(), Errno> {
 
 /// Makes a socket listen: listen(2).
 pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
+    pinned(object, || listen_pinned(object, backlog))
+}
+
+fn listen_pinned(object: u32, backlog: i32) -> Result<(), Errno> {
     if let Some(any) = STATE.with(|state| state.client.address_to_listen(object))? {
         bind(object, any)?;
     }

@@ -5,20 +5,35 @@
 //! process's own, in which all bound ports and listeners are registered; and membership in each session that
 //! has open connections, as a holder of each. So nothing can end in between, whatever the process closes
 //! afterwards.
+//!
+//! The supervisor and the replicas are asked without the lock of the state ([`crate::supervisor`]), so what
+//! is asked may be out of date when the answer comes. [`Preparation`] therefore looks at the sockets again,
+//! under the lock, and asks once more for what is missing. What the next process shall not have after all is
+//! released for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_base::Duration;
+use atoll_base::{Duration, Endpoint, Instant};
+use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
 use atoll_sockets::client::object::{Kind, Place};
+use atoll_sockets::client::platform::Clock;
 use atoll_sockets::options::Name;
 
-use crate::control::{CONTROL, Control, Joined, Reason};
-use crate::state::{State, own};
+use crate::control::{Control, Joined, Reason};
+use crate::lock::STATE;
+use crate::platform::StackClock;
+use crate::state::{State, is_away, own};
+use crate::supervisor::Connections;
 
 /// The time that a replica has to register a listener of the next process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often ports that were bound meanwhile are registered without the lock of the state. A program that
+/// binds ports all the time would not get to fork otherwise; the replicas, not the supervisor, are asked
+/// under the lock then.
+const ROUNDS: u32 = 3;
 
 /// Writes once to standard error why sockets cannot be inherited: the process may have changed to a user
 /// without access.
@@ -31,98 +46,261 @@ fn say_why(reason: Reason) {
     }
 }
 
+// ---- the preparation ----
+
+/// The preparation for a next process, until nothing is missing for it.
+#[derive(Debug, Default)]
+pub struct Preparation {
+    /// What is prepared for the sockets that the next process gets.
+    pub child_state: Option<ChildState>,
+    /// A connection for a next process that gets no sockets, if it could not connect by itself.
+    pub kept: Option<Control>,
+    /// Whether `kept` was asked for.
+    is_kept_asked: bool,
+    /// Whether the sockets cannot be passed on.
+    is_refused: bool,
+    rounds: u32,
+}
+
+/// What the next process gets, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextProcess {
+    /// It is a child that begins with a copy of this process's state.
+    Child,
+    /// It is another program: descriptors are kept, to be passed on over exec.
+    Program,
+}
+
+/// What is missing before the next process can have certain sockets.
+#[derive(Debug, Default)]
+struct Missing {
+    /// Whether it gets no sockets, and a connection of its own is missing.
+    kept: bool,
+    /// The sessions that it has to join: the index of each here, and the request.
+    sessions: Vec<(usize, Request)>,
+    /// The ports and listeners that are to be registered, each with the token of the answers.
+    registrations: Vec<(u32, Registration)>,
+}
+
+impl Preparation {
+    /// Prepares for a next process that gets the objects that `objects` returns. The caller holds
+    /// [`crate::supervisor::SUPERVISOR`]. On return it holds the lock of the state as well, under which
+    /// `objects` was called last.
+    pub fn prepare(
+        connections: &Connections,
+        next: NextProcess,
+        mut objects: impl FnMut(&State) -> Vec<u32>,
+    ) -> Preparation {
+        let mut preparation = Preparation::default();
+        loop {
+            STATE.0.acquire();
+            // SAFETY: the lock is held, and this reference ends before it is released.
+            let state = unsafe { STATE.0.held() };
+            let objects = objects(state);
+            let Some(missing) = preparation.finish(state, &objects, next) else { return preparation };
+            STATE.0.release();
+            preparation.ask(connections, missing, next);
+        }
+    }
+
+    /// Completes the preparation for `objects`, or returns what is missing.
+    fn finish(&mut self, state: &mut State, objects: &[u32], next: NextProcess) -> Option<Missing> {
+        if !objects.is_empty() && !self.is_refused {
+            let missing = Missing::of(state, objects, self.child_state.as_ref());
+            let Some(child_state) = &mut self.child_state else { return Some(missing) };
+            let is_late = self.rounds >= ROUNDS;
+            if !missing.sessions.is_empty() || !missing.registrations.is_empty() && !is_late {
+                return Some(missing);
+            }
+            child_state.register(missing.registrations);
+            child_state.release_others(state, objects);
+            if child_state.hold(state, objects) {
+                return None;
+            }
+            self.is_refused = true;
+        }
+        if let Some(child_state) = self.child_state.take() {
+            child_state.disown(state);
+        }
+        let is_connection_missing = next == NextProcess::Child && is_away() && !self.is_kept_asked;
+        is_connection_missing.then(|| Missing { kept: true, ..Missing::default() })
+    }
+
+    /// Asks for what is missing. The caller does not hold the lock of the state.
+    fn ask(&mut self, connections: &Connections, missing: Missing, next: NextProcess) {
+        if missing.kept {
+            (self.kept, self.is_kept_asked) = (connections.for_next(), true);
+            return;
+        }
+        self.rounds += 1;
+        let keep = next == NextProcess::Program;
+        let begun = match self.child_state.take() {
+            Some(child_state) => Ok(child_state),
+            None => ChildState::begin(connections, keep),
+        };
+        let asked = begun.and_then(|mut child_state| {
+            child_state.join(missing.sessions, keep)?;
+            child_state.register(missing.registrations);
+            Ok(child_state)
+        });
+        match asked {
+            Ok(child_state) => self.child_state = Some(child_state),
+            Err(reason) => {
+                say_why(reason);
+                self.is_refused = true;
+            }
+        }
+    }
+}
+
+impl Missing {
+    /// Returns what `child_state` lacks of what `objects` need.
+    fn of(state: &mut State, objects: &[u32], child_state: Option<&ChildState>) -> Missing {
+        let mut missing = Missing::default();
+        for object in objects {
+            let Some(socket) = state.client.socket(*object) else { continue };
+            for place in socket.places() {
+                let is_joined = child_state.is_some_and(|it| it.member_of(place.session).is_some())
+                    || missing.sessions.iter().any(|(index, _)| *index == place.session);
+                if !is_joined && let Some(session) = state.client.sessions().get(place.session) {
+                    let request = Request::Join { session: session.id, key: session.key };
+                    missing.sessions.push((place.session, request));
+                }
+            }
+            let is_registered = |it: &Registration| child_state.is_some_and(|of| of.registered.contains(it));
+            if let Some(registration) = Registration::of(state, *object).filter(|it| !is_registered(it)) {
+                missing.registrations.push((state.client.new_token(), registration));
+            }
+        }
+        missing
+    }
+}
+
+// ---- what is prepared ----
+
 /// What is prepared for the next process.
 #[derive(Debug)]
 pub struct ChildState {
     pub control: Control,
     /// The next process's own session.
     pub own: Joined,
+    clock: StackClock,
     /// The sessions that the next process joins: the index of each here, and the next process's view of it.
     pub joined: Vec<(usize, Joined)>,
+    /// What is registered in its own session.
+    registered: Vec<Registration>,
     /// The slots that the next process holds.
     places: Vec<Place>,
 }
 
-impl ChildState {
-    /// Prepares for a next process that gets `objects`. `keep` says that it gets them over exec, and so needs
-    /// the descriptors. Returns `None` if the supervisor refuses or cannot be reached.
-    pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<ChildState> {
-        let joined = state.connect_another().and_then(|control| {
-            let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
-            Ok(ChildState { control, own, joined: Vec::new(), places: Vec::new() })
-        });
-        let mut child_state = match joined {
-            Ok(child_state) => child_state,
-            Err(reason) => {
-                say_why(reason);
-                return None;
-            }
+/// A bound port and perhaps a listener, as the replicas know them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Registration {
+    lease: u64,
+    protocol: Protocol,
+    local: Endpoint,
+    reuse_addr: bool,
+    reuse_port: bool,
+    v6_only: bool,
+    /// The backlog, and the seconds of TCP_DEFER_ACCEPT, of a listener.
+    listens: Option<(u32, u16)>,
+    /// The grant of the port, for each replica that has to see it.
+    shown: Vec<Option<Command>>,
+}
+
+impl Registration {
+    /// Returns what is to be registered for an object; `None` if it has no port.
+    fn of(state: &State, object: u32) -> Option<Registration> {
+        let socket = state.client.socket(object).filter(|socket| socket.lease != 0)?;
+        let [reuse_addr, reuse_port, v6_only] =
+            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
+        let listens = match &socket.kind {
+            Kind::Listening(listener) => Some((listener.backlog, socket.options.defer_accept_seconds())),
+            _ => None,
         };
+        let shown = socket.show_all(state.client.replicas());
+        let (lease, protocol, local) = (socket.lease, socket.protocol, socket.local);
+        Some(Registration { lease, protocol, local, reuse_addr, reuse_port, v6_only, listens, shown })
+    }
+}
+
+impl ChildState {
+    /// Opens the connection and the session of a next process. `keep` keeps descriptors, to pass them on over
+    /// exec.
+    fn begin(connections: &Connections, keep: bool) -> Result<ChildState, Reason> {
+        let control = connections.another()?;
+        let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
+        let clock = StackClock::of(&own.session);
+        let (joined, registered, places) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(ChildState { control, own, clock, joined, registered, places })
+    }
+
+    /// Joins sessions of this process.
+    fn join(&mut self, sessions: Vec<(usize, Request)>, keep: bool) -> Result<(), Reason> {
+        for (index, request) in sessions {
+            let mut joined = self.control.ask(&request, keep)?;
+            joined.session.shared = true;
+            self.joined.push((index, joined));
+        }
+        Ok(())
+    }
+
+    /// Returns the next process's number in a session of this process; `None` if it has not joined that.
+    fn member_of(&self, session: usize) -> Option<u8> {
+        self.joined.iter().find(|(index, _)| *index == session).map(|(_, joined)| joined.session.member)
+    }
+
+    /// Makes the next process a holder of the slots of `objects`. Returns whether that succeeded.
+    fn hold(&mut self, state: &mut State, objects: &[u32]) -> bool {
         for object in objects {
             let places =
                 state.client.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
             for place in places {
-                if !child_state.hold(state, place, keep) {
-                    child_state.disown(state);
-                    return None;
+                let Some(member) = self.member_of(place.session) else { return false };
+                if !state.client.add_holder(place, member) {
+                    return false;
                 }
+                self.places.push(place);
             }
-            child_state.register(state, *object);
         }
-        Some(child_state)
-    }
-
-    /// Makes the next process a holder of a slot. Returns whether that succeeded.
-    fn hold(&mut self, state: &mut State, place: Place, keep: bool) -> bool {
-        let Some(session) = state.client.sessions().get(place.session) else { return false };
-        let member = match self.joined.iter().find(|(index, _)| *index == place.session) {
-            Some((_, joined)) => joined.session.member,
-            None => {
-                let request = Request::Join { session: session.id, key: session.key };
-                let Ok(mut joined) = self.control.ask(&request, keep) else { return false };
-                joined.session.shared = true;
-                let member = joined.session.member;
-                self.joined.push((place.session, joined));
-                member
-            }
-        };
-        if !state.client.add_holder(place, member) {
-            return false;
-        }
-        self.places.push(place);
         true
     }
 
-    /// Registers a bound port, and a listener, in the next process's own session.
-    fn register(&mut self, state: &mut State, object: u32) {
-        let token = state.client.new_token();
-        let Some(socket) = state.client.socket(object).filter(|socket| socket.lease != 0) else { return };
-        let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
-        let [reuse_addr, reuse_port, v6_only] =
-            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
-        let defer_accept = socket.options.defer_accept_seconds();
+    /// Registers bound ports, and listeners, in the next process's own session.
+    fn register(&mut self, registrations: Vec<(u32, Registration)>) {
+        for (token, registration) in registrations {
+            self.register_one(token, &registration);
+            // What it says of a port that was registered before counts from now on.
+            self.registered.retain(|before| before.lease != registration.lease);
+            self.registered.push(registration);
+        }
+    }
+
+    fn register_one(&mut self, token: u32, registration: &Registration) {
+        let Registration { lease, protocol, local, reuse_addr, reuse_port, v6_only, listens, shown } =
+            registration;
+        let (lease, protocol, local) = (*lease, *protocol, *local);
+        let (reuse_addr, reuse_port, v6_only) = (*reuse_addr, *reuse_port, *v6_only);
         let replicas = self.own.session.count();
         let authority = usize::from(local.port) % replicas;
-        let shown = socket.show_all(replicas);
         let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
-        self.ask(state, authority, token, &bind);
-        if let Kind::Listening(listener) = &socket.kind {
-            let backlog = listener.backlog;
-            for i in 0..replicas {
-                let listen =
-                    Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
-                let replica = (authority + i) % replicas;
-                shown[replica].iter().for_each(|show| self.own.session.push(replica, show));
-                self.ask(state, replica, token, &listen);
+        self.ask(authority, token, &bind);
+        let Some((backlog, defer_accept)) = *listens else { return };
+        for i in 0..replicas {
+            let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+            let replica = (authority + i) % replicas;
+            if let Some(show) = shown.get(replica).copied().flatten() {
+                self.own.session.push(replica, &show);
             }
+            self.ask(replica, token, &listen);
         }
     }
 
     /// Sends a command from the next process's session, and waits for the answer there. Returns whether the
     /// command succeeded.
-    fn ask(&mut self, state: &State, replica: usize, token: u32, command: &Command) -> bool {
+    fn ask(&mut self, replica: usize, token: u32, command: &Command) -> bool {
         self.own.session.push(replica, command);
-        let deadline = state.now() + ANSWER_TIMEOUT;
+        let deadline = self.now() + ANSWER_TIMEOUT;
         loop {
             let port = self.own.session.replicas_mut()[replica].port_mut();
             while let Some(event) = port.next_event() {
@@ -137,12 +315,27 @@ impl ChildState {
                     _ => {}
                 }
             }
-            if state.now() >= deadline {
+            if self.now() >= deadline {
                 return false;
             }
             // The ring may have been full.
-            self.own.session.send_waiting(state.now());
+            self.own.session.send_waiting(self.clock.now());
             atoll_sys::sched::yield_now();
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Releases the ports that were registered for sockets that this process has closed meanwhile.
+    fn release_others(&mut self, state: &State, objects: &[u32]) {
+        let lease_of = |object: &u32| state.client.socket(*object).map(|socket| socket.lease);
+        let leases: Vec<u64> = objects.iter().filter_map(lease_of).collect();
+        for registration in self.registered.extract_if(.., |of| !leases.contains(&of.lease)) {
+            for replica in 0..self.own.session.count() {
+                self.own.session.push(replica, &Command::Release { lease: registration.lease });
+            }
         }
     }
 
@@ -163,8 +356,8 @@ impl ChildState {
 
     /// Makes the child of a fork the prepared process: everything of the parent that it does not share is
     /// dropped.
-    pub fn take_over(self, state: &mut State) {
-        CONTROL.with(|own| *own = Some(self.control));
+    pub fn take_over(self, state: &mut State, connections: &mut Connections) {
+        connections.own = Some(self.control);
         let joined = self.joined.into_iter().map(|(index, joined)| (index, joined.session)).collect();
         // Arenas and doorbells of the parent are unmapped and closed here; the child has its own views of
         // them.

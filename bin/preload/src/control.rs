@@ -1,5 +1,5 @@
 //! The connection between this process and the supervisor, which stands for the process and lets it join a
-//! stack.
+//! stack. [`crate::supervisor`] says when it may be used.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,7 +17,6 @@ use atoll_sockets::Errno;
 use atoll_sockets::client::session::{Shared, SharedReplica};
 use atoll_sys::unix::Channel;
 
-use crate::futex_lock::FutexLock;
 use crate::platform::Session;
 use crate::settings::settings;
 use crate::table::Internal;
@@ -85,17 +84,6 @@ impl From<std::io::Error> for Reason {
     fn from(error: std::io::Error) -> Reason {
         Reason::Unreachable(error.raw_os_error().unwrap_or(libc::EPROTO))
     }
-}
-
-/// The connection that stands for this process at the supervisor, once it has joined.
-///
-/// It has a lock of its own, so that other threads use their sockets while one waits for the supervisor.
-/// Where both locks are needed the state's is taken first.
-pub static CONTROL: FutexLock<Option<Control>> = FutexLock::new(None);
-
-/// Asks the supervisor over [`CONTROL`]. Fails with ENETDOWN if this process has not joined a stack.
-pub fn ask_supervisor<R>(ask: impl FnOnce(&Control) -> Result<R, Reason>) -> Result<R, Errno> {
-    CONTROL.with(|control| control.as_ref().map(ask)).ok_or(Errno::ENETDOWN)?.map_err(Reason::errno)
 }
 
 /// A connection to the supervisor.

@@ -19,14 +19,15 @@ use atoll_sockets::listener::Listener;
 use atoll_sockets::options::Options;
 use atoll_sockets::stream::Local;
 
-use crate::child_state::ChildState;
-use crate::control::{CONTROL, Control, Joined};
+use crate::child_state::{ChildState, NextProcess, Preparation};
+use crate::control::{Control, Joined};
 use crate::lock::{self, STATE};
 use crate::platform::Object;
 use crate::real::last_errno;
 use crate::real::sys;
 use crate::settings::settings;
 use crate::state::{SHUT_IN, State, is_away, own};
+use crate::supervisor::{Connections, SUPERVISOR};
 use crate::table::{self, Internal};
 
 const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
@@ -43,37 +44,31 @@ pub struct ExecState {
 }
 
 impl ExecState {
-    /// Prepares for a program that gets `sockets`, each with its descriptor number there and its object here.
-    /// Returns `None` if there is nothing to pass on, or if that fails.
+    /// Prepares for a program that gets the sockets that `sockets` returns, each with its descriptor number
+    /// there and its object here. Returns `None` if there is nothing to pass on, or if that fails.
     ///
     /// # Safety
     /// `environment` is a valid environment.
-    pub unsafe fn prepare(sockets: &[(c_int, u32)], environment: *const *const c_char) -> Option<ExecState> {
-        let (child_state, memory, opened) = STATE.with(|state| {
-            let mut objects: Vec<u32> = sockets
-                .iter()
-                .map(|(_, object)| *object)
-                .filter(|object| state.client.is_held(*object))
-                .collect();
-            objects.sort_unstable();
-            objects.dedup();
-            if objects.is_empty() {
-                return None;
-            }
-            let child_state = ChildState::prepare(state, &objects, true)?;
-            let words = write_words(state, &child_state, &objects, sockets);
-            let Some(memory) = to_memfd(&words) else {
-                child_state.disown(state);
-                return None;
-            };
-            let mut opened = Vec::new();
-            for (fd, _) in sockets {
-                if table::object_at(*fd).is_some() {
-                    table::set_kernel_cloexec(*fd, false);
-                    opened.push(*fd);
-                }
-            }
-            Some((child_state, memory, opened))
+    pub unsafe fn prepare(
+        sockets: impl Fn() -> Vec<(c_int, u32)>,
+        environment: *const *const c_char,
+    ) -> Option<ExecState> {
+        let (child_state, memory, opened) = SUPERVISOR.with(|connections| {
+            let (mut given, mut objects) = (Vec::new(), Vec::new());
+            let preparation = Preparation::prepare(connections, NextProcess::Program, |state| {
+                given = sockets();
+                objects = given.iter().map(|(_, object)| *object).collect();
+                objects.retain(|object| state.client.is_held(*object));
+                objects.sort_unstable();
+                objects.dedup();
+                objects.clone()
+            });
+            // SAFETY: the lock is held since the preparation.
+            let state = unsafe { STATE.0.held() };
+            let written =
+                preparation.child_state.and_then(|child_state| write(state, child_state, &objects, &given));
+            STATE.0.release();
+            written
         })?;
         memory.set_inheritable(true);
         child_state.control.descriptor().set_inheritable(true);
@@ -173,8 +168,8 @@ impl Guidance {
     pub unsafe fn prepare(environment: *const *const c_char, whose: String) -> Option<Guidance> {
         let connection = match is_away() {
             // The kept connection is not given away: the stack may not grant this process another one.
-            true if whose.starts_with('-') => STATE.with(|state| state.connection_for_next()),
-            true => STATE.with(|state| state.kept.take().or_else(|| state.connection_for_next())),
+            true if whose.starts_with('-') => SUPERVISOR.with(|connections| connections.for_next()),
+            true => SUPERVISOR.with(|connections| connections.kept.take().or_else(|| connections.for_next())),
             false => None,
         };
         if connection.is_none() && !settings().follow {
@@ -196,7 +191,7 @@ impl Guidance {
     pub fn take_back(self) {
         if let Some(connection) = self.connection {
             connection.descriptor().set_inheritable(false);
-            STATE.with(|state| state.kept = Some(connection));
+            SUPERVISOR.with(|connections| connections.kept = Some(connection));
         }
     }
 
@@ -223,12 +218,36 @@ fn take_connection() {
     {
         return;
     }
-    STATE.with(|state| state.kept = Some(Control::inherited(Internal::inherited(fd))));
+    SUPERVISOR.with(|connections| connections.kept = Some(Control::inherited(Internal::inherited(fd))));
     SHUT_IN.store(true, Ordering::Relaxed);
 }
 
 /// The variable with the number of a connection; see [`Guidance`].
 const CONNECTION: &str = "ATOLL_CONNECTION";
+
+/// Writes down what the next program has to know of `objects`, and lets it have the descriptors `given`.
+/// Returns also the memory that it is in, and the descriptors that do not close on exec now; `None` if that
+/// fails.
+fn write(
+    state: &State,
+    child_state: ChildState,
+    objects: &[u32],
+    given: &[(c_int, u32)],
+) -> Option<(ChildState, Internal, Vec<c_int>)> {
+    let words = write_words(state, &child_state, objects, given);
+    let Some(memory) = to_memfd(&words) else {
+        child_state.disown(state);
+        return None;
+    };
+    let mut opened = Vec::new();
+    for (fd, _) in given {
+        if table::object_at(*fd).is_some() {
+            table::set_kernel_cloexec(*fd, false);
+            opened.push(*fd);
+        }
+    }
+    Some((child_state, memory, opened))
+}
 
 /// Returns the sockets that stay open over exec. The kernel's flag of each descriptor is brought in line, so
 /// that the kernel closes the others.
@@ -479,18 +498,18 @@ pub fn restore() -> bool {
         ));
         return false;
     };
-    STATE.with(|state| {
-        if read_words(state, &mut Words(&words[1..])).is_none() {
-            crate::complain(format_args!(
-                "libatoll: the sockets of the program before this one are lost ({:?})\n",
-                last_errno()
-            ));
-        }
-    });
+    let read = SUPERVISOR
+        .with(|connections| STATE.0.with(|state| read_words(connections, state, &mut Words(&words[1..]))));
+    if read.is_none() {
+        crate::complain(format_args!(
+            "libatoll: the sockets of the program before this one are lost ({:?})\n",
+            last_errno()
+        ));
+    }
     true
 }
 
-fn read_words(state: &mut State, words: &mut Words<'_>) -> Option<()> {
+fn read_words(connections: &mut Connections, state: &mut State, words: &mut Words<'_>) -> Option<()> {
     let control = Control::inherited(Internal::inherited(words.next()? as c_int));
     let count = words.next()?;
     let mut sessions = Vec::new();
@@ -502,7 +521,7 @@ fn read_words(state: &mut State, words: &mut Words<'_>) -> Option<()> {
         sessions.push(session);
     }
     let mut sessions = sessions.into_iter();
-    CONTROL.with(|own| *own = Some(control));
+    connections.own = Some(control);
     let (session, clock, seed) = own(sessions.next()?);
     state.client.adopt(session, clock, seed);
     for session in sessions {
@@ -541,7 +560,7 @@ pub unsafe fn with_sockets(
     }
     let exec_state = match table::any_objects() {
         // SAFETY: the caller's promise.
-        true => unsafe { ExecState::prepare(&survivors(), environment) },
+        true => unsafe { ExecState::prepare(survivors, environment) },
         false => None,
     };
     if let Some(exec_state) = exec_state {

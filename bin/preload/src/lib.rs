@@ -6,10 +6,11 @@
 //! * [`octets`]: the path that a send or receive takes; [`fast_open`]: text that is sent along with a SYN
 //! * [`urgent`]: urgent octets, and the signal for them
 //! * [`table`]: what a descriptor number names; [`state`]: the state of the process besides its sockets;
-//!   [`lock`], [`futex_lock`]: the one lock
+//!   [`lock`], [`futex_lock`]: the lock of the state
 //! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
-//! * [`control`]: the connection to the supervisor; [`wait`], [`waiter`]: how calls sleep
+//! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
+//! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
@@ -57,6 +58,7 @@ mod settings;
 mod signals;
 mod state;
 mod stats;
+mod supervisor;
 mod symbols;
 mod table;
 mod transfer;

@@ -1,4 +1,4 @@
-//! The state of this process besides its sockets: the connection to its stack, reserved descriptors, and
+//! The state of this process besides its sockets: whether it has joined a stack, reserved descriptors, and
 //! places to sleep.
 
 use std::cmp::Reverse;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_base::Instant;
 use atoll_sockets::Errno;
-use atoll_sockets::client::object::{Body, Kind};
+use atoll_sockets::client::object::Body;
 use atoll_sys::Clock;
 
-use crate::control::{CONTROL, Control, Reason, ask_supervisor};
+use crate::control::Reason;
 use crate::platform::{Client, Session, StackClock};
 use crate::real::{count_system_call, last_errno};
 use crate::settings::settings;
@@ -24,9 +24,6 @@ const SPARE_MAX: usize = 256;
 pub struct State {
     /// The sockets and epoll instances, and what is shared with the stack.
     pub client: Client,
-    /// A connection that stands for no process yet, for a time when the socket's path is not visible any
-    /// more.
-    pub kept: Option<Control>,
     /// Why the stack could not be joined; all sockets are the kernel's then.
     pub refused: Option<Reason>,
     /// The places to sleep that no thread uses, each with its doorbell.
@@ -69,89 +66,16 @@ impl State {
     pub const fn new() -> State {
         State {
             client: Client::new(),
-            kept: None,
             refused: None,
             free_waiters: Vec::new(),
             reserved: Reserved { numbers: BinaryHeap::new(), placeholder: None, batch: 4 },
         }
     }
 
-    /// Joins the stack that `ATOLL_SOCKET` names, once. Returns whether there is one.
-    pub fn join(&mut self) -> bool {
-        if self.client.own().is_some() {
-            return true;
-        }
-        if self.refused.is_some() {
-            return false;
-        }
-        let Some(path) = settings().socket.as_deref() else {
-            self.refused = Some(Reason::Unreachable(libc::ENOENT));
-            return false;
-        };
-        let attach = |control: Control| Ok((control.attach()?, control));
-        let joined = Control::connect().and_then(attach).or_else(|reason| match self.kept.take() {
-            Some(kept) => attach(kept),
-            None => Err(reason),
-        });
-        let (session, control) = match joined {
-            Ok(joined) => joined,
-            Err(reason) => {
-                self.refused = Some(reason);
-                let instead =
-                    if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
-                let path = path.display();
-                crate::complain(format_args!(
-                    "libatoll: this program cannot join the stack at {path}: {reason}; {instead}\n"
-                ));
-                return false;
-            }
-        };
-        CONTROL.with(|own| *own = Some(control));
-        self.kept = None;
-        let (session, clock, seed) = own(session);
-        self.client.adopt(session, clock, seed);
-        true
-    }
-
-    /// Opens a connection for another process: by the socket's path or, if that is not visible, by a
-    /// connection that exists.
-    pub fn connect_another(&self) -> Result<Control, Reason> {
-        Control::connect().or_else(|reason| {
-            CONTROL.with(|own| match own.as_ref().or(self.kept.as_ref()) {
-                Some(control) => control.another(),
-                None => Err(reason),
-            })
-        })
-    }
-
-    /// Prepares for a change of this process's user: the supervisor certifies who has made the sockets that
-    /// have no port yet.
-    pub fn before_user_changes(&mut self) {
-        for object in self.client.indices() {
-            let lease = self.client.rng().next_u64() | 1;
-            let Some(socket) = self.client.socket_mut(object) else { continue };
-            if matches!(socket.kind, Kind::Fresh) && socket.pass.is_none() {
-                // If the supervisor is gone, they belong to the user that binds them.
-                socket.pass = ask_supervisor(|control| control.vouch(lease, socket.protocol, 0)).ok();
-            }
-        }
-    }
-
-    /// Returns a connection for a child or the next program if that cannot connect by itself; `None` if it
-    /// can, or if no connection can be made.
-    pub fn connection_for_next(&self) -> Option<Control> {
-        if !is_away() {
-            return None;
-        }
-        CONTROL.with(|own| self.kept.as_ref().or(own.as_ref())?.another().ok())
-    }
-
-    /// Connects while the socket is visible, because the process is about to change its view.
-    pub fn keep_connection(&mut self) {
-        if self.client.own().is_none() && self.kept.is_none() && self.refused.is_none() {
-            self.kept = Control::connect().ok();
-            SHUT_IN.store(self.kept.is_some(), Ordering::Relaxed);
-        }
+    /// Returns whether the process has joined its stack; `None` if it has not asked yet. See
+    /// [`crate::supervisor::join`].
+    pub fn has_joined(&self) -> Option<bool> {
+        if self.client.own().is_some() { Some(true) } else { self.refused.map(|_| false) }
     }
 
     /// Returns the current time, of the stack's clock if there is a stack.
@@ -189,7 +113,6 @@ impl State {
             table::set_kernel(fd);
         }
         self.client.drop_all();
-        CONTROL.with(|own| *own = None);
     }
 }
 

@@ -10,11 +10,12 @@ use atoll_sockets::client::object::{Body, Kind};
 use libc::{cmsghdr, msghdr, ssize_t};
 
 use crate::calls;
-use crate::control::ask_supervisor;
 use crate::exec::{Words, adopt_socket, from_memfd, to_memfd, write_socket};
 use crate::lock::STATE;
 use crate::platform::{Client, Object};
 use crate::real;
+use crate::state::State;
+use crate::supervisor::{self, SUPERVISOR};
 use crate::table::{self, Internal, object_at};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"atollfd2");
@@ -131,44 +132,49 @@ fn open(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
         return;
     }
     let known = |client: &Client| client.sessions().iter().position(|session| session.id == id);
-    // The supervisor is asked without the lock: other threads go on.
-    let joined = match STATE.with(|state| state.join().then(|| known(&state.client))) {
-        None => return,
-        Some(Some(_)) => None,
-        Some(None) => match ask_supervisor(|control| control.join(id, *key)) {
-            Ok(joined) => Some(joined),
-            Err(_) => return,
-        },
-    };
-    STATE.with(|state| {
-        let index = match (known(&state.client), joined) {
-            (Some(index), _) => index,
-            (None, Some(joined)) => state.client.add_session(joined),
-            (None, None) => return,
+    if !supervisor::join() {
+        return;
+    }
+    // Held to the end, so that a thread that forks meanwhile finds the session and its socket, or neither.
+    SUPERVISOR.with(|connections| {
+        let joined = match (STATE.0.with(|state| known(&state.client)), &connections.own) {
+            (Some(_), _) => None,
+            (None, Some(control)) => control.join(id, *key).ok(),
+            (None, None) => None,
         };
-        let Some(mut object) = Words(socket).socket() else { return };
-        let mut places = Vec::new();
-        if let Body::Socket(socket) = &mut object.body {
-            // The port stays the sender's.
-            socket.lease = 0;
-            socket.places_mut().iter_mut().for_each(|place| place.session = index);
-            places.extend_from_slice(socket.places());
-        }
-        places.iter().for_each(|place| state.client.receive_passed(*place));
-        if index == 0 {
-            // The socket has come back to its sender: this is as if it had been duplicated.
-            let (Some(place), Some(session)) = (places.first(), state.client.own()) else { return };
-            let Some(replica) = session.replicas().get(place.replica) else { return };
-            let user = replica.user(place.slot);
-            if let Some(entry) = state.client.object_mut(user) {
-                entry.descriptors += 1;
-                table::set_object(number, user, close_on_exec);
-                return;
+        STATE.0.with(|state| {
+            let index = known(&state.client).or_else(|| Some(state.client.add_session(joined?)));
+            if let Some(index) = index {
+                place(state, number, index, socket, close_on_exec);
             }
-        }
-        adopt_socket(state, object, [number].into_iter());
-        table::set_close_on_exec(number, close_on_exec);
+        });
     });
+}
+
+/// Puts a socket that has come into its place, with the session of this index here.
+fn place(state: &mut State, number: c_int, index: usize, words: &[u64], close_on_exec: bool) {
+    let Some(mut object) = Words(words).socket() else { return };
+    let mut places = Vec::new();
+    if let Body::Socket(socket) = &mut object.body {
+        // The port stays the sender's.
+        socket.lease = 0;
+        socket.places_mut().iter_mut().for_each(|place| place.session = index);
+        places.extend_from_slice(socket.places());
+    }
+    places.iter().for_each(|place| state.client.receive_passed(*place));
+    if index == 0 {
+        // The socket has come back to its sender: this is as if it had been duplicated.
+        let (Some(place), Some(session)) = (places.first(), state.client.own()) else { return };
+        let Some(replica) = session.replicas().get(place.replica) else { return };
+        let user = replica.user(place.slot);
+        if let Some(entry) = state.client.object_mut(user) {
+            entry.descriptors += 1;
+            table::set_object(number, user, close_on_exec);
+            return;
+        }
+    }
+    adopt_socket(state, object, [number].into_iter());
+    table::set_close_on_exec(number, close_on_exec);
 }
 
 fn is_listener(object: &Object) -> bool {
@@ -178,8 +184,11 @@ fn is_listener(object: &Object) -> bool {
 /// A listener that came over `channel`: this process listens there as well, as a forked child would. All
 /// replicas know when this returns, so the sender may close its own.
 fn open_listener(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
+    if !supervisor::join() {
+        return;
+    }
     let asked = STATE.with(|state| {
-        let object = Words(words).socket().filter(|_| state.join())?;
+        let object = Words(words).socket()?;
         let Body::Socket(socket) = &object.body else { return None };
         if let Some(user) = state.client.holder_of(socket.lease) {
             // It has come back to where it was sent: as if it had been duplicated.

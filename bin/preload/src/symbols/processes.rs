@@ -8,6 +8,7 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use crate::exec::{ExecState, Guidance, survivors, with_sockets};
 use crate::lock::STATE;
 use crate::state::is_away;
+use crate::supervisor::{SUPERVISOR, keep_connection};
 use crate::{real, table};
 
 type Strings = *const *const c_char;
@@ -136,7 +137,7 @@ unsafe fn spawn(
 ) -> c_int {
     let exec_state = match table::any_objects() {
         // SAFETY: null or the program's, and the program's environment.
-        true => unsafe { ExecState::prepare(&after_actions(actions), envp.cast()) },
+        true => unsafe { ExecState::prepare(|| after_actions(actions), envp.cast()) },
         false => None,
     };
     let Some(exec_state) = exec_state else {
@@ -209,7 +210,7 @@ const _: () = assert!(size_of::<Action>() == 32);
 /// Keeps a connection before chroot(2): the stack's socket may not be visible afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    STATE.with(|state| state.keep_connection());
+    keep_connection();
     // SAFETY: passed on.
     unsafe { real::chroot(path) }
 }
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) != 0 {
-        STATE.with(|state| state.keep_connection());
+        keep_connection();
     }
     // SAFETY: passed on.
     unsafe { real::unshare(flags) }
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 /// Keeps a connection before setns(2): the stack's socket may not be visible afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    STATE.with(|state| state.keep_connection());
+    keep_connection();
     // SAFETY: passed on.
     unsafe { real::setns(fd, kind) }
 }
@@ -252,7 +253,10 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn choose_fork() -> *const std::ffi::c_void {
     // A child that is to get a connection of its own has to have memory of its own, too.
-    let needs_connection = || STATE.with(|state| state.kept.is_some() || state.client.own().is_some());
+    let needs_connection = || {
+        STATE.with(|state| state.client.own().is_some())
+            || SUPERVISOR.with(|connections| connections.kept.is_some())
+    };
     if table::any_objects() || is_away() && needs_connection() {
         return libc::fork as *const std::ffi::c_void;
     }

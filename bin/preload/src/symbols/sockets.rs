@@ -14,6 +14,7 @@ use super::{Address, answer, fail, write_address};
 use crate::lock::STATE;
 use crate::settings::settings;
 use crate::state::State;
+use crate::supervisor::with_choice;
 use crate::table::{self, Fd, lookup};
 use crate::{calls, options, real, stats};
 
@@ -41,15 +42,6 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     }
 }
 
-/// Returns whether the socket is still undecided between kernel and stack; a forked child joins the stack
-/// here.
-fn is_undecided(state: &mut State, object: u32) -> bool {
-    matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })) && {
-        state.join();
-        true
-    }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let Some(object) = table::object_at(fd) else {
@@ -59,8 +51,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let _call = stats::Call::new(stats::SOCKET);
     // SAFETY: the program's address.
     let address = unsafe { Address::read(addr, len) };
-    let choice = STATE.with(|state| {
-        let undecided = is_undecided(state, object);
+    let choice = with_choice(object, |state, undecided| {
         let (v6, v6_only, udp) = match state.client.socket(object) {
             Some(socket) => (socket.v6, socket.options.is_on(Name::V6Only), socket.protocol == Protocol::Udp),
             None => return Err(Errno::ENOTSOCK),
@@ -96,7 +87,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         return unsafe { real::listen(fd, backlog) };
     };
     let _call = stats::Call::new(stats::SOCKET);
-    STATE.with(|state| is_undecided(state, object));
+    with_choice(object, |_, _| ());
     answer(calls::listen(object, backlog))
 }
 
@@ -151,8 +142,7 @@ enum Choice {
 }
 
 fn choose(object: u32, address: Address) -> Choice {
-    STATE.with(|state| {
-        let undecided = is_undecided(state, object);
+    with_choice(object, |state, undecided| {
         let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
         match address.endpoint(socket.v6) {
             // tcp_v6_connect, ip6_datagram_connect: such a socket cannot reach IPv4.
@@ -351,15 +341,10 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
 /// Returns whether a datagram to `peer` of an unconnected socket is the kernel's: the socket is undecided,
 /// and the stack does not reach the destination.
 pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> bool {
-    STATE.with(|state| {
-        let undecided = is_undecided(state, object);
-        match state.client.object(object) {
-            Some(Object { body: Body::Socket(socket), .. })
-                if undecided && socket.protocol == Protocol::Udp =>
-            {
-                !is_for_stack(state, socket, peer)
-            }
-            _ => false,
+    with_choice(object, |state, undecided| match state.client.object(object) {
+        Some(Object { body: Body::Socket(socket), .. }) if undecided && socket.protocol == Protocol::Udp => {
+            !is_for_stack(state, socket, peer)
         }
+        _ => false,
     })
 }

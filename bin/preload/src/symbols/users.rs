@@ -7,12 +7,11 @@ use std::ffi::c_int;
 
 use libc::uid_t;
 
-use crate::lock::STATE;
-use crate::{real, table};
+use crate::{real, supervisor, table};
 
 fn before_change() {
     if table::any_objects() {
-        STATE.with(|state| state.before_user_changes());
+        supervisor::before_user_changes();
     }
 }
 

@@ -55,10 +55,11 @@ fn who_asks_a_supervisor_that_stands_still_holds_up_nobody() {
 }
 
 /// Processes that stand still, so that nobody is replaced either.
-struct Stopped(Vec<u64>);
+pub struct Stopped(Vec<u64>);
 
 impl Stopped {
-    fn new(processes: Vec<u64>) -> Stopped {
+    /// Stops the processes until this is dropped.
+    pub fn new(processes: Vec<u64>) -> Stopped {
         processes.iter().for_each(|pid| signal("STOP", *pid));
         Stopped(processes)
     }

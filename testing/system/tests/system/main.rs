@@ -32,6 +32,7 @@ mod groups;
 mod hostile;
 mod internal;
 mod joined;
+mod late_answers;
 mod load;
 mod log;
 mod metrics;
