@@ -79,7 +79,8 @@ impl Entry {
 }
 
 static ENTRIES: [Entry; SIGNALS] = [const { Entry::new() }; SIGNALS];
-static WRITER: FutexLock<()> = FutexLock::new(());
+/// Held by whoever changes an entry.
+pub static WRITER: FutexLock<()> = FutexLock::new(());
 
 thread_local! {
     static RAN: Cell<Ran> = const { Cell::new(Ran { all: 0, interrupting: 0 }) };

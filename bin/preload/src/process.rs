@@ -4,10 +4,12 @@ use std::cell::UnsafeCell;
 
 use crate::child_state::{NextProcess, Preparation};
 use crate::family::forget_thread;
+use crate::handlers::WRITER;
 use crate::heap::HEAP;
 use crate::lock::STATE;
 use crate::stats;
 use crate::supervisor::SUPERVISOR;
+use crate::symbols::streams::STREAMS;
 use crate::urgent;
 
 struct Prepared(UnsafeCell<Option<Preparation>>);
@@ -22,9 +24,11 @@ pub fn install() {
 }
 
 extern "C" fn prepare() {
-    // No other thread is in the middle of a question, or of an allocation, when the child begins.
+    // No other thread is in the middle of anything under a lock when the child begins.
     SUPERVISOR.acquire();
     prepare_child();
+    STREAMS.acquire();
+    WRITER.acquire();
     HEAP.acquire();
 }
 
@@ -40,6 +44,8 @@ fn prepare_child() {
 
 extern "C" fn parent() {
     HEAP.release();
+    WRITER.release();
+    STREAMS.release();
     STATE.0.release();
     // SAFETY: the lock is held since `prepare`.
     let prepared = unsafe { &mut *PREPARED.0.get() };
@@ -50,7 +56,9 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     HEAP.reset_in_child();
-    // SAFETY: both locks were taken in `prepare` by the thread that forked, the only one here.
+    WRITER.reset_in_child();
+    STREAMS.reset_in_child();
+    // SAFETY: these locks were taken in `prepare` by the thread that forked, the only one here.
     let (prepared, connections, state) =
         unsafe { (&mut *PREPARED.0.get(), SUPERVISOR.held(), STATE.0.held()) };
     forget_thread();

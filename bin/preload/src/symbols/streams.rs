@@ -28,7 +28,7 @@ unsafe extern "C" {
 }
 
 /// The streams on sockets, with their descriptors.
-static STREAMS: FutexLock<Vec<(usize, c_int)>> = FutexLock::new(Vec::new());
+pub static STREAMS: FutexLock<Vec<(usize, c_int)>> = FutexLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
