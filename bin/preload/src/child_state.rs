@@ -349,9 +349,9 @@ impl ChildState {
         }
     }
 
-    /// Returns the index, in the next process's list of sessions, of a session of this process.
-    pub fn index_of(&self, session: usize) -> Option<usize> {
-        self.joined.iter().position(|(index, _)| *index == session).map(|at| at + 1)
+    /// Returns the sessions of the next process: its own, then those that it joins.
+    pub fn sessions(&self) -> impl Iterator<Item = &Joined> {
+        std::iter::once(&self.own).chain(self.joined.iter().map(|(_, joined)| joined))
     }
 
     /// Makes the child of a fork the prepared process: everything of the parent that it does not share is

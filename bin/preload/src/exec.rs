@@ -2,27 +2,18 @@
 //! (posix_spawn(3)).
 //!
 //! A program image leaves nothing but descriptors. So what the next process needs to know
-//! ([`crate::child_state`]) is written to a memfd whose number is in the environment variable
+//! ([`atoll_sockets::client::exec_state`]) is written to a memfd whose number is in the environment variable
 //! `ATOLL_INHERIT`; the constructor of the next image's library reads it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use atoll_base::{Addr, Endpoint, SlotId};
-use atoll_ipc::command::Protocol;
-use atoll_ipc::control::Reply;
-use atoll_ipc::lease::Voucher;
-use atoll_sockets::client::groups::{Multicast, MulticastV6};
-use atoll_sockets::client::object::{Body, Datagram, Kind, Place, Socket};
-use atoll_sockets::listener::Listener;
-use atoll_sockets::options::Options;
-use atoll_sockets::stream::Local;
+use atoll_sockets::client::exec_state::{BadState, ExecState, INHERITED_MAX, SessionState};
 
 use crate::child_state::{ChildState, NextProcess, Preparation};
 use crate::control::{Control, Joined};
 use crate::lock::{self, STATE};
-use crate::platform::Object;
 use crate::real::last_errno;
 use crate::real::sys;
 use crate::settings::settings;
@@ -31,10 +22,9 @@ use crate::supervisor::{Connections, SUPERVISOR};
 use crate::table::{self, Internal};
 
 const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
-const MAGIC: u64 = u64::from_le_bytes(*b"atollin2");
 
 /// An environment for the next program, and everything that has to stay alive until that runs.
-pub struct ExecState {
+pub struct NextProgram {
     _variable: CString,
     environment: Vec<*const c_char>,
     child_state: ChildState,
@@ -43,7 +33,7 @@ pub struct ExecState {
     opened: Vec<c_int>,
 }
 
-impl ExecState {
+impl NextProgram {
     /// Prepares for a program that gets the sockets that `sockets` returns, each with its descriptor number
     /// there and its object here. Returns `None` if there is nothing to pass on, or if that fails.
     ///
@@ -52,29 +42,26 @@ impl ExecState {
     pub unsafe fn prepare(
         sockets: impl Fn() -> Vec<(c_int, u32)>,
         environment: *const *const c_char,
-    ) -> Option<ExecState> {
+    ) -> Option<NextProgram> {
         let (child_state, memory, opened) = SUPERVISOR.with(|connections| {
-            let (mut given, mut objects) = (Vec::new(), Vec::new());
+            let mut given = Vec::new();
             let preparation = Preparation::prepare(connections, NextProcess::Program, |state| {
                 given = sockets();
-                objects = given.iter().map(|(_, object)| *object).collect();
+                let mut objects: Vec<u32> = given.iter().map(|(_, object)| *object).collect();
                 objects.retain(|object| state.client.is_held(*object));
                 objects.sort_unstable();
                 objects.dedup();
-                objects.clone()
+                objects
             });
             // SAFETY: the lock is held since the preparation.
             let state = unsafe { STATE.0.held() };
-            let written =
-                preparation.child_state.and_then(|child_state| write(state, child_state, &objects, &given));
+            let written = preparation.child_state.and_then(|child_state| write(state, child_state, &given));
             STATE.0.release();
             written
         })?;
         memory.set_inheritable(true);
         child_state.control.descriptor().set_inheritable(true);
-        for session in
-            std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, session)| session))
-        {
+        for session in child_state.sessions() {
             session.descriptors().for_each(|fd| fd.set_inheritable(true));
         }
         let variable = CString::new([VARIABLE, memory.number().to_string().as_bytes()].concat()).ok()?;
@@ -83,7 +70,7 @@ impl ExecState {
         all.extend(missing(&all));
         all.push(variable.as_ptr());
         all.push(std::ptr::null());
-        Some(ExecState { _variable: variable, environment: all, child_state, memory, opened })
+        Some(NextProgram { _variable: variable, environment: all, child_state, memory, opened })
     }
 
     /// Returns the environment of the next program.
@@ -225,17 +212,15 @@ fn take_connection() {
 /// The variable with the number of a connection; see [`Guidance`].
 const CONNECTION: &str = "ATOLL_CONNECTION";
 
-/// Writes down what the next program has to know of `objects`, and lets it have the descriptors `given`.
-/// Returns also the memory that it is in, and the descriptors that do not close on exec now; `None` if that
-/// fails.
+/// Writes down what the next program has to know, and lets it have the descriptors `given`, each with its
+/// object. Returns also the memory that it is in, and the descriptors that do not close on exec now; `None` if
+/// that fails.
 fn write(
     state: &State,
     child_state: ChildState,
-    objects: &[u32],
     given: &[(c_int, u32)],
 ) -> Option<(ChildState, Internal, Vec<c_int>)> {
-    let words = write_words(state, &child_state, objects, given);
-    let Some(memory) = to_memfd(&words) else {
+    let Some(memory) = write_down(state, &child_state, given) else {
         child_state.disown(state);
         return None;
     };
@@ -259,228 +244,72 @@ pub fn survivors() -> Vec<(c_int, u32)> {
     all.into_iter().filter(|(fd, _)| !table::closes_on_exec(*fd)).collect()
 }
 
-// ---- what is written down: words of 64 bits ----
+// ---- what is written down, and where ----
 
-fn write_words(
-    state: &State,
-    child_state: &ChildState,
-    objects: &[u32],
-    sockets: &[(c_int, u32)],
-) -> Vec<u64> {
-    let sessions: Vec<&Joined> =
-        std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, s)| s)).collect();
-    let mut words = vec![MAGIC, child_state.control.descriptor().number() as u64, sessions.len() as u64];
-    for session in sessions {
-        write_reply(&mut words, &session.session.reply);
-        let fds: Vec<u64> = session.descriptors().map(|fd| fd.number() as u64).collect();
-        words.push(fds.len() as u64);
-        words.extend(fds);
-    }
-    words.push(objects.len() as u64);
-    for object in objects {
-        if let Some(Object { body: Body::Socket(socket), nonblocking, .. }) = state.client.object(*object) {
-            let index = |place: &Place| child_state.index_of(place.session).unwrap_or(0);
-            write_socket(&mut words, socket, *nonblocking, index);
-        }
-        let fds: Vec<u64> = sockets.iter().filter(|(_, o)| o == object).map(|(fd, _)| *fd as u64).collect();
-        words.push(fds.len() as u64);
-        words.extend(fds);
-    }
-    words
-}
-
-fn write_reply(words: &mut Vec<u64>, reply: &Reply) {
-    let bytes = reply.encode();
-    words.extend(
-        bytes
-            .chunks_exact(8)
-            .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))),
-    );
-}
-
-pub fn write_socket(
-    words: &mut Vec<u64>,
-    socket: &Socket,
-    nonblocking: bool,
-    index: impl Fn(&Place) -> usize,
-) {
-    let (kind, extra) = match &socket.kind {
-        Kind::Fresh => (0, 0),
-        Kind::Bound => (1, 0),
-        Kind::Listening(listener) => (2, u64::from(listener.backlog)),
-        Kind::Stream(_, local) => (3, u64::from(local.error_taken)),
-        Kind::Datagram(datagram) => {
-            (4, u64::from(datagram.connected) | (datagram.sender as u64 & 0xffff) << 8)
-        }
+/// Writes down what the program that `child_state` is prepared for needs. Returns `None` if that fails.
+fn write_down(state: &State, child_state: &ChildState, sockets: &[(c_int, u32)]) -> Option<Internal> {
+    let session = |joined: &Joined| SessionState {
+        reply: joined.session.reply,
+        descriptors: joined.descriptors().map(Internal::number).collect(),
     };
-    let flags = u64::from(socket.v6) | u64::from(nonblocking) << 1 | u64::from(socket.connect_reported) << 2;
-    words.extend([kind, extra, socket.protocol as u64, flags, socket.lease]);
-    let Voucher { uid, flags, granted, seal } = socket.voucher;
-    words.extend([u64::from(uid) << 8 | u64::from(flags), granted, seal]);
-    words.extend(endpoint(socket.local));
-    words.extend(endpoint(socket.remote));
-    socket.options.write(words);
-    words.push(socket.places().len() as u64);
-    for place in socket.places() {
-        words.extend([
-            index(place) as u64,
-            place.replica as u64,
-            u64::from(place.slot.0),
-            u64::from(place.generation),
-        ]);
-    }
-    let multicast = socket.multicast.as_deref().cloned().unwrap_or_default();
-    let Multicast { joined, all, is_looped, ttl, interface, v6 } = &multicast;
-    words.push(
-        u64::from(*all) | u64::from(*is_looped) << 1 | u64::from(*ttl) << 8 | u64::from(*interface) << 32,
-    );
-    let flags = u64::from(v6.all) | u64::from(v6.is_looped) << 1;
-    words.push(flags | u64::from(v6.hops) << 8 | u64::from(v6.interface) << 32);
-    words.push(joined.len() as u64 * 3);
-    words.extend(joined.iter().flat_map(|(group, inside)| endpoint(Endpoint::at(*group, (*inside).into()))));
-}
-
-fn endpoint(endpoint: Endpoint) -> [u64; 3] {
-    let [high, low] = endpoint.addr.to_u64s();
-    [high, low, endpoint.port.into()]
-}
-
-fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
-    let mut octets = [0; 16];
-    octets[..8].copy_from_slice(&high.to_ne_bytes());
-    octets[8..].copy_from_slice(&low.to_ne_bytes());
-    Endpoint::at(Addr::from_octets(octets), port as u16)
-}
-
-/// A reader of words, in order.
-pub struct Words<'a>(pub &'a [u64]);
-
-impl<'a> Words<'a> {
-    fn next(&mut self) -> Option<u64> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn take(&mut self, count: usize) -> Option<&'a [u64]> {
-        let (now, later) = self.0.split_at_checked(count)?;
-        self.0 = later;
-        Some(now)
-    }
-
-    /// Returns a list: a count, followed by as many words.
-    fn list(&mut self) -> Option<&'a [u64]> {
-        let count = usize::try_from(self.next()?).ok()?;
-        self.take(count)
-    }
-
-    fn reply(&mut self) -> Option<Reply> {
-        let bytes: Vec<u8> = self.take(7)?.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Reply::decode(&bytes).ok()
-    }
-
-    /// Returns a socket as [`write_socket`] wrote it; `None` if the words are invalid.
-    pub fn socket(&mut self) -> Option<Object> {
-        let [kind, extra, protocol, flags, lease] = *self.take(5)? else { return None };
-        let [who, granted, seal] = *self.take(3)? else { return None };
-        let [a, b, c, d, e, f] = *self.take(6)? else { return None };
-        let options = Options::read(|count| self.take(count))?;
-        let count = usize::try_from(self.next()?).ok()?;
-        let mut places = Vec::new();
-        for _ in 0..count {
-            let [session, replica, slot, generation] = *self.take(4)? else { return None };
-            let (slot, generation) = (SlotId(slot as u32), generation as u32);
-            places.push(Place { session: session as usize, replica: replica as usize, slot, generation });
+    let sessions = child_state.sessions().map(session).collect();
+    let joined: Vec<usize> = child_state.joined.iter().map(|(index, _)| *index).collect();
+    let control = child_state.control.descriptor().number();
+    match state.client.exec_state(control, sessions, &joined, sockets).encode() {
+        Ok(octets) => to_memfd(&octets),
+        Err(error) => {
+            crate::complain(format_args!(
+                "libatoll: the next program cannot have this program's sockets: {error}\n"
+            ));
+            None
         }
-        let (multicast, v6) = (self.next()?, self.next()?);
-        let joined = self.list()?.chunks_exact(3).map(|words| endpoint_of([words[0], words[1], words[2]]));
-        let multicast = Multicast {
-            all: multicast & 1 != 0,
-            is_looped: multicast & 2 != 0,
-            ttl: (multicast >> 8) as u8,
-            interface: (multicast >> 32) as u32,
-            v6: MulticastV6 {
-                all: v6 & 1 != 0,
-                is_looped: v6 & 2 != 0,
-                hops: (v6 >> 8) as u8,
-                interface: (v6 >> 32) as u32,
-            },
-            joined: joined.map(|group| (group.addr, group.port != 0)).collect(),
-        };
-        let protocol = Protocol::from_u8(protocol as u8)?;
-        let mut object = Object::socket(protocol, flags & 1 != 0, flags & 2 != 0);
-        let Body::Socket(socket) = &mut object.body else { return None };
-        socket.connect_reported = flags & 4 != 0;
-        socket.lease = lease;
-        socket.voucher = Voucher { uid: (who >> 8) as u32, flags: who as u8, granted, seal };
-        socket.local = endpoint_of([a, b, c]);
-        socket.remote = endpoint_of([d, e, f]);
-        socket.options = options;
-        socket.multicast = (multicast != Multicast::default()).then(|| Box::new(multicast));
-        socket.kind = match kind {
-            1 => Kind::Bound,
-            2 => Kind::Listening(Box::new(Listener { backlog: extra as u32, ..Listener::default() })),
-            3 => {
-                let local = Local { error_taken: extra != 0, ..socket.options.local() };
-                Kind::Stream(*places.first()?, local)
-            }
-            4 if !places.is_empty() => Kind::Datagram(Box::new(Datagram {
-                places,
-                connected: extra & 1 != 0,
-                sender: (extra >> 8) as usize,
-                ..Datagram::default()
-            })),
-            _ => Kind::Fresh,
-        };
-        Some(object)
     }
 }
 
-/// Writes words to a memfd, whose number is high. Returns `None` if that fails.
-pub fn to_memfd(words: &[u64]) -> Option<Internal> {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+/// Writes octets to a memfd, whose number is high. Returns `None` if that fails.
+pub fn to_memfd(octets: &[u8]) -> Option<Internal> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a valid name.
     let fd = unsafe { sys!(libc::SYS_memfd_create, c"atoll-inheritance".as_ptr(), flags) } as c_int;
     if fd < 0 {
         return None;
     }
-    // SAFETY: the bytes are valid; the descriptor is ours.
-    let written = unsafe { sys!(libc::SYS_write, fd, bytes.as_ptr().cast::<c_void>(), bytes.len()) };
+    // SAFETY: the octets are valid; the descriptor is ours.
+    let written = unsafe { sys!(libc::SYS_write, fd, octets.as_ptr().cast::<c_void>(), octets.len()) };
     // SAFETY: just created, owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    (written == bytes.len() as i64).then(|| Internal::new(fd))
+    (written == octets.len() as i64).then(|| Internal::new(fd))
 }
 
-/// Returns the words in a memfd; `None` if the descriptor is not one of this library's memfds.
-pub fn from_memfd(fd: c_int) -> Option<Vec<u64>> {
+/// Returns the octets in a memfd, or their beginning if they are more than `most`; `None` if the descriptor
+/// is not one of this library's memfds.
+pub fn from_memfd(fd: c_int, most: usize) -> Option<Vec<u8>> {
     // SAFETY: numbers only.
     if unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GET_SEALS) } < 0 {
         return None;
     }
-    let mut words = vec![0u64; 512];
-    let mut filled = 0usize;
+    let mut octets = vec![0; most.min(FIRST_READ)];
+    let mut filled = 0;
     loop {
-        let room = words.len() * 8 - filled;
-        // SAFETY: the room is behind what was filled.
-        let target = unsafe { words.as_mut_ptr().cast::<u8>().add(filled) };
-        // SAFETY: `target` has room for as many bytes.
-        let n = unsafe { sys!(libc::SYS_pread64, fd, target.cast::<c_void>(), room, filled as i64) };
-        match usize::try_from(n) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(_) => return None,
+        let rest = octets.get_mut(filled..).unwrap_or_default();
+        // SAFETY: the target is as long as that.
+        let n = unsafe {
+            sys!(libc::SYS_pread64, fd, rest.as_mut_ptr().cast::<c_void>(), rest.len(), filled as i64)
+        };
+        filled += usize::try_from(n).ok()?;
+        if n == 0 || filled == most {
+            break;
         }
-        if filled == words.len() * 8 {
-            if words.len() >= 1 << 20 {
-                return None;
-            }
-            words.resize(words.len() * 2, 0);
+        if filled == octets.len() {
+            octets.resize(most.min(filled * 2), 0);
         }
     }
-    words.truncate(filled / 8);
-    Some(words)
+    octets.truncate(filled);
+    Some(octets)
 }
+
+/// The octets that are first read of a memfd: as many as a few sockets take.
+const FIRST_READ: usize = 4096;
 
 /// Takes the sockets that the program before this one has left. Returns whether there were any. It is called
 /// by the constructor.
@@ -490,58 +319,37 @@ pub fn restore() -> bool {
     // SAFETY: the constructor runs before the program's threads. Our children are not to find it.
     unsafe { libc::unsetenv(c"ATOLL_INHERIT".as_ptr()) };
     let Some(fd) = value.to_str().and_then(|value| value.parse::<c_int>().ok()) else { return false };
-    let words = from_memfd(fd);
+    let octets = from_memfd(fd, INHERITED_MAX + 1);
     table::close(fd);
-    let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) else {
+    let read = octets.ok_or(BadState::Foreign).and_then(|octets| ExecState::decode(&octets));
+    let taken = read.and_then(|exec_state| {
+        SUPERVISOR.with(|connections| STATE.0.with(|state| take(connections, state, exec_state)))
+    });
+    if let Err(error) = taken {
         crate::complain(format_args!(
-            "libatoll: the sockets of the program before this one are lost: it had another build of this library\n"
+            "libatoll: the sockets of the program before this one are lost: {error}\n"
         ));
         return false;
-    };
-    let read = SUPERVISOR
-        .with(|connections| STATE.0.with(|state| read_words(connections, state, &mut Words(&words[1..]))));
-    if read.is_none() {
-        crate::complain(format_args!(
-            "libatoll: the sockets of the program before this one are lost ({:?})\n",
-            last_errno()
-        ));
     }
     true
 }
 
-fn read_words(connections: &mut Connections, state: &mut State, words: &mut Words<'_>) -> Option<()> {
-    let control = Control::inherited(Internal::inherited(words.next()? as c_int));
-    let count = words.next()?;
-    let mut sessions = Vec::new();
-    for index in 0..count {
-        let reply = words.reply()?;
-        let fds = words.list()?.iter().map(|fd| Internal::inherited(*fd as c_int));
-        let mut session = Joined::new(&reply, fds.collect::<Vec<_>>().into_iter(), false)?.session;
-        session.shared = index > 0;
-        sessions.push(session);
-    }
-    let mut sessions = sessions.into_iter();
+/// Goes on with what the program before this one has left. Fails if a session cannot be mapped.
+fn take(connections: &mut Connections, state: &mut State, exec_state: ExecState) -> Result<(), BadState> {
+    let ExecState { control, sessions, sockets } = exec_state;
+    let control = Control::inherited(Internal::inherited(control));
+    let mut sessions = sessions.into_iter().map(|SessionState { reply, descriptors }| {
+        let fds: Vec<Internal> = descriptors.into_iter().map(Internal::inherited).collect();
+        Joined::new(&reply, fds.into_iter(), false).map(|joined| joined.session).ok_or(BadState::Session)
+    });
+    let first = sessions.next().ok_or(BadState::Session)??;
+    let joined = sessions.collect::<Result<Vec<_>, BadState>>()?;
     connections.own = Some(control);
-    let (session, clock, seed) = own(sessions.next()?);
-    state.client.adopt(session, clock, seed);
-    for session in sessions {
-        state.client.add_session(session);
+    let (session, clock, seed) = own(first);
+    for (fd, object) in state.client.take_exec_state((session, clock, seed), joined, sockets) {
+        table::set_object(fd, object, false);
     }
-    for _ in 0..words.next()? {
-        let object = words.socket()?;
-        let fds = words.list()?;
-        adopt_socket(state, object, fds.iter().map(|fd| *fd as c_int));
-    }
-    Some(())
-}
-
-/// Makes a socket that came from another process an object of this process, under its descriptors.
-pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIterator<Item = c_int>) {
-    object.descriptors = fds.len() as u32;
-    let number = state.client.insert_inherited(object);
-    for fd in fds {
-        table::set_object(fd, number, false);
-    }
+    Ok(())
 }
 
 /// Runs `exec` with an environment that passes the surviving sockets on. It returns only if `exec` fails.
@@ -558,13 +366,13 @@ pub unsafe fn with_sockets(
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
     }
-    let exec_state = match table::any_objects() {
+    let next = match table::any_objects() {
         // SAFETY: the caller's promise.
-        true => unsafe { ExecState::prepare(survivors, environment) },
+        true => unsafe { NextProgram::prepare(survivors, environment) },
         false => None,
     };
-    if let Some(exec_state) = exec_state {
-        return restoring_errno(exec(exec_state.environment()), || exec_state.take_back());
+    if let Some(next) = next {
+        return restoring_errno(exec(next.environment()), || next.take_back());
     }
     // SAFETY: the caller's promise.
     match unsafe { Guidance::prepare(environment, std::process::id().to_string()) } {

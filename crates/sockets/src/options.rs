@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use serde::{Deserialize, Serialize};
 
 use crate::errno::Errno;
 use crate::stream::Local;
@@ -480,7 +481,8 @@ impl Value {
 
 /// The options of one socket that were set. Accepted sockets share the options of their listener until one is
 /// changed, so most connections hold none of their own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(u8, u64)>", into = "Vec<(u8, u64)>")]
 pub struct Options {
     /// A bit for each [`Name`] that was set.
     set: u64,
@@ -568,22 +570,27 @@ impl Options {
         // Replicas pace up to 4 GB a second.
         u32::try_from(value).unwrap_or(u32::MAX)
     }
+}
 
-    /// Appends the options, as a process takes them along over execve(2): which are set, and their values.
-    pub fn write(&self, words: &mut Vec<u64>) {
-        words.push(self.set);
-        words.extend(self.values.iter().flat_map(|values| values.iter()));
+/// The written form of options (`client::exec_state`): the number and the value of each that was set, in the
+/// order of the table.
+impl From<Options> for Vec<(u8, u64)> {
+    fn from(options: Options) -> Vec<(u8, u64)> {
+        options.iter().map(|(row, value)| (row.name as u8, value)).collect()
     }
+}
 
-    /// Reads what [`Options::write`] has written; `take` returns the given number of further words. Returns
-    /// `None` if the words are something else.
-    pub fn read<'a>(mut take: impl FnMut(usize) -> Option<&'a [u64]>) -> Option<Options> {
-        let [set] = *take(1)? else { return None };
-        if set.checked_shr(NAMES as u32).is_some_and(|unknown| unknown != 0) {
-            return None;
-        }
-        let values = take(set.count_ones() as usize)?.to_vec();
-        Some(Options { set, values: (set != 0).then(|| Arc::new(values)) })
+impl TryFrom<Vec<(u8, u64)>> for Options {
+    type Error = &'static str;
+
+    /// Fails if an option is not in the table, or not behind the one before.
+    fn try_from(written: Vec<(u8, u64)>) -> Result<Options, &'static str> {
+        let set = written.iter().try_fold(0u64, |set, (name, _)| {
+            let is_next = usize::from(*name) < NAMES && set >> name == 0;
+            is_next.then(|| set | 1 << name).ok_or("no table of options")
+        })?;
+        let values: Vec<u64> = written.into_iter().map(|(_, value)| value).collect();
+        Ok(Options { set, values: (set != 0).then(|| Arc::new(values)) })
     }
 }
 

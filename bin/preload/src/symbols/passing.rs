@@ -6,19 +6,16 @@
 
 use std::ffi::c_int;
 
-use atoll_sockets::client::object::{Body, Kind};
+use atoll_sockets::client::exec_state::{HEADER_LEN, PASSED_MAX, PassedSocket};
+use atoll_sockets::client::{PassedListener, Sender};
 use libc::{cmsghdr, msghdr, ssize_t};
 
 use crate::calls;
-use crate::exec::{Words, adopt_socket, from_memfd, to_memfd, write_socket};
+use crate::exec::{from_memfd, to_memfd};
 use crate::lock::STATE;
-use crate::platform::{Client, Object};
 use crate::real;
-use crate::state::State;
 use crate::supervisor::{self, SUPERVISOR};
 use crate::table::{self, Internal, object_at};
-
-const MAGIC: u64 = u64::from_le_bytes(*b"atollfd2");
 
 /// Returns the places of the descriptors in the control messages of a message.
 ///
@@ -77,19 +74,7 @@ pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
 
 /// Returns a memfd with what the receiver of a socket has to know.
 fn letter(object: u32) -> Option<Internal> {
-    STATE.with(|state| {
-        let client = &mut state.client;
-        let socket = client.socket(object)?;
-        // A listener has no slot: the receiver listens for itself.
-        if !matches!(socket.kind, Kind::Listening(_)) {
-            client.before_passing(object)?;
-        }
-        let socket = client.socket(object)?;
-        let session = client.sessions().get(socket.places().first().map_or(0, |place| place.session))?;
-        let mut words = vec![MAGIC, u64::from(session.id), session.key];
-        write_socket(&mut words, socket, client.is_nonblocking(object), |_| 0);
-        to_memfd(&words)
-    })
+    STATE.with(|state| to_memfd(&state.client.pass(object)?.encode().ok()?))
 }
 
 /// Runs recvmsg(2) on a socket of the kernel.
@@ -107,8 +92,10 @@ pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         if object_at(number).is_some() {
             continue;
         }
-        if let Some(words) = from_memfd(number).filter(|words| words.first() == Some(&MAGIC)) {
-            open(fd, number, &words[1..], flags & libc::MSG_CMSG_CLOEXEC != 0);
+        // Programs send memfds of their own, too, which may be large.
+        let is_letter = from_memfd(number, HEADER_LEN).is_some_and(|begin| PassedSocket::is_begun_by(&begin));
+        if is_letter && let Some(octets) = from_memfd(number, PASSED_MAX + 1) {
+            open(fd, number, &octets, flags & libc::MSG_CMSG_CLOEXEC != 0);
         }
     }
     result
@@ -116,7 +103,7 @@ pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
 
 /// Makes a socket of the letter that came in its place. If that fails, the program has a descriptor without
 /// use.
-fn open(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
+fn open(channel: c_int, number: c_int, octets: &[u8], close_on_exec: bool) {
     let placeholder = real::kernel_socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     if placeholder < 0 {
         return;
@@ -125,100 +112,60 @@ fn open(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
     // SAFETY: two descriptors of ours.
     unsafe { real::sys!(libc::SYS_dup3, placeholder, number, cloexec) };
     table::close(placeholder);
-    let [session, key, socket @ ..] = words else { return };
-    let Ok(id) = u32::try_from(*session) else { return };
-    if Words(socket).socket().is_some_and(|object| is_listener(&object)) {
-        open_listener(channel, number, socket, close_on_exec);
-        return;
+    let taken = match PassedSocket::decode(octets) {
+        Ok(passed) if passed.socket.is_listening() => take_listener(channel, passed),
+        Ok(passed) => take(passed),
+        Err(error) => {
+            crate::complain(format_args!(
+                "libatoll: a socket that another program has sent is lost: {error}\n"
+            ));
+            None
+        }
+    };
+    if let Some(object) = taken
+        && !table::set_object(number, object, close_on_exec)
+    {
+        STATE.with(|state| state.client.release(object));
     }
-    let known = |client: &Client| client.sessions().iter().position(|session| session.id == id);
+}
+
+/// Takes a connection or a datagram socket, and joins its session for that.
+fn take(passed: PassedSocket) -> Option<u32> {
     if !supervisor::join() {
-        return;
+        return None;
     }
     // Held to the end, so that a thread that forks meanwhile finds the session and its socket, or neither.
     SUPERVISOR.with(|connections| {
-        let joined = match (STATE.0.with(|state| known(&state.client)), &connections.own) {
-            (Some(_), _) => None,
-            (None, Some(control)) => control.join(id, *key).ok(),
-            (None, None) => None,
+        let known = STATE.0.with(|state| state.client.session_of(passed.session).is_some());
+        let joined = match (known, &connections.own) {
+            (false, Some(control)) => control.join(passed.session, passed.key).ok(),
+            _ => None,
         };
         STATE.0.with(|state| {
-            let index = known(&state.client).or_else(|| Some(state.client.add_session(joined?)));
-            if let Some(index) = index {
-                place(state, number, index, socket, close_on_exec);
+            if let Some(joined) = joined.filter(|_| state.client.session_of(passed.session).is_none()) {
+                state.client.add_session(joined);
             }
-        });
-    });
-}
-
-/// Puts a socket that has come into its place, with the session of this index here.
-fn place(state: &mut State, number: c_int, index: usize, words: &[u64], close_on_exec: bool) {
-    let Some(mut object) = Words(words).socket() else { return };
-    let mut places = Vec::new();
-    if let Body::Socket(socket) = &mut object.body {
-        // The port stays the sender's.
-        socket.lease = 0;
-        socket.places_mut().iter_mut().for_each(|place| place.session = index);
-        places.extend_from_slice(socket.places());
-    }
-    places.iter().for_each(|place| state.client.receive_passed(*place));
-    if index == 0 {
-        // The socket has come back to its sender: this is as if it had been duplicated.
-        let (Some(place), Some(session)) = (places.first(), state.client.own()) else { return };
-        let Some(replica) = session.replicas().get(place.replica) else { return };
-        let user = replica.user(place.slot);
-        if let Some(entry) = state.client.object_mut(user) {
-            entry.descriptors += 1;
-            table::set_object(number, user, close_on_exec);
-            return;
-        }
-    }
-    adopt_socket(state, object, [number].into_iter());
-    table::set_close_on_exec(number, close_on_exec);
-}
-
-fn is_listener(object: &Object) -> bool {
-    matches!(&object.body, Body::Socket(socket) if matches!(socket.kind, Kind::Listening(_)))
-}
-
-/// A listener that came over `channel`: this process listens there as well, as a forked child would. All
-/// replicas know when this returns, so the sender may close its own.
-fn open_listener(channel: c_int, number: c_int, words: &[u64], close_on_exec: bool) {
-    if !supervisor::join() {
-        return;
-    }
-    let asked = STATE.with(|state| {
-        let object = Words(words).socket()?;
-        let Body::Socket(socket) = &object.body else { return None };
-        if let Some(user) = state.client.holder_of(socket.lease) {
-            // It has come back to where it was sent: as if it had been duplicated.
-            if let Some(entry) = state.client.object_mut(user) {
-                entry.descriptors += 1;
-                table::set_object(number, user, close_on_exec);
-            }
-            return None;
-        }
-        // Low ports are for who may have them: what came may be forged (`Client::bind_passed`).
-        if socket.local.port < LOW_PORTS_END && !is_trusted(channel) {
-            return None;
-        }
-        let user = state.client.insert_inherited(object);
-        state.client.bind_passed(user).then_some(user).or_else(|| {
-            state.client.release(user);
-            None
+            state.client.take_passed(passed)
         })
-    });
-    let Some(user) = asked else { return };
-    let listens = calls::listen_again(user);
-    STATE.with(|state| {
-        if listens.is_err() || !table::set_object(number, user, close_on_exec) {
-            state.client.release(user);
-        }
-    });
+    })
 }
 
-/// Ports below are privileged, unless the stack says otherwise.
-const LOW_PORTS_END: u16 = 1024;
+/// Takes a listener that came over `channel`: this process listens there as well, as a forked child would.
+/// All replicas know when this returns, so the sender may close its own.
+fn take_listener(channel: c_int, passed: PassedSocket) -> Option<u32> {
+    if !supervisor::join() {
+        return None;
+    }
+    let sender = if is_trusted(channel) { Sender::Trusted } else { Sender::Stranger };
+    match STATE.with(|state| state.client.take_passed_listener(passed, sender))? {
+        PassedListener::Back(object) => Some(object),
+        PassedListener::New(object) if calls::listen_again(object).is_ok() => Some(object),
+        PassedListener::New(object) => {
+            STATE.with(|state| state.client.release(object));
+            None
+        }
+    }
+}
 
 /// Whether the peer of a unix socket is root, or the effective user of this process. unix(7), `SO_PEERCRED`.
 fn is_trusted(channel: c_int) -> bool {

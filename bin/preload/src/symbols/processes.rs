@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::exec::{ExecState, Guidance, survivors, with_sockets};
+use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
 use crate::lock::STATE;
 use crate::state::is_away;
 use crate::supervisor::{SUPERVISOR, keep_connection};
@@ -135,23 +135,23 @@ unsafe fn spawn(
     envp: *const *mut c_char,
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
-    let exec_state = match table::any_objects() {
+    let next = match table::any_objects() {
         // SAFETY: null or the program's, and the program's environment.
-        true => unsafe { ExecState::prepare(|| after_actions(actions), envp.cast()) },
+        true => unsafe { NextProgram::prepare(|| after_actions(actions), envp.cast()) },
         false => None,
     };
-    let Some(exec_state) = exec_state else {
+    let Some(next) = next else {
         // SAFETY: the program's environment.
         return match unsafe { Guidance::prepare(envp.cast(), format!("-{}", std::process::id())) } {
             Some(guidance) => spawn(guidance.environment().cast()),
             None => spawn(envp),
         };
     };
-    let result = spawn(exec_state.environment().cast());
+    let result = spawn(next.environment().cast());
     if result == 0 {
-        exec_state.given();
+        next.given();
     } else {
-        exec_state.take_back();
+        next.take_back();
     }
     result
 }

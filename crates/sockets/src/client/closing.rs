@@ -135,7 +135,7 @@ impl<P: Platform> Client<P> {
 
     /// Prepares a socket for being sent to another process. This process holds it, even after closing it,
     /// until the receiver has it. The session is shared from now on.
-    pub fn before_passing(&mut self, object: u32) -> Option<()> {
+    pub(super) fn before_passing(&mut self, object: u32) -> Option<()> {
         let place = *self.socket(object)?.places().first()?;
         self.share(place.session)?;
         let socket = self.socket_mut(object)?;
@@ -150,7 +150,7 @@ impl<P: Platform> Client<P> {
     }
 
     /// Makes this process a holder of a received socket's slot, and notes the receipt in the slot.
-    pub fn receive_passed(&self, place: Place) {
+    pub(super) fn receive_passed(&self, place: Place) {
         let member = self.sessions.get(place.session).map(|session| session.member);
         if let (Some(slot), Some(member)) = (self.slot_of(place), member) {
             slot.add_holder(member);

@@ -7,14 +7,18 @@
 use alloc::vec::Vec;
 
 use atoll_base::Addr;
+use serde::{Deserialize, Serialize};
+
+use super::written;
 
 /// The interface number of the loopback, in every network namespace.
 pub const LOOPBACK_INDEX: u32 = 1;
 
 /// The multicast settings of a socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Multicast {
     /// The groups of both families that the socket has joined, and whether each was joined on the loopback.
+    #[serde(with = "written::groups")]
     pub joined: Vec<(Addr, bool)>,
     /// The value of `IP_MULTICAST_ALL`.
     pub all: bool,
@@ -43,7 +47,7 @@ impl Default for Multicast {
 }
 
 /// The multicast settings of a socket for IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MulticastV6 {
     /// The value of `IPV6_MULTICAST_ALL`.
     pub all: bool,

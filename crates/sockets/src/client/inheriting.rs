@@ -1,11 +1,13 @@
 //! What becomes of sockets when a process forks, executes another program, or receives a socket from another
 //! process.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use atoll_ipc::Command;
 
 use super::Client;
+use super::exec_state::{ExecState, Inherited, PassedSocket, SessionState, SocketState};
 use super::object::{Body, Kind, Object, Place};
 use super::platform::Platform;
 use super::session::Session;
@@ -13,6 +15,29 @@ use crate::asking::Asking;
 use crate::options::Name;
 use crate::slab::Slab;
 use crate::watch::Watches;
+
+/// The first port that needs no privilege, unless the stack says otherwise.
+const LOW_PORTS_END: u16 = 1024;
+
+/// The process that has sent a listener. What it has sent may be forged, so low ports are only for who may
+/// have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// Root, or the user of the receiver.
+    Trusted,
+    /// Another user.
+    Stranger,
+}
+
+/// A listener that another process has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedListener {
+    /// This process had the listener before.
+    Back(u32),
+    /// The authority was asked for the port. The process has to listen there as well, as a forked child does:
+    /// [`Client::start_listening`].
+    New(u32),
+}
 
 impl<P: Platform> Client<P> {
     /// Returns the objects that a child, or the next program, has to hold: those that have a port or a slot.
@@ -123,8 +148,120 @@ impl<P: Platform> Client<P> {
         }
     }
 
+    /// Returns what the next program needs to go on with `sockets`: pairs of a descriptor there and an object
+    /// here. `control` and `sessions` are what it has of the stack, its own session first; `joined` has the
+    /// index that each of the others has here. Objects without a port and a slot are left out.
+    pub fn exec_state(
+        &self,
+        control: i32,
+        sessions: Vec<SessionState>,
+        joined: &[usize],
+        sockets: &[(i32, u32)],
+    ) -> ExecState {
+        let mut by_object: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
+        for (descriptor, object) in sockets.iter().filter(|(_, object)| self.is_held(*object)) {
+            by_object.entry(*object).or_default().push(*descriptor);
+        }
+        let index_there = |session| joined.iter().position(|index| *index == session).map_or(0, |at| at + 1);
+        let there = |place: Place| Place { session: index_there(place.session), ..place };
+        let written = |(object, descriptors)| {
+            let socket = SocketState::of(self.socket(object)?, self.is_nonblocking(object), there)?;
+            Some(Inherited { socket, descriptors })
+        };
+        ExecState { control, sessions, sockets: by_object.into_iter().filter_map(written).collect() }
+    }
+
+    /// Goes on with the sockets of the program before. `own` is this program's own session, `joined` are the
+    /// others of [`ExecState::sessions`]. Returns each descriptor with its object.
+    pub fn take_exec_state(
+        &mut self,
+        own: (Session<P>, P::Clock, u64),
+        joined: Vec<Session<P>>,
+        sockets: Vec<Inherited>,
+    ) -> Vec<(i32, u32)> {
+        let (session, clock, seed) = own;
+        self.adopt(session, clock, seed);
+        for mut session in joined {
+            session.shared = true;
+            self.add_session(session);
+        }
+        let mut all = Vec::new();
+        for Inherited { socket, descriptors } in sockets {
+            let object = self.insert_inherited(socket.into_object(descriptors.len() as u32));
+            all.extend(descriptors.into_iter().map(|descriptor| (descriptor, object)));
+        }
+        all
+    }
+
+    /// Returns what the receiver of a socket needs to go on with it; `None` for a socket that cannot be
+    /// passed. This process holds the socket, even after closing it, until the receiver has it.
+    pub fn pass(&mut self, object: u32) -> Option<PassedSocket> {
+        // A listener has no slot: the receiver listens for itself.
+        if !matches!(self.socket(object)?.kind, Kind::Listening(_)) {
+            self.before_passing(object)?;
+        }
+        let (socket, nonblocking) = (self.socket(object)?, self.is_nonblocking(object));
+        let session = self.sessions.get(socket.places().first().map_or(0, |place| place.session))?;
+        let socket = SocketState::of(socket, nonblocking, |place| Place { session: 0, ..place })?;
+        Some(PassedSocket { session: session.id, key: session.key, socket: socket.without_corked() })
+    }
+
+    /// Returns the index of a session by its number.
+    pub fn session_of(&self, id: u32) -> Option<usize> {
+        self.sessions.iter().position(|session| session.id == id)
+    }
+
+    /// Takes a connection or a datagram socket that another process has sent, whose session this process has
+    /// joined. Returns its object, which one more descriptor names; `None` if the place is forged.
+    pub fn take_passed(&mut self, passed: PassedSocket) -> Option<u32> {
+        let index = self.session_of(passed.session)?;
+        let session = &self.sessions[index];
+        // Without the key a sender could name any socket of the receiver's own session.
+        let is_there = |place: &Place| session.has(place);
+        if session.key != passed.key || !passed.socket.places().iter().all(is_there) {
+            return None;
+        }
+        let mut socket = passed.socket;
+        // The port stays the sender's.
+        socket.move_to(index);
+        let place = *socket.places().first()?;
+        socket.places().iter().for_each(|place| self.receive_passed(*place));
+        if index == 0 {
+            // The socket may have come back to its sender: this is as if it had been duplicated.
+            let user = self.sessions[index].replicas()[place.replica].user(place.slot);
+            if self.name_again(user).is_some() {
+                return Some(user);
+            }
+        }
+        Some(self.insert_inherited(socket.into_object(1)))
+    }
+
+    /// Takes a listener that another process has sent. Returns its object, which one more descriptor names;
+    /// `None` if this process may not have it.
+    pub fn take_passed_listener(&mut self, passed: PassedSocket, sender: Sender) -> Option<PassedListener> {
+        let socket = passed.socket;
+        if let Some(user) = self.holder_of(socket.lease()) {
+            // The listener has come back to where it was sent: as if it had been duplicated.
+            return self.name_again(user).map(|()| PassedListener::Back(user));
+        }
+        if socket.local().port < LOW_PORTS_END && sender == Sender::Stranger {
+            return None;
+        }
+        let user = self.insert_inherited(socket.into_object(1));
+        if self.bind_passed(user) {
+            return Some(PassedListener::New(user));
+        }
+        self.release(user);
+        None
+    }
+
+    fn name_again(&mut self, object: u32) -> Option<()> {
+        self.objects.get_mut(object)?.descriptors += 1;
+        Some(())
+    }
+
     /// Stores a socket that came from another process; its slots are polled.
-    pub fn insert_inherited(&mut self, object: Object<P>) -> u32 {
+    pub(super) fn insert_inherited(&mut self, object: Object<P>) -> u32 {
         let (mut places, mut listening_at) = (Vec::new(), None);
         if let Body::Socket(socket) = &object.body {
             places = socket.places().to_vec();
@@ -154,7 +291,7 @@ impl<P: Platform> Client<P> {
     /// the request is for no more than an existing lease: the port has to be in use, and without the options
     /// that let several sockets have it only a holder of the lease gets it. Returns whether the authority was
     /// asked; whether it agrees is told by the answer to [`Client::ask_to_listen`].
-    pub fn bind_passed(&mut self, object: u32) -> bool {
+    pub(super) fn bind_passed(&mut self, object: u32) -> bool {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket(object) else { return false };
         let (Kind::Listening(_), Some(session)) = (&socket.kind, self.own()) else { return false };

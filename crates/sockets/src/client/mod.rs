@@ -19,12 +19,15 @@
 //! * [`transfer`]: send and receive
 //! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
 //! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
+//! * [`exec_state`]: what is written down for the next program, and beside a socket that is passed;
+//!   `written`: how types of other crates are
 
 mod binding;
 mod buffers;
 mod closing;
 mod connecting;
 mod events;
+pub mod exec_state;
 pub mod groups;
 mod inheriting;
 mod interest;
@@ -39,6 +42,7 @@ pub mod session;
 pub mod simulated;
 mod sleepers;
 pub mod transfer;
+mod written;
 
 #[cfg(test)]
 mod tests;
@@ -64,6 +68,7 @@ use crate::watch::{Head, Watches};
 
 pub use self::binding::{Binding, Registration};
 pub use self::connecting::Connecting;
+pub use self::inheriting::{PassedListener, Sender};
 pub use self::interest::Change;
 pub use self::questions::Answer;
 

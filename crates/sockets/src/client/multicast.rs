@@ -15,8 +15,10 @@ use crate::options::Value;
 
 mod v6;
 
+pub(super) use self::v6::MEMBERSHIPS_MAX as MEMBERSHIPS_MAX_V6;
+
 /// The maximum number of IPv4 groups of one socket: Linux's `igmp_max_memberships`.
-const MEMBERSHIPS_MAX: usize = 20;
+pub(super) const MEMBERSHIPS_MAX: usize = 20;
 /// linux/in.h; not in libc for every target.
 const MCAST_JOIN_GROUP: i32 = 42;
 const MCAST_LEAVE_GROUP: i32 = 45;
@@ -210,7 +212,7 @@ fn change_membership<P: Platform>(
     let Change { group, inside, is_anywhere, joins } = change;
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let joined = &mut socket.multicast.get_or_insert_default().joined;
-    let most = if group.is_v4() { MEMBERSHIPS_MAX } else { v6::MEMBERSHIPS_MAX };
+    let most = if group.is_v4() { MEMBERSHIPS_MAX } else { MEMBERSHIPS_MAX_V6 };
     let count = joined.iter().filter(|(other, _)| other.is_v4() == group.is_v4()).count();
     let refusal = refusal.or((count >= most).then_some(Errno::ENOBUFS));
     match joined.iter().position(|(other, on)| *other == group && (*on == inside || is_anywhere)) {

@@ -7,9 +7,11 @@ use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::{Pass, Voucher};
+use serde::{Deserialize, Serialize};
 
 use super::groups::Multicast;
 use super::platform::Platform;
+use super::written::{EndpointForm, SlotForm};
 use crate::listener::Listener;
 use crate::options::Options;
 use crate::stream::Local;
@@ -136,22 +138,24 @@ pub struct Datagram {
 }
 
 /// The octets of a datagram that is not complete, and its receiver.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corked {
     /// The receiver that the first of the calls named.
+    #[serde(with = "EndpointForm")]
     pub to: Endpoint,
     /// The octets that the calls have written.
     pub octets: Vec<u8>,
 }
 
 /// The place of a socket: a slot in one of this process's sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The index of the session in this process.
     pub session: usize,
     /// The index of the replica.
     pub replica: usize,
     /// The number of the slot.
+    #[serde(with = "SlotForm")]
     pub slot: SlotId,
     /// The generation of the slot.
     pub generation: u32,

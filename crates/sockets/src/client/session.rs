@@ -295,6 +295,12 @@ impl<P: Platform> Session<P> {
         Some((slot, generation))
     }
 
+    /// Returns whether the session has a place: its replica, and its slot there.
+    pub fn has(&self, place: &Place) -> bool {
+        let replica = self.replicas.get(place.replica);
+        replica.is_some_and(|replica| replica.port.layout().slot(place.slot).is_some())
+    }
+
     /// Ends this process's use of a slot. Returns whether the process was the last holder, which has to
     /// notify the replica.
     pub(super) fn close_slot(&mut self, place: Place) -> bool {

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SlotId};
@@ -16,12 +17,13 @@ use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
 
+use super::exec_state::{ExecState, PassedSocket, SessionState, SocketState};
 use super::object::{Body, Kind, Object, Place, Set, any};
 use super::questions::Answer;
 use super::session::Session;
 use super::simulated::{Moment, Simulated, shared};
 use super::transfer::Sending;
-use super::{Change, Client};
+use super::{Change, Client, PassedListener, Sender};
 use crate::watch::EXCLUSIVE;
 use crate::{Errno, Failure};
 
@@ -593,6 +595,104 @@ fn who_receives_a_listener_says_so_to_all_replicas() {
     assert!(matches!(other[0], Command::Show { lease: 77, .. }), "what was granted comes first: {other:?}");
 }
 
+/// What the receiver of a socket gets: what the sender has written, read.
+fn sent(client: &mut Client<Simulated>, object: u32) -> PassedSocket {
+    let passed = client.pass(object).expect("it can be passed");
+    PassedSocket::decode(&passed.encode().expect("short")).expect("sound")
+}
+
+#[test]
+fn a_listener_that_is_sent_is_for_who_may_have_its_port() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let object = listener(&mut client);
+    let Some(socket) = client.socket_mut(object) else { panic!("a socket") };
+    (socket.lease, socket.local.port) = (77, 80);
+    client.listener_mut(object).expect("it listens").backlog = 5;
+    let passed = sent(&mut client, object);
+    let back = Some(PassedListener::Back(object));
+    assert_eq!(client.take_passed_listener(passed.clone(), Sender::Stranger), back);
+    assert_eq!(client.object(object).map(|object| object.descriptors), Some(2));
+    let mut receiver = stack.client();
+    ReplicaPage(stack.pages[0].clone()).set_port(false, 80, true);
+    assert_eq!(receiver.take_passed_listener(passed.clone(), Sender::Stranger), None);
+    assert!(receiver.indices().is_empty());
+    let taken = receiver.take_passed_listener(passed.clone(), Sender::Trusted);
+    let Some(PassedListener::New(taken)) = taken else { panic!("it may have it: {taken:?}") };
+    assert_eq!(receiver.listener(taken).map(|listener| listener.backlog), Some(5));
+    ReplicaPage(stack.pages[0].clone()).set_port(false, 80, false);
+    let mut late = stack.client();
+    assert_eq!(late.take_passed_listener(passed, Sender::Trusted), None, "nobody has the port");
+    assert!(late.indices().is_empty());
+}
+
+#[test]
+fn a_program_goes_on_with_the_sockets_of_the_one_before() {
+    let (stack, next_stack) = (Stack::new(2), Stack::new(1));
+    let mut client = stack.client();
+    let (first, place) = connection(&mut client, &stack, 1);
+    let listening = listener(&mut client);
+    let fresh = client.insert(Object::socket(Protocol::Tcp, false, true));
+    let Some(socket) = client.socket_mut(listening) else { panic!("a socket") };
+    (socket.lease, socket.local.port) = (77, 80);
+    assert!(client.add_holder(place, 3));
+    let descriptors = |first: i32, replicas: i32| (first..first + 18 + 3 * replicas).collect();
+    let sessions = vec![
+        SessionState { reply: next_stack.session(5, 0).reply, descriptors: descriptors(100, 1) },
+        SessionState { reply: stack.session(1, 3).reply, descriptors: descriptors(200, 2) },
+    ];
+    let state = client.exec_state(99, sessions, &[0], &[(3, first), (4, listening), (5, first), (6, fresh)]);
+    let state = ExecState::decode(&state.encode().expect("short")).expect("sound");
+    let mut next = Client::new();
+    let own = (next_stack.session(5, 0), next_stack.clock.clone(), 3);
+    let mut all = next.take_exec_state(own, vec![stack.session(1, 3)], state.sockets);
+    all.sort_unstable();
+    let [(3, first_there), (4, listening_there), (5, again)] = all[..] else { panic!("{all:?}") };
+    assert_eq!(first_there, again, "both descriptors name it");
+    assert_eq!(next.object(first_there).map(|object| object.descriptors), Some(2));
+    assert_eq!(
+        next.socket(first_there).map(|socket| socket.places().to_vec()),
+        Some(vec![Place { session: 1, ..place }])
+    );
+    assert!(next.sessions()[1].shared && !next.sessions()[0].shared);
+    assert_eq!((next.holder_of(77), next.listener(listening_there).is_some()), (Some(listening_there), true));
+    // It is polled, because the owner of the session takes its events, and was waited for by nobody.
+    client.release(first);
+    assert_eq!(stack.commands(1), [], "the next program holds it");
+    next.release(first_there);
+    assert_eq!(stack.commands(1), [], "one descriptor is left");
+    next.release(first_there);
+    assert!(matches!(stack.commands(1)[..], [Command::Close { slot, .. }] if slot == place.slot));
+}
+
+#[test]
+fn a_socket_that_is_sent_names_no_other_of_its_receiver() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let passed = sent(&mut client, object);
+    assert_eq!(client.take_passed(passed.clone()), Some(object), "it came back");
+    assert_eq!(client.object(object).map(|object| object.descriptors), Some(2));
+    let forged = PassedSocket { key: passed.key + 1, ..passed.clone() };
+    assert_eq!(
+        client.take_passed(forged),
+        None,
+        "who does not know the key has not got the socket from here"
+    );
+    let elsewhere = |place: Place| {
+        let state = SocketState::of(client.socket(object).expect("a socket"), true, |_| place);
+        PassedSocket { socket: state.expect("open"), ..passed.clone() }
+    };
+    let forged = [
+        elsewhere(Place { session: 0, replica: 2, ..place }),
+        elsewhere(Place { session: 0, slot: SlotId(CONFIG.slots), ..place }),
+        PassedSocket { session: 2, ..passed.clone() },
+    ];
+    for forged in forged {
+        assert_eq!(client.take_passed(forged), None);
+    }
+}
+
 /// A thread that sleeps listens to its own doorbell; sockets of a family ring the family's.
 #[test]
 fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
@@ -624,7 +724,7 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
         let stack = Stack::new(1);
         let mut client = stack.client();
         let (object, place) = connection(&mut client, &stack, 0);
-        client.before_passing(object).expect("a connection");
+        let passed = sent(&mut client, object);
         client.release(object);
         client.drain();
         assert_eq!(stack.commands(0), []);
@@ -635,7 +735,11 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
             let mut joined = stack.session(1, 1);
             joined.shared = true;
             assert_eq!(receiver.add_session(joined), 1);
-            receiver.receive_passed(Place { session: 1, ..place });
+            let taken = receiver.take_passed(passed).expect("its place exists");
+            assert_eq!(
+                receiver.socket(taken).map(|socket| socket.places().to_vec()),
+                Some(vec![Place { session: 1, ..place }])
+            );
             client.drain();
             assert_eq!(stack.commands(0), [], "the receiver holds it");
             assert_eq!(stack.slot(0, place.slot).holders(), 2);

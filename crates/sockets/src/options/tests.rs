@@ -113,23 +113,16 @@ fn the_smaller_of_buffer_and_clamp_bounds_the_window() {
 }
 
 #[test]
-fn a_process_takes_them_along() {
+fn what_is_written_is_read_and_nothing_else() {
     let mut options = Options::default();
     for row in &TABLE {
         options.set(row.name, row.default ^ 1);
-        let mut words = Vec::new();
-        options.write(&mut words);
-        let read = |words: &[u64]| {
-            let mut left: &'static [u64] = words.to_vec().leak();
-            Options::read(|count| {
-                let (taken, rest) = left.split_at_checked(count)?;
-                left = rest;
-                Some(taken)
-            })
-        };
-        assert_eq!(read(&words), Some(options.clone()));
-        assert_eq!(read(&words[..words.len() - 1]), None);
-        words[0] |= 1 << 63;
-        assert_eq!(read(&words), None, "one that is not in the table");
+        let written = Vec::from(options.clone());
+        assert_eq!(Options::try_from(written), Ok(options.clone()));
+    }
+    assert_eq!(Options::try_from(vec![]), Ok(Options::default()));
+    let last = Name::Debug as u8;
+    for wrong in [vec![(last + 1, 1)], vec![(255, 1)], vec![(3, 1), (3, 1)], vec![(4, 1), (3, 1)]] {
+        assert!(Options::try_from(wrong.clone()).is_err(), "{wrong:?}");
     }
 }

@@ -15,6 +15,7 @@ mod conformance;
 mod connection;
 mod control;
 mod dhcp;
+mod exec_state;
 mod features;
 mod input;
 mod ip;
@@ -37,6 +38,7 @@ pub use conformance::conformance_script;
 pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use dhcp::{dhcp_client, wire_dhcp};
+pub use exec_state::exec_state;
 pub use ip::{ip_fragments, ip_frame, ip_script};
 pub use ip_server::{ip_server, ipc_ip};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
@@ -69,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "config_file", run: config_file, executions: 10_000 },
     Target { name: "conformance_script", run: conformance_script, executions: 2_000 },
     Target { name: "dhcp_client", run: dhcp_client, executions: 100_000 },
+    Target { name: "exec_state", run: exec_state, executions: 100_000 },
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
     Target { name: "ip_script", run: ip_script, executions: 200_000 },

@@ -1,14 +1,19 @@
 //! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by
 //! `cargo run --example seeds`.
 
-use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId};
+use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId, SlotId};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
-use atoll_ipc::control::{Request, User};
+use atoll_ipc::command::Protocol as TransportProtocol;
+use atoll_ipc::control::{Reply, Request, User};
 use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
 use atoll_ipc::{Command, Event, Message as ServerMessage};
+use atoll_sockets::client::exec_state::{ExecState, Inherited, PassedSocket, SessionState, SocketState};
+use atoll_sockets::client::groups::Multicast;
+use atoll_sockets::client::object::{Datagram, Kind, Place, Socket};
+use atoll_sockets::options::Name;
 use atoll_udp::{Flags, Record, encode, padded_len};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
@@ -101,6 +106,9 @@ pub fn all() -> Vec<Seed> {
     let family = [0, 0, 1, 0, 2, 2, 1, 1, 0, 6, 0, 5, 2, 4, 1, 3, 2, 2, 0];
     seeds.push(seed("supervisor_sequence", "family", family.to_vec()));
     seeds.push(seed("supervisor_sequence", "greedy", [3, 0].repeat(9)));
+    let (inherited, passed) = exec_states();
+    seeds.push(seed("exec_state", "inherited", inherited));
+    seeds.push(seed("exec_state", "passed", passed));
     seeds.push(seed("config_file", "short", CONFIG.to_vec()));
     seeds.push(seed("config_file", "apart", b"configuration = \"TS2CM2IP2+LS1\"\n".to_vec()));
     seeds.push(seed("config_file", "ip_apart", b"configuration = \"TS4CM2+IP2LS2\"\n".to_vec()));
@@ -190,6 +198,34 @@ pub fn all() -> Vec<Seed> {
 const CONFIG: &[u8] =
     b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
 mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
+
+/// A program's own session and a joined one with a connection, a datagram socket in a group, and a listener;
+/// and the connection as it is sent.
+fn exec_states() -> (Vec<u8>, Vec<u8>) {
+    let config = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
+    let session = |id, first| SessionState {
+        reply: Reply::Joined { session: id, key: 5, member: 1, replicas: 1, config },
+        descriptors: (first..first + 21).collect(),
+    };
+    let place = |session, slot| Place { session, replica: 0, slot: SlotId(slot), generation: 2 };
+    let mut connection = Socket::new(TransportProtocol::Tcp, true);
+    connection.options.set(Name::NoDelay, 1);
+    connection.options.set(Name::Linger, 1 << 32 | 5);
+    connection.kind = Kind::Stream(place(1, 3), connection.options.local());
+    let mut listener = Socket::new(TransportProtocol::Tcp, false);
+    (listener.lease, listener.kind) = (9, Kind::Listening(Box::default()));
+    let mut datagrams = Socket::new(TransportProtocol::Udp, false);
+    datagrams.kind = Kind::Datagram(Box::new(Datagram { places: vec![place(1, 4)], ..Datagram::default() }));
+    datagrams.multicast =
+        Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::default() }));
+    let written = |socket: &Socket| SocketState::of(socket, true, |place| place).expect("it has a port");
+    let inherited = |(n, socket)| Inherited { socket: written(socket), descriptors: vec![n] };
+    let sockets = (3..).zip([&connection, &listener, &datagrams]).map(inherited).collect();
+    let state = ExecState { control: 400, sessions: vec![session(4, 401), session(3, 422)], sockets };
+    connection.kind = Kind::Stream(place(0, 3), connection.options.local());
+    let passed = PassedSocket { session: 3, key: 5, socket: written(&connection) };
+    (state.encode().expect("short"), passed.encode().expect("short"))
+}
 
 fn requests() -> [(&'static str, Request); 4] {
     [

@@ -12,7 +12,7 @@ use crate::options::Value;
 
 /// The maximum number of IPv6 groups of one socket. Linux bounds their memory (`optmem_max`), which suffices
 /// for somewhat more.
-pub(super) const MEMBERSHIPS_MAX: usize = 64;
+pub(in crate::client) const MEMBERSHIPS_MAX: usize = 64;
 /// linux/in6.h; not in libc for every target.
 const IPV6_MULTICAST_ALL: i32 = 29;
 
