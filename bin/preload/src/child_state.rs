@@ -13,13 +13,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_base::{Duration, Endpoint, Instant};
-use atoll_ipc::command::Protocol;
+use atoll_base::{Duration, Instant};
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
-use atoll_sockets::client::object::{Kind, Place};
+use atoll_sockets::client::object::Place;
 use atoll_sockets::client::platform::Clock;
-use atoll_sockets::options::Name;
 
 use crate::control::{Control, Joined, Reason};
 use crate::lock::STATE;
@@ -197,30 +195,16 @@ pub struct ChildState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Registration {
     lease: u64,
-    protocol: Protocol,
-    local: Endpoint,
-    reuse_addr: bool,
-    reuse_port: bool,
-    v6_only: bool,
-    /// The backlog, and the seconds of TCP_DEFER_ACCEPT, of a listener.
-    listens: Option<(u32, u16)>,
-    /// The grant of the port, for each replica that has to see it.
-    shown: Vec<Option<Command>>,
+    /// The commands that say so, each with its replica; their tokens are 0.
+    commands: Vec<(usize, Command)>,
 }
 
 impl Registration {
     /// Returns what is to be registered for an object; `None` if it has no port.
     fn of(state: &State, object: u32) -> Option<Registration> {
-        let socket = state.client.socket(object).filter(|socket| socket.lease != 0)?;
-        let [reuse_addr, reuse_port, v6_only] =
-            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
-        let listens = match &socket.kind {
-            Kind::Listening(listener) => Some((listener.backlog, socket.options.defer_accept_seconds())),
-            _ => None,
-        };
-        let shown = socket.show_all(state.client.replicas());
-        let (lease, protocol, local) = (socket.lease, socket.protocol, socket.local);
-        Some(Registration { lease, protocol, local, reuse_addr, reuse_port, v6_only, listens, shown })
+        let lease = state.client.socket(object).map(|socket| socket.lease).filter(|lease| *lease != 0)?;
+        let commands = state.client.registration(object, state.client.replicas(), 0);
+        Some(Registration { lease, commands })
     }
 }
 
@@ -269,30 +253,18 @@ impl ChildState {
     /// Registers bound ports, and listeners, in the next process's own session.
     fn register(&mut self, registrations: Vec<(u32, Registration)>) {
         for (token, registration) in registrations {
-            self.register_one(token, &registration);
+            for (replica, mut command) in registration.commands.iter().copied() {
+                match &mut command {
+                    Command::Bind { token: own, .. } | Command::Listen { token: own, .. } => {
+                        *own = token;
+                        self.ask(replica, token, &command);
+                    }
+                    _ => self.own.session.push(replica, &command),
+                }
+            }
             // What it says of a port that was registered before counts from now on.
             self.registered.retain(|before| before.lease != registration.lease);
             self.registered.push(registration);
-        }
-    }
-
-    fn register_one(&mut self, token: u32, registration: &Registration) {
-        let Registration { lease, protocol, local, reuse_addr, reuse_port, v6_only, listens, shown } =
-            registration;
-        let (lease, protocol, local) = (*lease, *protocol, *local);
-        let (reuse_addr, reuse_port, v6_only) = (*reuse_addr, *reuse_port, *v6_only);
-        let replicas = self.own.session.count();
-        let authority = usize::from(local.port) % replicas;
-        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
-        self.ask(authority, token, &bind);
-        let Some((backlog, defer_accept)) = *listens else { return };
-        for i in 0..replicas {
-            let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
-            let replica = (authority + i) % replicas;
-            if let Some(show) = shown.get(replica).copied().flatten() {
-                self.own.session.push(replica, &show);
-            }
-            self.ask(replica, token, &listen);
         }
     }
 

@@ -2,6 +2,7 @@
 //! processes that sleep until their bell rings, so that a lost wake-up shows as silence.
 
 mod departing;
+mod family;
 mod forger;
 mod greedy;
 mod hoarding;
@@ -24,6 +25,7 @@ use atoll_ipc::page::{
 };
 use atoll_ipc::{Command, HeapMemory};
 use atoll_link::{Destination, Steering};
+use atoll_sockets::client::session::Session;
 use atoll_sockets::client::simulated::shared;
 use atoll_sockets::port::Port;
 use atoll_transport::{Config, FrameSink, Offload, Quota, Recovery, Secrets, TextRef, Transport};
@@ -36,6 +38,7 @@ use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 use crate::mortal::{Life, Mortal, POISON};
 use departing::Departure;
+use family::{Farewells, Handing, Letter};
 use forger::Role;
 pub use greedy::Appetite;
 use greedy::{Greedy, Watch};
@@ -117,6 +120,11 @@ pub struct Story {
     pub forged: bool,
     /// How a fault of the server's replicas is triggered again and again; if `None`, they have none.
     pub poison: Option<Poison>,
+    /// How often a process of the server forks, executes another program, or sends a connection to another
+    /// process, per million of its turns.
+    pub hands_over: u32,
+    /// Whether every other process of the server uses poll(2) in place of epoll.
+    pub polls: bool,
 }
 
 /// How the fault of the server's replicas is triggered.
@@ -201,6 +209,8 @@ impl Story {
             hoard: None,
             forged: false,
             poison: None,
+            hands_over: 0,
+            polls: false,
         }
     }
 }
@@ -542,6 +552,12 @@ struct Process {
     stands_until: Option<Instant>,
     /// The state of its departure, once it has died.
     departure: Option<Departure>,
+    /// The sessions of others that it is a member of, with its number there.
+    memberships: Vec<(SessionId, u8)>,
+    /// The number of the next member of its own session.
+    next_member: u8,
+    /// The next process that it prepares, while it forks or executes.
+    handing: Option<Handing>,
     /// How often it rests; see [`Story::rests`].
     rests: u32,
     /// Whether the process does not read.
@@ -593,6 +609,12 @@ pub struct World {
     quarantined: u32,
     lost: u32,
     cut_off: BTreeSet<SessionId>,
+    /// Connections on their way from one process to another.
+    letters: Vec<Letter>,
+    /// Which members of sessions are gone, until replicas have heard of it.
+    farewells: Farewells,
+    /// How often processes have executed another program, forked, sent a connection, and ended.
+    handed: [u32; 4],
 }
 
 impl World {
@@ -619,6 +641,9 @@ impl World {
             quarantined: 0,
             lost: 0,
             cut_off: BTreeSet::new(),
+            letters: Vec::new(),
+            farewells: Farewells::default(),
+            handed: [0; 4],
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -628,6 +653,8 @@ impl World {
         }
         for _ in 0..story.workers {
             world.attach(0);
+            let program = world.processes.last_mut().and_then(|process| process.program.as_mut());
+            program.expect("just attached").listen();
         }
         for replica in &mut world.machines[0].replicas {
             replica.set_balance(story.workforce.rules);
@@ -698,12 +725,17 @@ impl World {
             let own_page = AppPage(page.0.clone());
             let stack = StackPage(stack.0.clone());
             let shared = shared(stack, own_page, pages.zip(arenas.iter().cloned()));
-            Some(Program::new(&reply, shared, self.rng.next_u64()))
+            let polls = self.story.polls && self.processes.len() % 2 == 1;
+            Some(Program::new(
+                Session::new(&reply, shared).expect("a whole session"),
+                self.rng.next_u64(),
+                polls,
+            ))
         } else {
             ports.extend(arenas.iter().map(|arena| Port::new(arena.clone(), layout)));
             None
         };
-        let mut process = Process {
+        let process = Process {
             machine,
             session,
             page,
@@ -722,6 +754,9 @@ impl World {
             stops_at: None,
             stands_until: None,
             departure: None,
+            memberships: Vec::new(),
+            next_member: 1,
+            handing: None,
             rests: self.story.rests,
             hoards: false,
             is_forgiving: self.story.hoard.is_some(),
@@ -733,10 +768,6 @@ impl World {
             is_poisoned: self.story.poison == Some(Poison::Segment),
             has_failed: false,
         };
-        let is_rogue = machine == 0 && self.processes.len() == self.story.workers;
-        if let Some(program) = process.program.as_mut().filter(|_| process.is_server && !is_rogue) {
-            program.listen();
-        }
         self.processes.push(process);
     }
 
@@ -767,6 +798,7 @@ impl World {
         let limit = self.now + Duration::from_secs(300);
         self.dismiss_greedy();
         self.dismiss_roles();
+        self.dismiss_families(limit)?;
         while self.turn()? || self.go_on(limit) {}
         for replica in self.machines.iter_mut().flat_map(|machine| &mut machine.replicas) {
             replica.adopt_rest(self.now);
@@ -818,6 +850,7 @@ impl World {
         busy |= self.run_hosts();
         busy |= self.run_replicas();
         busy |= self.run_managers();
+        busy |= self.run_families();
         busy |= self.run_processes();
         busy |= self.tell_departed();
         if busy {
@@ -855,6 +888,7 @@ impl World {
             .chain(managers)
             .chain(hosts)
             .chain(self.next_telling())
+            .chain(self.next_of_families())
             .chain(arrival)
             .chain(attack)
             .min();
@@ -1255,10 +1289,11 @@ impl World {
             let late = self.rng.chance_per_million(self.story.late);
             let most = if late { 20_000 } else { 20 };
             let at = self.now + Duration::from_micros(1 + u64::from(self.rng.below(most)));
-            let process = &mut self.processes[session.0 as usize - 1];
-            let hears = process.program.as_ref().is_some_and(|program| program.sleeps_on(*bell));
-            if hears && process.wakes_at.is_none_or(|other| other > at) {
-                process.wakes_at = Some(at);
+            for process in self.processes.iter_mut().filter(|process| process.is_member(*session)) {
+                let hears = process.program.as_ref().is_some_and(|program| program.hears(*session, *bell));
+                if hears && process.wakes_at.is_none_or(|other| other > at) {
+                    process.wakes_at = Some(at);
+                }
             }
         }
     }
@@ -1270,6 +1305,7 @@ impl World {
             .processes
             .iter_mut()
             .filter(|process| process.stands_until.is_none() && process.departure.is_none())
+            .filter(|process| process.handing.is_none())
         {
             if process.wakes_at.is_some_and(|at| at <= self.now) {
                 any = true;

@@ -16,7 +16,8 @@ use atoll_ipc::slot::{APP_SHUT_SEND, Slot, SlotState};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_sim::{Life, Mortal};
 use atoll_sockets::client::Client;
-use atoll_sockets::client::object::{Body, Kind, Object, Place, Socket as Connection};
+use atoll_sockets::client::exec_state::{Inherited, SocketState};
+use atoll_sockets::client::object::{Kind, Object, Place, Socket as Connection};
 use atoll_sockets::client::session::Session;
 use atoll_sockets::client::simulated::{Moment, Simulated, shared};
 use atoll_sockets::client::transfer::Sending;
@@ -129,19 +130,18 @@ impl Process {
     /// A child with a session of its own that has inherited `sockets`.
     fn child(arena: &HeapMemory, member: u8, sockets: &[Socket], life: &Life) -> Process {
         let (mut client, clock) = (Client::new(), Moment::default());
-        client.adopt(session(&HeapMemory::new(SMALL.layout().total), SMALL, 2, 0, life), clock.clone(), 2);
-        let mut joined = session(arena, CONFIG, 1, member, life);
-        joined.shared = true;
-        let index = client.add_session(joined);
-        let mut objects = BTreeMap::new();
-        for socket in sockets {
-            let place =
-                Place { session: index, replica: 0, slot: socket.slot, generation: socket.generation };
+        let own = session(&HeapMemory::new(SMALL.layout().total), SMALL, 2, 0, life);
+        let joined = vec![session(arena, CONFIG, 1, member, life)];
+        let inherited = |socket: &Socket| {
+            let place = Place { session: 1, replica: 0, slot: socket.slot, generation: socket.generation };
             let mut connection = Connection::new(Protocol::Tcp, false);
             connection.kind = Kind::Stream(place, connection.options.local());
-            let object = client.insert_inherited(Object::new(Body::Socket(connection), true));
-            objects.insert(socket.slot.0, object);
-        }
+            let socket_state = SocketState::of(&connection, true, |place| place).expect("open");
+            Inherited { socket: socket_state, descriptors: vec![socket.slot.0 as i32] }
+        };
+        let inherited = sockets.iter().map(inherited).collect();
+        let objects = client.take_exec_state((own, clock.clone(), 2), joined, inherited);
+        let objects = objects.into_iter().map(|(slot, object)| (slot as u32, object)).collect();
         Process { client, clock, objects }
     }
 

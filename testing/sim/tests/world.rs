@@ -111,6 +111,25 @@ fn workers_that_ask_lose_no_connection() {
     }
 }
 
+/// Processes of the server fork, execute another program, send each other connections, and end; every other
+/// one uses poll(2). No octet is lost or changed, and nothing is left of anything.
+#[test]
+fn processes_that_hand_their_connections_over_lose_none() {
+    let mut handed = [0; 4];
+    for seed in seeds(80) {
+        let hands_over = [20_000, 100_000, 400_000][(seed % 3) as usize];
+        let polls = seed / 3 % 2 == 0;
+        let story = Story { hands_over, polls, memory_log2: 20, ..Story::random(seed) };
+        let mut world = World::new(&story);
+        crash_of(seed, &story, &mut world);
+        world.settle().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"));
+        handed.iter_mut().zip(world.handed()).for_each(|(all, more)| *all += more);
+    }
+    println!("executed, forked, sent, ended: {handed:?}");
+    let is_enough = handed.iter().all(|count| *count > 50);
+    assert!(is_enough || std::env::var_os("ATOLL_SEED").is_some(), "{handed:?}");
+}
+
 /// Replicas die between any two of their stores, and others take their places. No stream changes, no
 /// connection is lost.
 #[test]

@@ -93,11 +93,13 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until [`Client::poll_due`] has
-    /// something to do.
+    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until [`Client::poll_due`] or
+    /// [`Client::drain`] has something to do that nobody rings for.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         let at_most = |left: Option<Duration>, most: Duration| Some(left.map_or(most, |left| left.min(most)));
         let left = if self.has_waiting() { at_most(left, RETRY) } else { left };
+        // The receiver of a socket does not ring its sender, who would hold it for ever.
+        let left = if self.passed.is_empty() { left } else { at_most(left, RETRY) };
         if self.buffers.is_idle() { left } else { at_most(left, self.buffers.due.since(self.now())) }
     }
 

@@ -148,6 +148,28 @@ impl<P: Platform> Client<P> {
         }
     }
 
+    /// Returns the commands by which a next process registers the port of an object in its own session, at
+    /// `replicas` replicas, and listens there if the object does: each with its replica, in order. A command
+    /// with a token has `token`; it is answered, and the answer is waited for before the next command.
+    pub fn registration(&self, object: u32, replicas: usize, token: u32) -> Vec<(usize, Command)> {
+        let Some(socket) = self.socket(object).filter(|socket| socket.lease != 0) else { return Vec::new() };
+        let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
+        let [reuse_addr, reuse_port, v6_only] =
+            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
+        let defer_accept = socket.options.defer_accept_seconds();
+        let authority = usize::from(local.port) % replicas.max(1);
+        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+        let mut commands = Vec::from([(authority, bind)]);
+        let Kind::Listening(listener) = &socket.kind else { return commands };
+        let backlog = listener.backlog;
+        for replica in (0..replicas).map(|i| (authority + i) % replicas) {
+            commands.extend(socket.show(replica, replicas).map(|show| (replica, show)));
+            let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+            commands.push((replica, listen));
+        }
+        commands
+    }
+
     /// Returns what the next program needs to go on with `sockets`: pairs of a descriptor there and an object
     /// here. `control` and `sessions` are what it has of the stack, its own session first; `joined` has the
     /// index that each of the others has here. Objects without a port and a slot are left out.
@@ -225,6 +247,8 @@ impl<P: Platform> Client<P> {
         // The port stays the sender's.
         socket.move_to(index);
         let place = *socket.places().first()?;
+        // A socket that has come back is this process's own again, which must not let go of it any more.
+        self.passed.retain(|(held, _)| !socket.places().contains(held));
         socket.places().iter().for_each(|place| self.receive_passed(*place));
         if index == 0 {
             // The socket may have come back to its sender: this is as if it had been duplicated.

@@ -725,9 +725,11 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
         let mut client = stack.client();
         let (object, place) = connection(&mut client, &stack, 0);
         let passed = sent(&mut client, object);
+        assert_eq!(client.nap(None), None);
         client.release(object);
         client.drain();
         assert_eq!(stack.commands(0), []);
+        assert!(client.nap(None).is_some(), "who sleeps looks again whether it has arrived");
         if arrives {
             let mut receiver = Client::new();
             let own = Stack::new(1);
@@ -742,6 +744,7 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
             );
             client.drain();
             assert_eq!(stack.commands(0), [], "the receiver holds it");
+            assert_eq!(client.nap(None), None);
             assert_eq!(stack.slot(0, place.slot).holders(), 2);
         } else {
             stack.clock.set(Instant::ZERO + Duration::from_secs(11));
@@ -749,6 +752,20 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
             assert!(matches!(stack.commands(0)[..], [Command::Close { .. }]), "nobody has taken it");
         }
     }
+}
+
+#[test]
+fn a_socket_that_is_sent_and_comes_back_at_once_stays_open() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let passed = sent(&mut client, object);
+    client.release(object);
+    let taken = client.take_passed(passed).expect("it is its own");
+    client.drain();
+    assert_eq!((stack.commands(0), stack.slot(0, place.slot).holders()), (vec![], 1));
+    client.release(taken);
+    assert!(matches!(stack.commands(0)[..], [Command::Close { .. }]));
 }
 
 #[test]

@@ -47,6 +47,11 @@ impl Departure {
         }
     }
 
+    /// Notes that the last other member of the session ends now.
+    pub(super) fn end(&mut self, now: Instant) {
+        self.ends_at = now;
+    }
+
     /// Returns what the supervisor has to say at `at`.
     fn wanted(&self, at: Instant) -> Told {
         if at < self.ends_at { Told::Member } else { Told::Session }
@@ -164,7 +169,7 @@ impl World {
 }
 
 /// Returns the time until a replica reads its control socket, which it does every millisecond.
-fn delay(rng: &mut Rng) -> Duration {
+pub(super) fn delay(rng: &mut Rng) -> Duration {
     Duration::from_micros(u64::from(rng.below(1000)))
 }
 

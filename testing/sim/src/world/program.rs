@@ -2,13 +2,13 @@
 //! what comes back. They use the client that ships ([`atoll_sockets::client`]) as programs do: with
 //! non-blocking sockets in an epoll instance, or (P4's naive accept) with a call of accept that waits.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Addr, Duration, Endpoint, Instant, Rng};
+use atoll_base::{Addr, Duration, Endpoint, Instant, Rng, SessionId};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::Pass;
 use atoll_sockets::client::object::{Body, Object, Set, any};
-use atoll_sockets::client::session::{Session, Shared};
+use atoll_sockets::client::session::Session;
 use atoll_sockets::client::simulated::{Moment, Opening, Simulated};
 use atoll_sockets::client::transfer::{Receiving, Sending};
 use atoll_sockets::client::{Change, Client, Connecting};
@@ -23,6 +23,8 @@ const LEASE: u64 = 77;
 /// The events `EPOLLIN` and `EPOLLOUT` (epoll(7)).
 const IN: u32 = 1;
 const OUT: u32 = 4;
+/// The events `POLLERR` and `POLLHUP`, which poll(2) reports in any case.
+const ERROR_AND_HANG_UP: u32 = 0x18;
 /// The most octets that a program reads or writes with one call.
 const AT_ONCE: u32 = 100_000;
 /// The most events that a program takes with one call of epoll_wait.
@@ -63,16 +65,71 @@ pub(super) struct Program {
     /// The replicas that this call of accept has asked, as bits.
     tried: u32,
     is_asleep: bool,
+    /// The objects that the program polls, with the events it wants, if it uses poll(2) in place of epoll.
+    polled: Option<BTreeMap<u32, u32>>,
 }
 
 impl Program {
-    /// Creates a program with a session of its own. `seed` decides where its connections begin.
-    pub(super) fn new(reply: &atoll_ipc::control::Reply, shared: Shared<Simulated>, seed: u64) -> Program {
+    /// Creates a program with a session of its own. `seed` decides where its connections begin; `polls` says
+    /// whether it uses poll(2).
+    pub(super) fn new(session: Session<Simulated>, seed: u64, polls: bool) -> Program {
         let (mut client, clock) = (Client::new(), Moment::default());
-        client.adopt(Session::new(reply, shared).expect("a whole session"), clock.clone(), seed);
+        client.adopt(session, clock.clone(), seed);
+        Program::around(client, clock, None, polls)
+    }
+
+    /// Creates a program that goes on with a client, and with a listener if there is one.
+    pub(super) fn around(
+        mut client: Client<Simulated>,
+        clock: Moment,
+        listener: Option<u32>,
+        polls: bool,
+    ) -> Program {
         let set = Set::new(client.new_bell(), ());
         let epoll = client.insert(Object::new(Body::Epoll(Box::new(set)), false));
-        Program { client, clock, epoll, listener: None, opening: None, tried: 0, is_asleep: false }
+        let polled = polls.then(BTreeMap::new);
+        let mut program =
+            Program { client, clock, epoll, listener, opening: None, tried: 0, is_asleep: false, polled };
+        if let Some(object) = listener {
+            program.watch(object, Change::Add(IN, object.into()));
+        }
+        program
+    }
+
+    /// Returns whether the program uses poll(2).
+    pub(super) fn polls(&self) -> bool {
+        self.polled.is_some()
+    }
+
+    /// Returns the program's listener.
+    pub(super) fn listener(&self) -> Option<u32> {
+        self.listener
+    }
+
+    /// Runs on at `now`, after a sleep if it slept.
+    pub(super) fn resume(&mut self, now: Instant) {
+        self.clock.set(now);
+        if self.is_asleep {
+            self.wake_up();
+            if let Some(set) = self.client.set_mut(self.epoll) {
+                set.sleepers -= 1;
+            }
+        }
+    }
+
+    /// Watches a socket that came from another process.
+    pub(super) fn watch_again(&mut self, object: u32, socket: &mut Socket) {
+        socket.interest = None;
+        let wanted = if socket.ended { OUT } else { IN | OUT };
+        self.set_interest(object, socket, Some(wanted));
+    }
+
+    /// Calls close(2).
+    pub(super) fn close(&mut self, object: u32) {
+        if let Some(polled) = &mut self.polled {
+            polled.remove(&object);
+        }
+        self.client.release(object);
     }
 
     /// Returns the doorbells of the program, as bits.
@@ -80,9 +137,10 @@ impl Program {
         self.client.set(self.epoll).map_or(0, |set| set.bells)
     }
 
-    /// Returns whether the program sleeps on a doorbell.
-    pub(super) fn sleeps_on(&self, bell: u32) -> bool {
-        self.is_asleep && self.bells() >> bell & 1 == 1
+    /// Returns whether the program sleeps on a doorbell of a session. Those who share one hear its first.
+    pub(super) fn hears(&self, session: SessionId, bell: u32) -> bool {
+        let is_shared = || self.client.sessions().iter().any(|other| other.id == session.0 && other.shared);
+        self.is_asleep && (self.bells() >> bell & 1 == 1 || bell == 0 && is_shared())
     }
 
     /// Returns whether the program has claimed a connection and was not answered yet.
@@ -140,7 +198,14 @@ impl Program {
     }
 
     fn watch(&mut self, object: u32, change: Change) {
-        self.client.control(self.epoll, object, object as i32, change).expect("as epoll_ctl(2) wants it");
+        let Some(polled) = &mut self.polled else {
+            let done = self.client.control(self.epoll, object, object as i32, change);
+            return done.expect("as epoll_ctl(2) wants it");
+        };
+        match change {
+            Change::Add(events, _) | Change::Modify(events, _) => polled.insert(object, events),
+            Change::Delete => polled.remove(&object),
+        };
     }
 
     /// Sets the events of a socket that the epoll instance watches.
@@ -161,6 +226,15 @@ impl Program {
 
     /// Returns the objects that are ready: epoll_wait(2) without waiting.
     fn events(&mut self) -> Vec<u32> {
+        if let Some(polled) = &self.polled {
+            if let Some(listener) = self.listener {
+                self.client.accept_connections(listener);
+            }
+            let is_ready = |(object, events): &(&u32, &u32)| {
+                self.client.readiness(**object) & (**events | ERROR_AND_HANG_UP) != 0
+            };
+            return polled.iter().filter(is_ready).map(|(object, _)| *object).collect();
+        }
         let mut events = Vec::new();
         self.client.accept_watched(self.epoll);
         self.client.collect(self.epoll, EVENTS, |fired| events.push(fired.data as u32));
@@ -172,6 +246,9 @@ impl Program {
         let bells = self.bells();
         if let Some(listener) = self.listener.filter(|_| self.client.asks() && self.is_listening()) {
             self.client.sleep_on(listener, bells.trailing_zeros());
+        }
+        for object in self.polled.iter().flat_map(BTreeMap::keys) {
+            self.client.sleep_on(*object, bells.trailing_zeros());
         }
         self.client.before_sleep(bells);
         self.is_asleep = true;
@@ -191,6 +268,9 @@ impl Program {
         if let Some(listener) = self.listener {
             self.client.sleep_no_more(listener, bells.trailing_zeros());
         }
+        for object in self.polled.iter().flat_map(BTreeMap::keys) {
+            self.client.sleep_no_more(*object, bells.trailing_zeros());
+        }
         self.is_asleep = false;
     }
 }
@@ -202,13 +282,7 @@ impl Process {
             return;
         }
         let Some(mut program) = self.program.take() else { return };
-        program.clock.set(now);
-        if program.is_asleep {
-            program.wake_up();
-            if let Some(set) = program.client.set_mut(program.epoll) {
-                set.sleepers -= 1;
-            }
-        }
+        program.resume(now);
         while self.work(&mut program, now, rng) {}
         program.before_sleep();
         // The program checks once more, because everything published after this rings its bell.
@@ -327,7 +401,7 @@ impl Process {
     /// Releases a connection that was refused memory. One that is wanted is tried again later.
     fn give_up(&mut self, program: &mut Program, now: Instant, object: u32) -> bool {
         let Some(socket) = self.sockets.remove(&object) else { return false };
-        program.client.release(object);
+        program.close(object);
         self.to_open.push_back(socket.number);
         self.refused += 1;
         self.waits_until = Some(now + TRIED_AGAIN);
@@ -381,7 +455,7 @@ impl Process {
             let is_whole = self.is_server || socket.is_hostile || socket.got == self.length;
             assert!(is_whole, "the stream is cut off at {}", socket.got);
             self.has_failed |= !self.is_server && socket.is_hostile;
-            program.client.release(object);
+            program.close(object);
             self.finished += u64::from(!socket.is_hostile);
             return true;
         }
