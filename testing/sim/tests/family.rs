@@ -25,6 +25,8 @@ use atoll_sockets::client::transfer::Sending;
 const OWNER: u8 = 0;
 const DYING: u8 = 1;
 const LIVING: u8 = 2;
+/// The program that the dying one prepares, which ends with it.
+const NEXT: u8 = 3;
 /// Sockets that all three hold, that the dying one shares with the living one, and that it has for itself.
 const SOCKETS: usize = 9;
 const LIMIT: u32 = 16 << 10;
@@ -184,6 +186,12 @@ fn live(process: &mut Process, replica: &Replica, sockets: &[Socket], life: &Lif
             process.client.poll_due();
         }
         let object = process.object(*socket);
+        let place = process.client.socket(object).expect("a socket").places()[0];
+        match n % 4 {
+            0 => assert!(process.client.add_holder(place, NEXT)),
+            1 => assert!(process.client.pass(object).is_some()),
+            _ => {}
+        }
         if n % 2 == 0 {
             let _ = process.client.shutdown(object, false, true);
             if let Some((stream, ..)) = process.client.stream(object) {
@@ -247,6 +255,7 @@ fn story(stores: u64) -> bool {
     assert!(said >= 2 * open.len(), "{story}: only {said} could be sent");
     // The replica hears of the death.
     for socket in &sockets {
+        replica.slot(*socket).remove_holder(NEXT);
         if replica.slot(*socket).remove_holder(DYING) == 0 {
             replica.finish(socket.slot, socket.generation);
         }
