@@ -15,6 +15,7 @@
 //! ```
 //! The arena is sparse: only what was touched takes memory.
 
+use crate::layout::record;
 use crate::pool::{self, UNIT_BYTES};
 use crate::ring::ring_bytes;
 
@@ -42,16 +43,18 @@ const LIBRARY_BYTES: usize = 8192;
 /// The offset of the pool's control block within the library region.
 const LIBRARY_POOL: usize = 4096;
 
-/// The sizes of one arena. The supervisor decides them and sends them to both sides; neither reads them from
-/// the arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArenaConfig {
-    /// Number of slots, a power of two.
-    pub slots: u32,
-    /// Size of the send area as a power of two, 16..=32.
-    pub send_log2: u8,
-    /// Size of the receive area as a power of two, 16..=32.
-    pub receive_log2: u8,
+record! {
+    /// The sizes of one arena. The supervisor decides them and sends them to both sides; neither reads them
+    /// from the arena.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ArenaConfig {
+        /// Number of slots, a power of two.
+        pub slots: u32,
+        /// Size of the send area as a power of two, 16..=32.
+        pub send_log2: u8,
+        /// Size of the receive area as a power of two, 16..=32.
+        pub receive_log2: u8,
+    } if is_valid
 }
 
 impl Default for ArenaConfig {

@@ -10,11 +10,13 @@
 //! ```
 
 use atoll_base::{Epoch, Instant, ReplicaId, SessionId};
+use zerocopy::{FromBytes, LE, TryFromBytes, U32};
 
-use crate::event::BadMessage;
+use crate::layout::{BadMessage, Field, numbered, part, put, record};
 
 /// How a CM chooses among acceptors (P5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
 pub enum Scheme {
     /// The CM takes its own acceptors in turn; offers of others only if it has none.
     Naive = 0,
@@ -33,7 +35,8 @@ impl Scheme {
 }
 
 /// How the service time of an acceptor is estimated from its last connections (P5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
 pub enum Estimator {
     /// The estimate is a moving median.
     #[default]
@@ -42,26 +45,32 @@ pub enum Estimator {
     Average = 1,
 }
 
-/// The rules of balancing, which are the same in every replica. They may change while connections are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Balance {
-    /// The scheme of choosing acceptors.
-    pub scheme: Scheme,
-    /// The factor by which the service time of an offer counts more than that of an own acceptor.
-    pub tariff: u16,
-    /// The estimator of service times.
-    pub estimator: Estimator,
-    /// The number of connections from which the estimate is made.
-    pub window: u16,
-    /// Microseconds between two estimates, and between two reports to an acceptor's home.
-    pub sample_us: u32,
-    /// Microseconds between two offers.
-    pub offer_us: u32,
-    /// Percent: an offer passes the filter of [`Scheme::Tournament`] when the own service time is more than
-    /// this share of the offered one after tariff.
-    pub high: u16,
-    /// Percent: an offer is filtered again when the own service time is less than this share.
-    pub low: u16,
+numbered!(Scheme);
+numbered!(Estimator);
+
+record! {
+    /// The rules of balancing, which are the same in every replica. They may change while connections are
+    /// served.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Balance {
+        /// The scheme of choosing acceptors.
+        pub scheme: Scheme,
+        /// The estimator of service times.
+        pub estimator: Estimator,
+        /// The factor by which the service time of an offer counts more than that of an own acceptor.
+        pub tariff: u16,
+        /// The number of connections from which the estimate is made.
+        pub window: u16,
+        /// Microseconds between two estimates, and between two reports to an acceptor's home.
+        pub sample_us: u32,
+        /// Microseconds between two offers.
+        pub offer_us: u32,
+        /// Percent: an offer passes the filter of [`Scheme::Tournament`] when the own service time is more
+        /// than this share of the offered one after tariff.
+        pub high: u16,
+        /// Percent: an offer is filtered again when the own service time is less than this share.
+        pub low: u16,
+    } if is_valid
 }
 
 impl Balance {
@@ -213,8 +222,27 @@ pub enum PeerBody {
     Report(ServiceReport),
 }
 
+record! {
+    /// What stands in a message before its service times.
+    #[derive(Default)]
+    struct Fixed {
+        kind: u8,
+        from: ReplicaId,
+        flags: u8,
+        services_len: u8,
+        epoch: Epoch,
+        lease: u64,
+        session: SessionId,
+        /// The time of an offer, 0 for none; in a report the number of open connections.
+        service_us_or_open: u32,
+        unclaimed: u32,
+        open_since_us: u64,
+        sent_at: Instant; 4 unused,
+    }
+}
+
 /// The size of a message in bytes before the service times.
-const FIXED: usize = 48;
+const FIXED: usize = size_of::<<Fixed as Field>::Octets>();
 /// The size of the longest message in bytes.
 pub const PEER_BYTES_MAX: usize = FIXED + Services::MAX * 4;
 const KIND_OFFER: u8 = 1;
@@ -224,71 +252,63 @@ const TIMED_OUT: u8 = 1;
 impl PeerMessage {
     /// Writes the message to `out` and returns the part of it that was used.
     pub fn encode<'a>(&self, out: &'a mut [u8; PEER_BYTES_MAX]) -> &'a [u8] {
-        let (kind, flags, lease, session, services) = match &self.body {
-            PeerBody::Offer(offer) => (KIND_OFFER, 0, offer.lease, offer.session, Services::default()),
-            PeerBody::Report(report) => (
-                KIND_REPORT,
-                u8::from(report.timed_out) * TIMED_OUT,
-                report.lease,
-                report.session,
-                report.services,
-            ),
+        let (mut fixed, services) = match &self.body {
+            PeerBody::Offer(PeerOffer { lease, session, service_us }) => {
+                let service_us_or_open = service_us.unwrap_or(0);
+                let (kind, lease, session) = (KIND_OFFER, *lease, *session);
+                (Fixed { kind, lease, session, service_us_or_open, ..Fixed::default() }, &[][..])
+            }
+            PeerBody::Report(report) => {
+                let fixed = Fixed {
+                    kind: KIND_REPORT,
+                    flags: u8::from(report.timed_out) * TIMED_OUT,
+                    services_len: report.services.len,
+                    lease: report.lease,
+                    session: report.session,
+                    service_us_or_open: report.open,
+                    unclaimed: report.unclaimed,
+                    open_since_us: report.open_since_us,
+                    ..Fixed::default()
+                };
+                (fixed, report.services.as_slice())
+            }
         };
-        out[0] = kind;
-        out[1] = self.from.0;
-        out[2] = flags;
-        out[3] = services.len;
-        out[4..8].copy_from_slice(&self.epoch.0.to_le_bytes());
-        out[8..16].copy_from_slice(&lease.to_le_bytes());
-        out[16..20].copy_from_slice(&session.0.to_le_bytes());
-        let (a, b, c) = match &self.body {
-            PeerBody::Offer(offer) => (offer.service_us.unwrap_or(0), 0, 0),
-            PeerBody::Report(report) => (report.open, report.unclaimed, report.open_since_us),
-        };
-        out[20..24].copy_from_slice(&a.to_le_bytes());
-        out[24..28].copy_from_slice(&b.to_le_bytes());
-        out[28..36].copy_from_slice(&c.to_le_bytes());
-        out[36..44].copy_from_slice(&self.sent_at.as_nanos().to_le_bytes());
-        out[44..48].fill(0);
-        for (bytes, micros) in out[FIXED..].chunks_exact_mut(4).zip(services.as_slice()) {
-            bytes.copy_from_slice(&micros.to_le_bytes());
+        (fixed.from, fixed.epoch, fixed.sent_at) = (self.from, self.epoch, self.sent_at);
+        put(out, 0, &fixed.write());
+        for (i, micros) in services.iter().enumerate() {
+            put(out, FIXED + i * 4, &micros.write());
         }
-        &out[..FIXED + services.as_slice().len() * 4]
+        &out[..FIXED + services.len() * 4]
     }
 
     /// Decodes the message in a payload. Fails with [`BadMessage`] for malformed ones.
     pub fn decode(bytes: &[u8]) -> Result<PeerMessage, BadMessage> {
-        let (fixed, rest) = bytes.split_first_chunk::<FIXED>().ok_or(BadMessage)?;
-        let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let count = usize::from(fixed[3]);
-        if count > Services::MAX || rest.len() != count * 4 || fixed[2] & !TIMED_OUT != 0 {
+        let fixed = Fixed::read(part(bytes, 0)?)?;
+        let micros = <[U32<LE>]>::ref_from_bytes(&bytes[FIXED..]).map_err(|_| BadMessage)?;
+        let count = usize::from(fixed.services_len);
+        if count > Services::MAX || micros.len() != count || fixed.flags & !TIMED_OUT != 0 {
             return Err(BadMessage);
         }
         let mut services = Services::default();
-        for bytes in rest.chunks_exact(4) {
-            services.push(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-        }
-        let (lease, session) = (long(8), SessionId(word(16)));
-        let body = match fixed[0] {
-            KIND_OFFER if count == 0 => PeerBody::Offer(PeerOffer {
-                lease,
-                session,
-                service_us: Some(word(20)).filter(|micros| *micros > 0),
-            }),
+        micros.iter().for_each(|micros| services.push(micros.get()));
+        let Fixed { from, epoch, lease, session, sent_at, .. } = fixed;
+        let body = match fixed.kind {
+            KIND_OFFER if count == 0 => {
+                let service_us = Some(fixed.service_us_or_open).filter(|micros| *micros > 0);
+                PeerBody::Offer(PeerOffer { lease, session, service_us })
+            }
             KIND_REPORT => PeerBody::Report(ServiceReport {
                 lease,
                 session,
-                timed_out: fixed[2] & TIMED_OUT != 0,
-                open: word(20),
-                open_since_us: long(28),
-                unclaimed: word(24),
+                timed_out: fixed.flags & TIMED_OUT != 0,
+                open: fixed.service_us_or_open,
+                open_since_us: fixed.open_since_us,
+                unclaimed: fixed.unclaimed,
                 services,
             }),
             _ => return Err(BadMessage),
         };
-        let sent_at = Instant::from_nanos(long(36));
-        Ok(PeerMessage { from: ReplicaId(fixed[1]), epoch: Epoch(word(4)), sent_at, body })
+        Ok(PeerMessage { from, epoch, sent_at, body })
     }
 }
 

@@ -9,6 +9,9 @@
 //!              head                     current.base                 tail
 //! ```
 
+use core::mem::offset_of;
+
+use crate::layout::words;
 use crate::memory::Memory;
 use crate::pool::{Blocks, MAX_LOG2, MIN_LOG2, UNIT_BYTES};
 
@@ -39,13 +42,28 @@ pub struct Pieces {
     len: usize,
 }
 
-/// The size in bytes of the published form: `[version u32][unused u32][copy for even versions][copy for odd
-/// versions]`, where a copy is `[base of the current ring u64][base of the old ring u64][place of the current
-/// ring u32][place of the old ring u32]`.
-///
-/// The writer may be preempted, or die, in the middle of a store: readers use the copy before.
-pub const EXTENTS_BYTES: usize = 8 + 2 * COPY_BYTES;
-const COPY_BYTES: usize = 24;
+words! {
+    /// The published form. The writer may be preempted, or die, in the middle of a store: readers use the
+    /// copy before.
+    struct Published {
+        version: u32; 4 unused,
+        /// One for even versions, one for odd versions.
+        copies: [[u8; COPY_BYTES]; 2],
+    }
+}
+
+words! {
+    /// A copy: of the current ring, and of the old one.
+    struct Copied {
+        bases: [u64; 2],
+        places: [u32; 2],
+    }
+}
+
+/// The size in bytes of the published form.
+pub const EXTENTS_BYTES: usize = size_of::<Published>();
+const COPY_BYTES: usize = size_of::<Copied>();
+const PLACES: usize = offset_of!(Copied, places);
 /// The number of low bits of a place, `unit << 5 | log2` of a ring, that hold log2; a place is 0 for no ring.
 const LOG2_BITS: u32 = 5;
 /// The number of attempts to read an untorn copy after which the reader treats the writer as hostile. Each
@@ -170,7 +188,10 @@ impl Extents {
         let copy = copy_at(at, version);
         for (i, extent) in [self.current, self.old].into_iter().enumerate() {
             memory.store64(copy + i * 8, extent.map_or(0, |e| e.base));
-            memory.store32(copy + 16 + i * 4, extent.map_or(0, |e| e.unit << LOG2_BITS | u32::from(e.log2)));
+            memory.store32(
+                copy + PLACES + i * 4,
+                extent.map_or(0, |e| e.unit << LOG2_BITS | u32::from(e.log2)),
+            );
         }
         memory.store32_release(at, version);
     }
@@ -200,12 +221,12 @@ impl Extents {
 
 /// Returns the offset of the copy of a version.
 const fn copy_at(at: usize, version: u32) -> usize {
-    at + 8 + (version & 1) as usize * COPY_BYTES
+    at + offset_of!(Published, copies) + (version & 1) as usize * COPY_BYTES
 }
 
 /// Reads the current (0) or old (1) ring of a copy.
 fn load_extent<M: Memory>(memory: &M, copy: usize, i: usize) -> Option<Extent> {
-    let place = memory.load32(copy + 16 + i * 4);
+    let place = memory.load32(copy + PLACES + i * 4);
     (place != 0).then(|| Extent {
         base: memory.load64(copy + i * 8),
         unit: place >> LOG2_BITS,

@@ -5,14 +5,14 @@
 //! and ignored, or answered with [`crate::Cause::Invalid`] where a reply is owed.
 
 use atoll_base::{Addr, Endpoint, SlotId};
+use zerocopy::TryFromBytes;
 
-use crate::event::BadMessage;
+use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered};
 use crate::lease::{Pass, Voucher};
 pub use crate::protocol::Protocol;
-use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// How a socket is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum CloseMode {
     /// Send what is buffered, then FIN; RST if received octets were left unread, as Linux does.
@@ -21,8 +21,10 @@ pub enum CloseMode {
     Abort = 1,
 }
 
+numbered!(CloseMode else Abort);
+
 /// Options of a connection or listener on which the replica acts. Other options live in the library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum SocketOption {
     /// `TCP_NODELAY`: 0 or 1.
@@ -96,284 +98,119 @@ pub enum SocketOption {
     FastOpen = 20,
 }
 
-impl SocketOption {
-    /// Returns the option with this number.
-    pub const fn from_u8(n: u8) -> Option<SocketOption> {
-        Some(match n {
-            1 => SocketOption::NoDelay,
-            2 => SocketOption::Cork,
-            3 => SocketOption::KeepAlive,
-            4 => SocketOption::KeepIdle,
-            5 => SocketOption::KeepInterval,
-            6 => SocketOption::KeepCount,
-            7 => SocketOption::UserTimeout,
-            8 => SocketOption::QuickAck,
-            9 => SocketOption::MaxSegment,
-            10 => SocketOption::ReceiveBuffer,
-            11 => SocketOption::SendBuffer,
-            12 => SocketOption::Congestion,
-            13 => SocketOption::Linger2,
-            14 => SocketOption::DeferAccept,
-            15 => SocketOption::TimeToLive,
-            16 => SocketOption::TypeOfService,
-            17 => SocketOption::Broadcast,
-            18 => SocketOption::UnicastHops,
-            19 => SocketOption::TrafficClass,
-            32 => SocketOption::MtuDiscover,
-            33 => SocketOption::MulticastTtl,
-            34 => SocketOption::MulticastLoop,
-            35 => SocketOption::MulticastAll,
-            36 => SocketOption::MulticastInside,
-            37 => SocketOption::MtuDiscoverV6,
-            38 => SocketOption::DontFragmentV6,
-            39 => SocketOption::MulticastHops,
-            40 => SocketOption::MulticastLoopV6,
-            41 => SocketOption::MulticastAllV6,
-            42 => SocketOption::MulticastInsideV6,
-            20 => SocketOption::FastOpen,
-            21 => SocketOption::UnsentLow,
-            22 => SocketOption::MaxPacingRate,
-            23 => SocketOption::SynCount,
-            _ => return None,
-        })
-    }
-}
+numbered!(SocketOption);
 
-/// One message from an application to a replica.
-///
-/// `lease` is a random 64-bit number that the library draws for each socket that is bound. It is the socket's
-/// identity across `fork` and across replicas, and the lease of a listening socket names the listener. A
-/// replica that is not the authority of the port wants the lease to be shown first ([`Command::Show`]) by a
-/// session that it does not know as a holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum Command {
-    /// Leases `local` (port 0 for any) for the socket `lease`. Sent to the replica `port % replicas`, the
-    /// authority of that port (for port 0 to any replica, which chooses one of its own ports). A forked child
-    /// that sends the command again becomes a holder. `v6_only`: see [`Command::Listen`]. Answered by
-    /// [`crate::Event::BindReply`].
-    Bind {
-        token: u32,
-        lease: u64,
-        protocol: Protocol,
-        local: Endpoint,
-        reuse_addr: bool,
-        reuse_port: bool,
-        v6_only: bool,
-    },
-    /// Ends this session's hold on the lease. The port is free when no session holds it. Also sent to every
-    /// replica that was told to listen or to open: it ends the listener there (for this session).
-    Release { lease: u64 },
-    /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent
-    /// again, the command changes the backlog, or adds a holder. With `v6_only`, a socket at `::` takes IPv6
-    /// alone (`IPV6_V6ONLY`); at other addresses the flag has no meaning.
-    Listen {
-        token: u32,
-        lease: u64,
-        local: Endpoint,
-        backlog: u32,
-        reuse_port: bool,
-        defer_accept: u16,
-        v6_only: bool,
-    },
-    /// Shows the grant of a port's authority to another replica: see [`crate::lease`]. The grant counts for
-    /// commands of this session that name the lease, until another one is shown.
-    Show { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
-    /// Shows the supervisor's statement about the user who asks for a socket to the authority of the port
-    /// that the socket is to have. The statement counts for commands of this session that name the lease; of
-    /// several for one socket the first decides the user.
-    Pass { pass: Pass, seal: u64 },
-    /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
-    AcceptConnection { lease: u64 },
-    /// Asks, in the naive accept (P4), for one connection that waits (`takes`), or whether one waits.
-    /// Answered at once by [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. A
-    /// session that is told that none waits is notified once when one does.
-    AskConnection { lease: u64, takes: bool },
-    /// Stops connections of the listener for this session, which still holds the socket open.
-    StopAccepting { lease: u64 },
-    /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
-    Claim { slot: SlotId, generation: u32 },
-    /// Opens a connection from `slot`. If `local.port` is 0, the replica chooses a port whose replies steer
-    /// back to it; if `local.addr` is unspecified, it chooses the address. The outcome is a
-    /// [`crate::Event::Ready`].
-    Connect { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
-    /// Opens a datagram socket in `slot`, on every replica, or opens it again with another peer. If
-    /// `remote.port` is 0, the socket is unconnected. `v6_only`: see [`Command::Listen`].
-    UdpOpen {
-        slot: SlotId,
-        generation: u32,
-        lease: u64,
-        local: Endpoint,
-        remote: Endpoint,
-        reuse_port: bool,
-        v6_only: bool,
-    },
-    /// Asks the replica to look at the slot, whose application side has changed.
-    Kick { slot: SlotId, generation: u32 },
-    /// Reports that the application is done with the slot. Answered by [`crate::Event::SlotDone`], possibly
-    /// much later.
-    Close { slot: SlotId, generation: u32, mode: CloseMode },
-    /// Sets an option of a connection or datagram socket.
-    SetOption { slot: SlotId, generation: u32, option: SocketOption, value: u32 },
-    /// Sets an option of a listener, inherited by connections accepted later.
-    SetListenerOption { lease: u64, option: SocketOption, value: u32 },
-    /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
-    Info { token: u32, slot: SlotId, generation: u32 },
-    /// Makes a datagram socket join or leave a multicast group, on the link outside or inside. Sent to every
-    /// replica. Answered by [`crate::Event::GroupReply`] if `token` is not 0.
-    Group { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool, token: u32 },
+messages! {
+    /// One message from an application to a replica.
+    ///
+    /// `lease` is a random 64-bit number that the library draws for each socket that is bound. It is the
+    /// socket's identity across `fork` and across replicas, and the lease of a listening socket names the
+    /// listener. A replica that is not the authority of the port wants the lease to be shown first
+    /// ([`Command::Show`]) by a session that it does not know as a holder.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum Command after u8 {
+        /// Leases `local` (port 0 for any) for the socket `lease`. Sent to the replica `port % replicas`, the
+        /// authority of that port (for port 0 to any replica, which chooses one of its own ports). A forked
+        /// child that sends the command again becomes a holder. `v6_only`: see [`Command::Listen`]. Answered
+        /// by [`crate::Event::BindReply`].
+        Bind = 1 {
+            token: u32,
+            lease: u64,
+            protocol: Protocol,
+            local: Endpoint,
+            reuse_addr: bool,
+            reuse_port: bool,
+            v6_only: bool,
+        },
+        /// Ends this session's hold on the lease. The port is free when no session holds it. Also sent to
+        /// every replica that was told to listen or to open: it ends the listener there (for this session).
+        Release = 2 { lease: u64 },
+        /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`].
+        /// Sent again, the command changes the backlog, or adds a holder. With `v6_only`, a socket at `::`
+        /// takes IPv6 alone (`IPV6_V6ONLY`); at other addresses the flag has no meaning.
+        Listen = 3 {
+            token: u32,
+            lease: u64,
+            local: Endpoint,
+            backlog: u32,
+            reuse_port: bool,
+            defer_accept: u16,
+            v6_only: bool,
+        },
+        /// Shows the grant of a port's authority to another replica: see [`crate::lease`]. The grant counts
+        /// for commands of this session that name the lease, until another one is shown.
+        Show = 15 { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
+        /// Shows the supervisor's statement about the user who asks for a socket to the authority of the port
+        /// that the socket is to have. The statement counts for commands of this session that name the lease;
+        /// of several for one socket the first decides the user.
+        Pass = 16 { pass: Pass, seal: u64 },
+        /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
+        AcceptConnection = 4 { lease: u64 },
+        /// Asks, in the naive accept (P4), for one connection that waits (`takes`), or whether one waits.
+        /// Answered at once by [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. A
+        /// session that is told that none waits is notified once when one does.
+        AskConnection = 14 { lease: u64, takes: bool },
+        /// Stops connections of the listener for this session, which still holds the socket open.
+        StopAccepting = 5 { lease: u64 },
+        /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
+        Claim = 6 { slot: SlotId, generation: u32 },
+        /// Opens a connection from `slot`. If `local.port` is 0, the replica chooses a port whose replies
+        /// steer back to it; if `local.addr` is unspecified, it chooses the address. The outcome is a
+        /// [`crate::Event::Ready`].
+        Connect = 7 { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
+        /// Opens a datagram socket in `slot`, on every replica, or opens it again with another peer. If
+        /// `remote.port` is 0, the socket is unconnected. `v6_only`: see [`Command::Listen`].
+        UdpOpen = 8 {
+            slot: SlotId,
+            generation: u32,
+            lease: u64,
+            local: Endpoint,
+            remote: Endpoint,
+            reuse_port: bool,
+            v6_only: bool,
+        },
+        /// Asks the replica to look at the slot, whose application side has changed.
+        Kick = 9 { slot: SlotId, generation: u32 },
+        /// Reports that the application is done with the slot. Answered by [`crate::Event::SlotDone`],
+        /// possibly much later.
+        Close = 10 { slot: SlotId, generation: u32, mode: CloseMode },
+        /// Sets an option of a connection or datagram socket.
+        SetOption = 11 { slot: SlotId, generation: u32, option: SocketOption, value: u32 },
+        /// Sets an option of a listener, inherited by connections accepted later.
+        SetListenerOption = 12 { lease: u64, option: SocketOption, value: u32 },
+        /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
+        Info = 13 { token: u32, slot: SlotId, generation: u32 },
+        /// Makes a datagram socket join or leave a multicast group, on the link outside or inside. Sent to
+        /// every replica. Answered by [`crate::Event::GroupReply`] if `token` is not 0.
+        // The record of this command in a ledger of an older build ends before the token.
+        Group = 20 { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool, token: u32 },
+    }
 }
 
 impl Command {
     /// Encodes the message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        match *self {
-            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => {
-                Writer::new(1)
-                    .u32(token)
-                    .u64(lease)
-                    .u8(protocol as u8)
-                    .endpoint(local)
-                    .u8(reuse_addr.into())
-                    .u8(reuse_port.into())
-                    .u8(v6_only.into())
-            }
-            Command::Release { lease } => Writer::new(2).u64(lease),
-            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => {
-                Writer::new(3)
-                    .u32(token)
-                    .u64(lease)
-                    .endpoint(local)
-                    .u32(backlog)
-                    .u8(reuse_port.into())
-                    .u16(defer_accept)
-                    .u8(v6_only.into())
-            }
-            Command::Show { lease, protocol, local, voucher } => {
-                Writer::new(15).u64(lease).u8(protocol as u8).endpoint(local).voucher(voucher)
-            }
-            Command::Pass { pass, seal } => Writer::new(16).pass(pass).u64(seal),
-            Command::AcceptConnection { lease } => Writer::new(4).u64(lease),
-            Command::StopAccepting { lease } => Writer::new(5).u64(lease),
-            Command::Claim { slot, generation } => Writer::new(6).u32(slot.0).u32(generation),
-            Command::Connect { slot, generation, lease, local, remote } => {
-                Writer::new(7).u32(slot.0).u32(generation).u64(lease).endpoint(local).endpoint(remote)
-            }
-            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only } => {
-                Writer::new(8)
-                    .u32(slot.0)
-                    .u32(generation)
-                    .u64(lease)
-                    .endpoint(local)
-                    .endpoint(remote)
-                    .u8(reuse_port.into())
-                    .u8(v6_only.into())
-            }
-            Command::Kick { slot, generation } => Writer::new(9).u32(slot.0).u32(generation),
-            Command::Close { slot, generation, mode } => {
-                Writer::new(10).u32(slot.0).u32(generation).u8(mode as u8)
-            }
-            Command::SetOption { slot, generation, option, value } => {
-                Writer::new(11).u32(slot.0).u32(generation).u8(option as u8).u32(value)
-            }
-            Command::SetListenerOption { lease, option, value } => {
-                Writer::new(12).u64(lease).u8(option as u8).u32(value)
-            }
-            Command::Info { token, slot, generation } => {
-                Writer::new(13).u32(token).u32(slot.0).u32(generation)
-            }
-            Command::AskConnection { lease, takes } => Writer::new(14).u64(lease).u8(takes.into()),
-            // The record of this command in a ledger of an older build ends before the token.
-            Command::Group { slot, generation, group, inside, joins, token } => Writer::new(20)
-                .u32(slot.0)
-                .u32(generation)
-                .addr(group)
-                .u8(inside.into())
-                .u8(joins.into())
-                .u32(token),
-        }
-        .bytes
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.write(&mut bytes);
+        bytes
     }
 
-    // structure: decode: an arm for each command
     /// Decodes the message in a ring payload. Fails with [`BadMessage`] for unknown kinds and invalid values.
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Command, BadMessage> {
-        let (kind, mut r) = Reader::new(bytes);
-        Ok(match kind {
-            1 => Command::Bind {
-                token: r.u32(),
-                lease: r.u64(),
-                protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?,
-                local: r.endpoint(),
-                reuse_addr: r.u8() != 0,
-                reuse_port: r.u8() != 0,
-                v6_only: r.u8() != 0,
-            },
-            2 => Command::Release { lease: r.u64() },
-            3 => Command::Listen {
-                token: r.u32(),
-                lease: r.u64(),
-                local: r.endpoint(),
-                backlog: r.u32(),
-                reuse_port: r.u8() != 0,
-                defer_accept: r.u16(),
-                v6_only: r.u8() != 0,
-            },
-            4 => Command::AcceptConnection { lease: r.u64() },
-            5 => Command::StopAccepting { lease: r.u64() },
-            6 => Command::Claim { slot: SlotId(r.u32()), generation: r.u32() },
-            7 => Command::Connect {
-                slot: SlotId(r.u32()),
-                generation: r.u32(),
-                lease: r.u64(),
-                local: r.endpoint(),
-                remote: r.endpoint(),
-            },
-            8 => Command::UdpOpen {
-                slot: SlotId(r.u32()),
-                generation: r.u32(),
-                lease: r.u64(),
-                local: r.endpoint(),
-                remote: r.endpoint(),
-                reuse_port: r.u8() != 0,
-                v6_only: r.u8() != 0,
-            },
-            9 => Command::Kick { slot: SlotId(r.u32()), generation: r.u32() },
-            10 => Command::Close {
-                slot: SlotId(r.u32()),
-                generation: r.u32(),
-                mode: if r.u8() == 0 { CloseMode::Graceful } else { CloseMode::Abort },
-            },
-            11 => Command::SetOption {
-                slot: SlotId(r.u32()),
-                generation: r.u32(),
-                option: SocketOption::from_u8(r.u8()).ok_or(BadMessage)?,
-                value: r.u32(),
-            },
-            12 => Command::SetListenerOption {
-                lease: r.u64(),
-                option: SocketOption::from_u8(r.u8()).ok_or(BadMessage)?,
-                value: r.u32(),
-            },
-            13 => Command::Info { token: r.u32(), slot: SlotId(r.u32()), generation: r.u32() },
-            14 => Command::AskConnection { lease: r.u64(), takes: r.u8() != 0 },
-            15 => Command::Show {
-                lease: r.u64(),
-                protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?,
-                local: r.endpoint(),
-                voucher: r.voucher(),
-            },
-            16 => Command::Pass { pass: r.pass().ok_or(BadMessage)?, seal: r.u64() },
-            20 => Command::Group {
-                slot: SlotId(r.u32()),
-                generation: r.u32(),
-                group: r.addr(),
-                inside: r.u8() != 0,
-                joins: r.u8() != 0,
-                token: r.u32(),
-            },
-            _ => return Err(BadMessage),
-        })
+        Command::read(bytes)
+    }
+}
+
+impl Field for Command {
+    type Octets = [u8; MESSAGE_BYTES];
+
+    fn write(&self) -> [u8; MESSAGE_BYTES] {
+        self.encode()
+    }
+
+    fn read(octets: &[u8; MESSAGE_BYTES]) -> Result<Command, BadMessage> {
+        Command::decode(octets)
     }
 }
 

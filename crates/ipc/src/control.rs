@@ -7,72 +7,77 @@
 //!
 //! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
 
-use crate::arena::ArenaConfig;
-use crate::balance::{Balance, Estimator, Scheme};
-use crate::command::Protocol;
-use crate::event::BadMessage;
-use crate::lease::{NO_USER, Pass};
-use crate::words::{MESSAGE_BYTES, Reader, Writer};
+use zerocopy::TryFromBytes;
 
-/// A request of a process to the supervisor, or of the supervisor to a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum Request {
-    /// Application to supervisor: open a new session of the process's own, on all replicas. Answered by
-    /// [`Reply::Joined`].
-    Attach { layout_version: u32 },
-    /// Application to supervisor: make the process a member of an existing session, whose sockets were
-    /// inherited over `fork` or `exec`. The supervisor checks `key`. Answered by [`Reply::Joined`].
-    Join { session: u32, key: u64 },
-    /// Application to supervisor: the membership is no longer needed.
-    Leave { session: u32 },
-    /// Application to supervisor: open another connection like this one, for a child or for the next program,
-    /// which may not see the socket's path (chroot, mount namespaces). Answered by [`Reply::Connected`].
-    Connect,
-    /// Application to supervisor: state which user sends this request, and whether that user may have `port`
-    /// (0 asks for none). Answered by [`Reply::Vouched`], which is shown to the authority of a port before
-    /// the socket `lease` is bound.
-    Vouch { lease: u64, protocol: Protocol, port: u16 },
-    /// Supervisor to replica: a session was opened, which may do as `user` what needs no
-    /// [`crate::lease::Pass`]. Descriptors: arena, application page, the bell by which the session rings the
-    /// replica, [`crate::page::BELLS`] bells of the session.
-    SessionOpened { session: u32, pid: u32, config: ArenaConfig, user: User },
-    /// Supervisor to replica: one process of the session's family is gone; the sockets that it alone held are
-    /// closed.
-    MemberGone { session: u32, member: u8 },
-    /// Supervisor to replica: the last member is gone. All sockets close; the arena is freed when they are
-    /// done.
-    SessionGone { session: u32 },
-    /// Supervisor to replica: servers have died of this session. The replica ignores it from now on, and
-    /// resets its connections.
-    CutOff { session: u32 },
-    /// Supervisor to replica: end orderly (RST to all peers).
-    Stop,
-    /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last one
-    /// empty (`{}`).
-    ListSockets { token: u32 },
-    /// Supervisor to replica: from now on balance by these rules (P5).
-    Balance { rules: Balance },
-    /// Supervisor to server: all open sessions have been sent. This is the first request or, to a replica,
-    /// follows the open sessions. The server takes over what its predecessor left, reports that it is ready,
-    /// and serves.
-    Adopt { blamed: bool },
-    /// Supervisor to server: the process of another server has ended. Calls to it will not be answered.
-    ServerGone { server: u8 },
-    /// Supervisor to server: another process succeeds it. The server leaves its state where its successor
-    /// finds it, with the ledger in a version that the successor reads, and ends without notice to any peer.
-    HandOver { ledger: u32 },
-    /// Supervisor to replica: write the ledger in this version from now on.
-    WriteLedger { version: u32 },
-    /// Supervisor to replica: the memory that its receive buffers may take, in bytes, and the level of the
-    /// whole stack's memory. Sent again when it changes.
-    Memory { level: MemoryLevel, buffers_max: u64 },
-    /// Supervisor to server: another server, which was gone, is started again, as this incarnation.
-    ServerRestarted { server: u8, epoch: u32 },
+use crate::arena::ArenaConfig;
+use crate::balance::Balance;
+use crate::command::Protocol;
+use crate::layout::{BadMessage, MESSAGE_BYTES, messages, numbered, record};
+use crate::lease::{NO_USER, Pass};
+
+messages! {
+    /// A request of a process to the supervisor, or of the supervisor to a server.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum Request after u8 {
+        /// Application to supervisor: open a new session of the process's own, on all replicas. Answered by
+        /// [`Reply::Joined`].
+        Attach = 1 { layout_version: u32 },
+        /// Application to supervisor: make the process a member of an existing session, whose sockets were
+        /// inherited over `fork` or `exec`. The supervisor checks `key`. Answered by [`Reply::Joined`].
+        Join = 2 { session: u32, key: u64 },
+        /// Application to supervisor: the membership is no longer needed.
+        Leave = 3 { session: u32 },
+        /// Application to supervisor: open another connection like this one, for a child or for the next
+        /// program, which may not see the socket's path (chroot, mount namespaces). Answered by
+        /// [`Reply::Connected`].
+        Connect = 30,
+        /// Application to supervisor: state which user sends this request, and whether that user may have
+        /// `port` (0 asks for none). Answered by [`Reply::Vouched`], which is shown to the authority of a
+        /// port before the socket `lease` is bound.
+        Vouch = 31 { lease: u64, protocol: Protocol, port: u16 },
+        /// Supervisor to replica: a session was opened, which may do as `user` what needs no
+        /// [`crate::lease::Pass`]. Descriptors: arena, application page, the bell by which the session rings
+        /// the replica, [`crate::page::BELLS`] bells of the session.
+        SessionOpened = 4 { session: u32, pid: u32, config: ArenaConfig, user: User },
+        /// Supervisor to replica: one process of the session's family is gone; the sockets that it alone held
+        /// are closed.
+        MemberGone = 5 { session: u32, member: u8 },
+        /// Supervisor to replica: the last member is gone. All sockets close; the arena is freed when they
+        /// are done.
+        SessionGone = 6 { session: u32 },
+        /// Supervisor to replica: servers have died of this session. The replica ignores it from now on, and
+        /// resets its connections.
+        CutOff = 22 { session: u32 },
+        /// Supervisor to replica: end orderly (RST to all peers).
+        Stop = 7,
+        /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last
+        /// one empty (`{}`).
+        ListSockets = 8 { token: u32 },
+        /// Supervisor to replica: from now on balance by these rules (P5).
+        Balance = 9 { rules: Balance },
+        /// Supervisor to server: all open sessions have been sent. This is the first request or, to a
+        /// replica, follows the open sessions. The server takes over what its predecessor left, reports that
+        /// it is ready, and serves.
+        Adopt = 10 { blamed: bool },
+        /// Supervisor to server: the process of another server has ended. Calls to it will not be answered.
+        ServerGone = 11 { server: u8 },
+        /// Supervisor to server: another process succeeds it. The server leaves its state where its successor
+        /// finds it, with the ledger in a version that the successor reads, and ends without notice to any
+        /// peer.
+        HandOver = 20 { ledger: u32 },
+        /// Supervisor to replica: write the ledger in this version from now on.
+        WriteLedger = 21 { version: u32 },
+        /// Supervisor to replica: the memory that its receive buffers may take, in bytes, and the level of
+        /// the whole stack's memory. Sent again when it changes.
+        Memory = 40 { level: MemoryLevel, buffers_max: u64 },
+        /// Supervisor to server: another server, which was gone, is started again, as this incarnation.
+        ServerRestarted = 12 { server: u8, epoch: u32 },
+    }
 }
 
 /// The level of memory use, like `tcp_mem`'s three thresholds (tcp(7)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, TryFromBytes)]
 #[repr(u8)]
 pub enum MemoryLevel {
     /// There is enough memory.
@@ -84,28 +89,22 @@ pub enum MemoryLevel {
     High = 2,
 }
 
-impl MemoryLevel {
-    const fn from_u8(n: u8) -> MemoryLevel {
-        match n {
-            0 => MemoryLevel::Plenty,
-            1 => MemoryLevel::Pressure,
-            _ => MemoryLevel::High,
-        }
-    }
-}
+numbered!(MemoryLevel else High);
 
-/// The user of a process, and what that user may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct User {
-    /// The effective user; [`NO_USER`] for any.
-    pub uid: u32,
-    /// The first port that needs no privilege; 0 if the user has the privilege.
-    pub unprivileged_start: u16,
-    /// The ranges of lower ports, first and last, that the user may have all the same. (0, 0) is none.
-    pub ports: [(u16, u16); USER_PORTS_MAX],
-    /// The user whose bound over all sessions together counts the session; `None` for root, and for the user
-    /// that runs the stack, who have no such bound.
-    pub counts_for: Option<u32>,
+record! {
+    /// The user of a process, and what that user may have.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct User {
+        /// The effective user; [`NO_USER`] for any.
+        pub uid: u32,
+        /// The first port that needs no privilege; 0 if the user has the privilege.
+        pub unprivileged_start: u16,
+        /// The ranges of lower ports, first and last, that the user may have all the same. (0, 0) is none.
+        pub ports: [(u16, u16); USER_PORTS_MAX],
+        /// The user whose bound over all sessions together counts the session; `None` for root, and for the
+        /// user that runs the stack, who have no such bound.
+        pub counts_for: Option<u32>,
+    }
 }
 
 /// The maximum number of port ranges of one user.
@@ -137,20 +136,22 @@ impl User {
     }
 }
 
-/// A reply of the supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum Reply {
-    /// The process is `member` of `session`. Descriptors: stack page, application page,
-    /// [`crate::page::BELLS`] bells, then per replica: replica page, session arena, the session's bell for
-    /// the replica.
-    Joined { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
-    /// A new connection. Descriptor: the application's end.
-    Connected,
-    /// The answer to [`Request::Vouch`].
-    Vouched { pass: Pass, seal: u64 },
-    /// The request was refused for this reason.
-    Refused { reason: Refusal },
+messages! {
+    /// A reply of the supervisor.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum Reply after u8 {
+        /// The process is `member` of `session`. Descriptors: stack page, application page,
+        /// [`crate::page::BELLS`] bells, then per replica: replica page, session arena, the session's bell
+        /// for the replica.
+        Joined = 65 { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
+        /// A new connection. Descriptor: the application's end.
+        Connected = 67,
+        /// The answer to [`Request::Vouch`].
+        Vouched = 68 { pass: Pass, seal: u64 },
+        /// The request was refused for this reason.
+        Refused = 66 { reason: Refusal },
+    }
 }
 
 /// The offset of the number that an application chooses for a request and its reply. A supervisor that takes
@@ -169,7 +170,7 @@ pub fn token(packet: &[u8]) -> u64 {
 }
 
 /// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum Refusal {
     /// The library and the stack are of different versions.
@@ -204,171 +205,40 @@ impl core::fmt::Display for Refusal {
     }
 }
 
-impl Refusal {
-    const fn from_u8(n: u8) -> Refusal {
-        match n {
-            1 => Refusal::Version,
-            2 => Refusal::Sessions,
-            3 => Refusal::NoSession,
-            4 => Refusal::Members,
-            5 => Refusal::Resources,
-            6 => Refusal::Permission,
-            _ => Refusal::Malformed,
-        }
-    }
-}
+numbered!(Refusal else Malformed);
 
 impl Request {
     /// Encodes the request as a packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        match *self {
-            Request::Attach { layout_version } => Writer::new(1).u32(layout_version),
-            Request::Join { session, key } => Writer::new(2).u32(session).u64(key),
-            Request::Leave { session } => Writer::new(3).u32(session),
-            Request::SessionOpened { session, pid, config, user } => {
-                user_fields(config_fields(Writer::new(4).u32(session).u32(pid), config), user)
-            }
-            Request::MemberGone { session, member } => Writer::new(5).u32(session).u8(member),
-            Request::SessionGone { session } => Writer::new(6).u32(session),
-            Request::CutOff { session } => Writer::new(22).u32(session),
-            Request::Stop => Writer::new(7),
-            Request::ListSockets { token } => Writer::new(8).u32(token),
-            Request::Balance { rules } => balance_fields(Writer::new(9), rules),
-            Request::Adopt { blamed } => Writer::new(10).u8(blamed.into()),
-            Request::ServerGone { server } => Writer::new(11).u8(server),
-            Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
-            Request::Connect => Writer::new(30),
-            Request::Vouch { lease, protocol, port } => {
-                Writer::new(31).u64(lease).u8(protocol as u8).u16(port)
-            }
-            Request::HandOver { ledger } => Writer::new(20).u32(ledger),
-            Request::WriteLedger { version } => Writer::new(21).u32(version),
-            Request::Memory { level, buffers_max } => Writer::new(40).u8(level as u8).u64(buffers_max),
-        }
-        .bytes
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.write(&mut bytes);
+        bytes
     }
 
     /// Decodes the request in a packet. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<Request, BadMessage> {
-        let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
-        let (kind, mut r) = Reader::new(bytes);
-        Ok(match kind {
-            1 => Request::Attach { layout_version: r.u32() },
-            2 => Request::Join { session: r.u32(), key: r.u64() },
-            3 => Request::Leave { session: r.u32() },
-            4 => Request::SessionOpened {
-                session: r.u32(),
-                pid: r.u32(),
-                config: read_config(&mut r)?,
-                user: read_user(&mut r),
-            },
-            5 => Request::MemberGone { session: r.u32(), member: r.u8() },
-            6 => Request::SessionGone { session: r.u32() },
-            7 => Request::Stop,
-            8 => Request::ListSockets { token: r.u32() },
-            9 => Request::Balance { rules: read_balance(&mut r)? },
-            10 => Request::Adopt { blamed: r.u8() != 0 },
-            11 => Request::ServerGone { server: r.u8() },
-            12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
-            30 => Request::Connect,
-            31 => Request::Vouch {
-                lease: r.u64(),
-                protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?,
-                port: r.u16(),
-            },
-            20 => Request::HandOver { ledger: r.u32() },
-            21 => Request::WriteLedger { version: r.u32() },
-            40 => Request::Memory { level: MemoryLevel::from_u8(r.u8()), buffers_max: r.u64() },
-            22 => Request::CutOff { session: r.u32() },
-            _ => return Err(BadMessage),
-        })
+        Request::read(bytes.try_into().map_err(|_| BadMessage)?)
     }
 }
 
 impl Reply {
     /// Encodes the reply as a packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        match *self {
-            Reply::Joined { session, key, member, replicas, config } => {
-                config_fields(Writer::new(65).u32(session).u64(key).u8(member).u8(replicas), config)
-            }
-            Reply::Refused { reason } => Writer::new(66).u8(reason as u8),
-            Reply::Connected => Writer::new(67),
-            Reply::Vouched { pass, seal } => Writer::new(68).pass(pass).u64(seal),
-        }
-        .bytes
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.write(&mut bytes);
+        bytes
     }
 
     /// Decodes the reply in a packet. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<Reply, BadMessage> {
-        let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
-        let (kind, mut r) = Reader::new(bytes);
-        Ok(match kind {
-            65 => Reply::Joined {
-                session: r.u32(),
-                key: r.u64(),
-                member: r.u8(),
-                replicas: r.u8(),
-                config: read_config(&mut r)?,
-            },
-            66 => Reply::Refused { reason: Refusal::from_u8(r.u8()) },
-            67 => Reply::Connected,
-            68 => Reply::Vouched { pass: r.pass().ok_or(BadMessage)?, seal: r.u64() },
-            _ => return Err(BadMessage),
-        })
+        Reply::read(bytes.try_into().map_err(|_| BadMessage)?)
     }
-}
-
-fn config_fields(writer: Writer, config: ArenaConfig) -> Writer {
-    writer.u32(config.slots).u8(config.send_log2).u8(config.receive_log2)
-}
-
-fn read_config(r: &mut Reader<'_>) -> Result<ArenaConfig, BadMessage> {
-    let config = ArenaConfig { slots: r.u32(), send_log2: r.u8(), receive_log2: r.u8() };
-    if config.is_valid() { Ok(config) } else { Err(BadMessage) }
-}
-
-fn user_fields(writer: Writer, user: User) -> Writer {
-    let writer = writer.u32(user.uid).u16(user.unprivileged_start);
-    let writer = user.ports.into_iter().fold(writer, |writer, (first, last)| writer.u16(first).u16(last));
-    writer.u8(user.counts_for.is_some().into()).u32(user.counts_for.unwrap_or_default())
-}
-
-fn read_user(r: &mut Reader<'_>) -> User {
-    User {
-        uid: r.u32(),
-        unprivileged_start: r.u16(),
-        ports: core::array::from_fn(|_| (r.u16(), r.u16())),
-        counts_for: {
-            let (is_bounded, uid) = (r.u8() != 0, r.u32());
-            is_bounded.then_some(uid)
-        },
-    }
-}
-
-fn balance_fields(writer: Writer, rules: Balance) -> Writer {
-    let Balance { scheme, tariff, estimator, window, sample_us, offer_us, high, low } = rules;
-    let writer = writer.u8(scheme as u8).u8(estimator as u8).u16(tariff).u16(window);
-    writer.u32(sample_us).u32(offer_us).u16(high).u16(low)
-}
-
-fn read_balance(r: &mut Reader<'_>) -> Result<Balance, BadMessage> {
-    let scheme = Scheme::ALL.get(usize::from(r.u8())).copied().ok_or(BadMessage)?;
-    let estimator = match r.u8() {
-        0 => Estimator::Median,
-        1 => Estimator::Average,
-        _ => return Err(BadMessage),
-    };
-    let (tariff, window) = (r.u16(), r.u16());
-    let (sample_us, offer_us) = (r.u32(), r.u32());
-    let (high, low) = (r.u16(), r.u16());
-    let rules = Balance { scheme, tariff, estimator, window, sample_us, offer_us, high, low };
-    if rules.is_valid() { Ok(rules) } else { Err(BadMessage) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::balance::Scheme;
 
     #[test]
     fn every_packet_survives_the_socket() {

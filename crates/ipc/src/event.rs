@@ -6,13 +6,19 @@
 //! slot no longer matches.
 
 use atoll_base::{Endpoint, SlotId};
+use zerocopy::{LE, TryFromBytes, U32};
 
+pub use crate::layout::BadMessage;
+use crate::layout::{MESSAGE_BYTES, messages, numbered, values};
 use crate::lease::Voucher;
-use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// Readiness bits, numerically those of `poll(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready(pub u32);
+
+values! {
+    ready: Ready as U32<LE>, ready.0, Ready(ready.get());
+}
 
 impl Ready {
     /// Octets, a datagram, a connection or the end of the stream can be read.
@@ -54,7 +60,7 @@ impl core::ops::BitOrAssign for Ready {
 }
 
 /// Why something failed. The library turns causes into errno in one table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum Cause {
     /// Nothing failed.
@@ -86,119 +92,59 @@ pub enum Cause {
     PermissionDenied = 12,
 }
 
-impl Cause {
-    /// Returns the cause with this number; unknown numbers are [`Cause::Invalid`].
-    pub const fn from_u8(n: u8) -> Cause {
-        match n {
-            0 => Cause::None,
-            1 => Cause::ConnectionRefused,
-            2 => Cause::ConnectionReset,
-            3 => Cause::TimedOut,
-            4 => Cause::HostUnreachable,
-            5 => Cause::NetworkUnreachable,
-            6 => Cause::AddressInUse,
-            7 => Cause::AddressNotAvailable,
-            8 => Cause::NoBuffers,
-            9 => Cause::MessageTooLong,
-            11 => Cause::Lost,
-            12 => Cause::PermissionDenied,
-            _ => Cause::Invalid,
-        }
+numbered!(Cause else Invalid);
+
+messages! {
+    /// One message from a replica to an application.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum Event after u8 {
+        /// Announces that the slot changed in a way that matters to a caller waiting for any of `ready`.
+        Ready = 1 { slot: SlotId, generation: u32, ready: Ready },
+        /// CONNECTION-AVAILABLE (P4): an established connection is offered to this acceptor in `slot`. The
+        /// application claims it by writing `generation` to the slot's `claimed` word and sending
+        /// [`crate::Command::Claim`].
+        ConnectionAvailable = 2 {
+            listener: u64,
+            slot: SlotId,
+            generation: u32,
+            local: Endpoint,
+            remote: Endpoint,
+        },
+        /// The verdict on a claim that met a revocation: `confirmed` or timed out (P4).
+        ClaimVerdict = 3 { slot: SlotId, generation: u32, confirmed: bool },
+        /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION
+        /// again (P4).
+        AcceptorRemoved = 4 { listener: u64 },
+        /// Reports whether connections wait in this replica: as the answer (`answers`) to
+        /// [`crate::Command::AskConnection`], or unasked to a session that was told before that none waits.
+        ConnectionsWait = 9 { listener: u64, waiting: bool, answers: bool },
+        /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used
+        /// again.
+        SlotDone = 5 { slot: SlotId, generation: u32 },
+        /// Answers [`crate::Command::Bind`] with the port that is now leased.
+        BindReply = 6 { token: u32, cause: Cause, port: u16, voucher: Voucher },
+        /// Answers [`crate::Command::Listen`]; the port's authority adds the voucher that the other replicas
+        /// want to see.
+        ListenReply = 7 { token: u32, cause: Cause, voucher: Voucher },
+        /// Answers [`crate::Command::Info`]: the record is in the arena's info area.
+        InfoReply = 8 { token: u32, cause: Cause },
+        /// Answers [`crate::Command::Group`].
+        GroupReply = 10 { token: u32, cause: Cause },
     }
 }
-
-/// One message from a replica to an application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum Event {
-    /// Announces that the slot changed in a way that matters to a caller waiting for any of `ready`.
-    Ready { slot: SlotId, generation: u32, ready: Ready },
-    /// CONNECTION-AVAILABLE (P4): an established connection is offered to this acceptor in `slot`. The
-    /// application claims it by writing `generation` to the slot's `claimed` word and sending
-    /// [`crate::Command::Claim`].
-    ConnectionAvailable { listener: u64, slot: SlotId, generation: u32, local: Endpoint, remote: Endpoint },
-    /// The verdict on a claim that met a revocation: `confirmed` or timed out (P4).
-    ClaimVerdict { slot: SlotId, generation: u32, confirmed: bool },
-    /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION again
-    /// (P4).
-    AcceptorRemoved { listener: u64 },
-    /// Reports whether connections wait in this replica: as the answer (`answers`) to
-    /// [`crate::Command::AskConnection`], or unasked to a session that was told before that none waits.
-    ConnectionsWait { listener: u64, waiting: bool, answers: bool },
-    /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used again.
-    SlotDone { slot: SlotId, generation: u32 },
-    /// Answers [`crate::Command::Bind`] with the port that is now leased.
-    BindReply { token: u32, cause: Cause, port: u16, voucher: Voucher },
-    /// Answers [`crate::Command::Listen`]; the port's authority adds the voucher that the other replicas want
-    /// to see.
-    ListenReply { token: u32, cause: Cause, voucher: Voucher },
-    /// Answers [`crate::Command::Info`]: the record is in the arena's info area.
-    InfoReply { token: u32, cause: Cause },
-    /// Answers [`crate::Command::Group`].
-    GroupReply { token: u32, cause: Cause },
-}
-
-/// The error of bytes that are not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadMessage;
 
 impl Event {
     /// Encodes the message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        match *self {
-            Event::Ready { slot, generation, ready } => {
-                Writer::new(1).u32(slot.0).u32(generation).u32(ready.0)
-            }
-            Event::ConnectionAvailable { listener, slot, generation, local, remote } => {
-                Writer::new(2).u64(listener).u32(slot.0).u32(generation).endpoint(local).endpoint(remote)
-            }
-            Event::ClaimVerdict { slot, generation, confirmed } => {
-                Writer::new(3).u32(slot.0).u32(generation).u8(confirmed.into())
-            }
-            Event::AcceptorRemoved { listener } => Writer::new(4).u64(listener),
-            Event::ConnectionsWait { listener, waiting, answers } => {
-                Writer::new(9).u64(listener).u8(waiting.into()).u8(answers.into())
-            }
-            Event::SlotDone { slot, generation } => Writer::new(5).u32(slot.0).u32(generation),
-            Event::BindReply { token, cause, port, voucher } => {
-                Writer::new(6).u32(token).u8(cause as u8).u16(port).voucher(voucher)
-            }
-            Event::ListenReply { token, cause, voucher } => {
-                Writer::new(7).u32(token).u8(cause as u8).voucher(voucher)
-            }
-            Event::InfoReply { token, cause } => Writer::new(8).u32(token).u8(cause as u8),
-            Event::GroupReply { token, cause } => Writer::new(10).u32(token).u8(cause as u8),
-        }
-        .bytes
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.write(&mut bytes);
+        bytes
     }
 
     /// Decodes the message in a ring payload. Fails with [`BadMessage`] for unknown kinds.
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Event, BadMessage> {
-        let (kind, mut r) = Reader::new(bytes);
-        Ok(match kind {
-            1 => Event::Ready { slot: SlotId(r.u32()), generation: r.u32(), ready: Ready(r.u32()) },
-            2 => Event::ConnectionAvailable {
-                listener: r.u64(),
-                slot: SlotId(r.u32()),
-                generation: r.u32(),
-                local: r.endpoint(),
-                remote: r.endpoint(),
-            },
-            3 => Event::ClaimVerdict { slot: SlotId(r.u32()), generation: r.u32(), confirmed: r.u8() != 0 },
-            4 => Event::AcceptorRemoved { listener: r.u64() },
-            5 => Event::SlotDone { slot: SlotId(r.u32()), generation: r.u32() },
-            6 => Event::BindReply {
-                token: r.u32(),
-                cause: Cause::from_u8(r.u8()),
-                port: r.u16(),
-                voucher: r.voucher(),
-            },
-            7 => Event::ListenReply { token: r.u32(), cause: Cause::from_u8(r.u8()), voucher: r.voucher() },
-            8 => Event::InfoReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
-            10 => Event::GroupReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
-            9 => Event::ConnectionsWait { listener: r.u64(), waiting: r.u8() != 0, answers: r.u8() != 0 },
-            _ => return Err(BadMessage),
-        })
+        Event::read(bytes)
     }
 }
 

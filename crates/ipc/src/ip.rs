@@ -11,14 +11,13 @@
 //! sender: an IP server forgets the TS's groups and sends it the network, and a TS asks for its groups again.
 
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, Epoch};
 
-use crate::event::BadMessage;
-use crate::memory::{HeapMemory, Memory};
+use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, part, put, record};
 use crate::network::{NETWORK_BYTES, Network};
-use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// A message to or from an IP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,30 +28,33 @@ pub struct IpMessage {
     pub body: IpBody,
 }
 
-/// The content of a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum IpBody {
-    /// A TS has started, and wants to be told the network. Lost: impossible, because a full ring is offered
-    /// the message again. Repeated: harmless.
-    Hello,
-    /// A TS wants packets to a group, or no more of them. Lost: impossible, as for Hello. Repeated: harmless.
-    Group { group: Addr, joins: bool },
-    /// The way to a destination takes packets of this size only (see `Message::Path`). Lost: echo replies may
-    /// be too large.
-    Path { dst: Addr, mtu: u16 },
-    /// An IP server sends what it knows of the network. Lost: impossible, as for Hello; only the last one
-    /// counts. An IP server takes only the IPv4 address from another one.
-    Network(Box<NetworkNews>),
-    /// No station takes this packet of the TS, nor others to the same destination. `protocol` is 0 if the
-    /// packet has no ports, as later fragments. Lost: connections time out instead.
-    Unreachable { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
-    /// An IPv4 neighbour has this station (see `Message::Neighbour`). `learned` says that every receiver may
-    /// believe it. Lost: the other IP server asks for itself.
-    Neighbour { addr: u32, mac: [u8; 6], learned: bool },
-    /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked without
-    /// need.
-    Progress { hop: Addr },
+messages! {
+    /// The content of a message.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum IpBody after Head {
+        /// A TS has started, and wants to be told the network. Lost: impossible, because a full ring is
+        /// offered the message again. Repeated: harmless.
+        Hello = 0,
+        /// A TS wants packets to a group, or no more of them. Lost: impossible, as for Hello. Repeated:
+        /// harmless.
+        Group = 1 { group: Addr, joins: bool },
+        /// The way to a destination takes packets of this size only (see `Message::Path`). Lost: echo replies
+        /// may be too large.
+        Path = 2 { dst: Addr, mtu: u16 },
+        /// An IP server sends what it knows of the network. Lost: impossible, as for Hello; only the last one
+        /// counts. An IP server takes only the IPv4 address from another one.
+        Network = 3 { news: Box<NetworkNews> },
+        /// No station takes this packet of the TS, nor others to the same destination. `protocol` is 0 if the
+        /// packet has no ports, as later fragments. Lost: connections time out instead.
+        Unreachable = 4 { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
+        /// An IPv4 neighbour has this station (see `Message::Neighbour`). `learned` says that every receiver
+        /// may believe it. Lost: the other IP server asks for itself.
+        Neighbour = 5 { addr: u32, mac: [u8; 6], learned: bool },
+        /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked
+        /// without need.
+        Progress = 6 { hop: Addr },
+    }
 }
 
 /// The network as the pages of replicas show it, and further facts that only a TS has to know.
@@ -74,82 +76,83 @@ pub const ROUTERS_MAX: usize = 8;
 pub const IP_BYTES_MAX: usize = MESSAGE_BYTES + ROUTERS_MAX * ADDR_BYTES + NETWORK_BYTES;
 const ADDR_BYTES: usize = 16;
 
+record! {
+    /// What stands before the fields of a message.
+    struct Head {
+        kind: u8,
+        epoch: Epoch,
+    }
+}
+
+record! {
+    /// What of the news stands in the message itself. Behind it follow the routers, of which there is the
+    /// number here, and the record that pages have.
+    pub(crate) struct News {
+        mtu_v6: u16,
+        hop_limit: u8,
+        routers: u8,
+    }
+}
+
+impl Field for Box<NetworkNews> {
+    type Octets = <News as Field>::Octets;
+
+    fn write(&self) -> Self::Octets {
+        let NetworkNews { mtu_v6, hop_limit, ref routers, .. } = **self;
+        // Cannot truncate: the number is at most ROUTERS_MAX.
+        News { mtu_v6, hop_limit, routers: routers.len().min(ROUTERS_MAX) as u8 }.write()
+    }
+
+    /// Returns news with as many routers as follow, of which nothing is known yet.
+    fn read(octets: &Self::Octets) -> Result<Box<NetworkNews>, BadMessage> {
+        let News { mtu_v6, hop_limit, routers } = News::read(octets)?;
+        let routers = vec![Addr::ANY; routers.into()];
+        Ok(Box::new(NetworkNews { network: Network::default(), routers, mtu_v6, hop_limit }))
+    }
+}
+
 impl IpMessage {
     /// Encodes the message as a payload: kind, epoch, and the fields in their order; a network is followed by
     /// its routers and the record that pages have.
     pub fn encode(&self) -> Vec<u8> {
-        let head = |kind| Writer::new(kind).u32(self.epoch.0);
-        let writer = match &self.body {
-            IpBody::Hello => head(0),
-            IpBody::Group { group, joins } => head(1).addr(*group).u8((*joins).into()),
-            IpBody::Path { dst, mtu } => head(2).addr(*dst).u16(*mtu),
-            IpBody::Network(news) => {
-                // Cannot truncate: the number is at most ROUTERS_MAX.
-                let routers = news.routers.len().min(ROUTERS_MAX);
-                let mut bytes = head(3).u16(news.mtu_v6).u8(news.hop_limit).u8(routers as u8).bytes.to_vec();
-                news.routers.iter().take(routers).for_each(|addr| bytes.extend_from_slice(&addr.octets()));
-                let memory = HeapMemory::new(NETWORK_BYTES);
-                news.network.store(&memory, 0);
-                let at = bytes.len();
-                bytes.resize(at + NETWORK_BYTES, 0);
-                memory.read(0, &mut bytes[at..]);
-                return bytes;
-            }
-            IpBody::Unreachable { protocol, local, remote, seq } => {
-                head(4).u8(*protocol).endpoint(*local).endpoint(*remote).u32(*seq)
-            }
-            IpBody::Neighbour { addr, mac, learned } => head(5).u32(*addr).array(*mac).u8((*learned).into()),
-            IpBody::Progress { hop } => head(6).addr(*hop),
-        };
-        writer.bytes.to_vec()
+        let mut bytes = [0; MESSAGE_BYTES];
+        put(&mut bytes, 0, &Head { kind: 0, epoch: self.epoch }.write());
+        self.body.write(&mut bytes);
+        let mut bytes = bytes.to_vec();
+        if let IpBody::Network { news } = &self.body {
+            bytes.extend(news.routers.iter().take(ROUTERS_MAX).flat_map(|addr| addr.octets()));
+            bytes.extend(news.network.octets(RECORD_VERSION));
+        }
+        bytes
     }
 
     /// Decodes the message in a payload. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<IpMessage, BadMessage> {
-        let (head, rest) = bytes.split_first_chunk::<MESSAGE_BYTES>().ok_or(BadMessage)?;
-        let (kind, mut r) = Reader::new(head);
-        let epoch = Epoch(r.u32());
-        let body = match kind {
-            0 => IpBody::Hello,
-            1 => IpBody::Group { group: r.addr(), joins: r.u8() != 0 },
-            2 => IpBody::Path { dst: r.addr(), mtu: r.u16() },
-            3 => {
-                let (mtu_v6, hop_limit, routers) = (r.u16(), r.u8(), usize::from(r.u8()));
-                let (routers, record) = rest.split_at_checked(routers * ADDR_BYTES).ok_or(BadMessage)?;
-                if routers.len() > ROUTERS_MAX * ADDR_BYTES || record.len() != NETWORK_BYTES {
-                    return Err(BadMessage);
-                }
-                let memory = HeapMemory::new(NETWORK_BYTES);
-                memory.write(0, record);
-                let (addrs, _) = routers.as_chunks::<ADDR_BYTES>();
-                let routers = addrs.iter().map(|octets| Addr::from_octets(*octets)).collect();
-                // A record that is being written has an odd version, and no sender copies one.
-                let network = Network::load(&memory, 0);
-                return Ok(IpMessage {
-                    epoch,
-                    body: IpBody::Network(Box::new(NetworkNews { network, routers, mtu_v6, hop_limit })),
-                });
+        let (fixed, mut rest) = bytes.split_first_chunk::<MESSAGE_BYTES>().ok_or(BadMessage)?;
+        let Head { epoch, .. } = Head::read(part(fixed, 0)?)?;
+        let mut body = IpBody::read(fixed)?;
+        if let IpBody::Network { news } = &mut body {
+            if news.routers.len() > ROUTERS_MAX {
+                return Err(BadMessage);
             }
-            4 => IpBody::Unreachable {
-                protocol: r.u8(),
-                local: r.endpoint(),
-                remote: r.endpoint(),
-                seq: r.u32(),
-            },
-            6 => IpBody::Progress { hop: r.addr() },
-            5 => IpBody::Neighbour { addr: r.u32(), mac: r.array(), learned: r.u8() != 0 },
-            _ => return Err(BadMessage),
-        };
+            for router in &mut news.routers {
+                let (octets, others) = rest.split_first_chunk().ok_or(BadMessage)?;
+                (*router, rest) = (Addr::from_octets(*octets), others);
+            }
+            let (record, others) = rest.split_first_chunk().ok_or(BadMessage)?;
+            (news.network, rest) = (Network::of(record)?, others);
+        }
         if rest.is_empty() { Ok(IpMessage { epoch, body }) } else { Err(BadMessage) }
     }
 }
 
-const _: () = assert!(NETWORK_BYTES.is_multiple_of(8) && IP_BYTES_MAX <= crate::mesh::PAYLOAD_MAX);
+/// The version of the record in a message: it is whole.
+const RECORD_VERSION: u32 = 2;
+
+const _: () = assert!(IP_BYTES_MAX <= crate::mesh::PAYLOAD_MAX);
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
-
     use super::*;
     use crate::network::{AddressFacts, V4Facts};
 
@@ -169,8 +172,8 @@ mod tests {
             IpBody::Group { group: Addr::v4(0xe000_0001), joins: true },
             IpBody::Group { group: dst, joins: false },
             IpBody::Path { dst, mtu: 1280 },
-            IpBody::Network(Box::new(news())),
-            IpBody::Network(Box::default()),
+            IpBody::Network { news: Box::new(news()) },
+            IpBody::Network { news: Box::default() },
             IpBody::Unreachable {
                 protocol: 6,
                 local: Endpoint::at(dst, 1),
@@ -190,12 +193,11 @@ mod tests {
     #[test]
     fn too_many_routers_are_cut_and_other_lengths_refused() {
         let routers = vec![Addr::ANY; 300];
-        let body = IpBody::Network(Box::new(NetworkNews { routers, ..news() }));
+        let body = IpBody::Network { news: Box::new(NetworkNews { routers, ..news() }) };
         let mut bytes = IpMessage { epoch: Epoch(1), body }.encode();
         assert_eq!(bytes.len(), IP_BYTES_MAX);
-        assert!(
-            matches!(IpMessage::decode(&bytes).map(|m| m.body), Ok(IpBody::Network(n)) if n.routers.len() == 8)
-        );
+        let decoded = IpMessage::decode(&bytes).map(|message| message.body);
+        assert!(matches!(decoded, Ok(IpBody::Network { news }) if news.routers.len() == 8));
         for len in [0, 1, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 16, IP_BYTES_MAX - 1] {
             assert_eq!(IpMessage::decode(&bytes[..len]), Err(BadMessage), "{len}");
         }

@@ -11,8 +11,8 @@
 
 use atoll_base::Endpoint;
 
+use crate::layout::record;
 use crate::protocol::Protocol;
-use crate::words::{Reader, Writer};
 
 /// A port of a socket: what the authority has granted, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,32 +38,36 @@ pub struct Grant {
     pub granted: u64,
 }
 
-/// The part of a grant that the application learns from the authority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Voucher {
-    /// The user of the grant: [`Grant::uid`].
-    pub uid: u32,
-    /// The options of the grant, as bits.
-    pub flags: u8,
-    /// The number of the grant: [`Grant::granted`].
-    pub granted: u64,
-    /// The seal over the grant, which only servers can compute.
-    pub seal: u64,
+record! {
+    /// The part of a grant that the application learns from the authority.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Voucher {
+        /// The user of the grant: [`Grant::uid`].
+        pub uid: u32,
+        /// The options of the grant, as bits.
+        pub flags: u8,
+        /// The number of the grant: [`Grant::granted`].
+        pub granted: u64,
+        /// The seal over the grant, which only servers can compute.
+        pub seal: u64,
+    }
 }
 
-/// The supervisor's statement about the user who asks for a socket. The supervisor asks the kernel for the
-/// user each time ([`crate::control::Request::Vouch`]), and seals the answer. So a process that has given up
-/// a user can show an earlier statement about this one socket, and nothing new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pass {
-    /// The number of the socket. A process that knows the number and the seal has inherited the socket.
-    pub lease: u64,
-    /// The effective user.
-    pub uid: u32,
-    /// The protocol of the port.
-    pub protocol: Protocol,
-    /// A port below the unprivileged ones that the user may have; 0 for none.
-    pub port: u16,
+record! {
+    /// The supervisor's statement about the user who asks for a socket. The supervisor asks the kernel for
+    /// the user each time ([`crate::control::Request::Vouch`]), and seals the answer. So a process that has
+    /// given up a user can show an earlier statement about this one socket, and nothing new.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Pass {
+        /// The number of the socket. A process that knows the number and the seal has inherited the socket.
+        pub lease: u64,
+        /// The effective user.
+        pub uid: u32,
+        /// The protocol of the port.
+        pub protocol: Protocol,
+        /// A port below the unprivileged ones that the user may have; 0 for none.
+        pub port: u16,
+    }
 }
 
 /// The user of a grant for which no supervisor vouched. Such a grant shares nothing by SO_REUSEPORT, not even
@@ -140,32 +144,6 @@ impl Grant {
             | u8::from(self.reuse_addr) << 1
             | u8::from(self.reuse_port) << 2
             | u8::from(self.listening) << 3
-    }
-}
-
-impl Writer {
-    #[inline]
-    pub(crate) fn voucher(self, value: Voucher) -> Writer {
-        self.u32(value.uid).u8(value.flags).u64(value.granted).u64(value.seal)
-    }
-
-    #[inline]
-    pub(crate) fn pass(self, value: Pass) -> Writer {
-        self.u64(value.lease).u32(value.uid).u8(value.protocol as u8).u16(value.port)
-    }
-}
-
-impl Reader<'_> {
-    #[inline]
-    pub(crate) fn voucher(&mut self) -> Voucher {
-        Voucher { uid: self.u32(), flags: self.u8(), granted: self.u64(), seal: self.u64() }
-    }
-
-    #[inline]
-    pub(crate) fn pass(&mut self) -> Option<Pass> {
-        let (lease, uid) = (self.u64(), self.u32());
-        let protocol = Protocol::from_u8(self.u8())?;
-        Some(Pass { lease, uid, protocol, port: self.u16() })
     }
 }
 

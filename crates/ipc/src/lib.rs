@@ -31,6 +31,7 @@ pub mod control;
 pub mod event;
 pub mod info;
 pub mod ip;
+mod layout;
 pub mod lease;
 pub mod ledger;
 pub mod manager;
@@ -44,7 +45,6 @@ pub mod protocol;
 pub mod ring;
 pub mod slot;
 mod tally;
-mod words;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use event::{Cause, Event, Ready};

@@ -19,8 +19,7 @@
 
 use atoll_base::{Endpoint, Epoch, Instant, SessionId};
 
-use crate::event::BadMessage;
-use crate::words::{MESSAGE_BYTES, Reader, Writer};
+use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, part, put, record};
 
 /// The size of a message in bytes.
 pub const MANAGER_BYTES: usize = MESSAGE_BYTES;
@@ -39,143 +38,80 @@ pub struct ManagerMessage {
     pub body: ManagerBody,
 }
 
-/// The content of a message. The TS numbers listeners and connections; numbers of listeners are never used
-/// again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum ManagerBody {
-    /// A socket, known by its lease, listens at this address. Late: its acceptors are late, too.
-    Opened { listener: u64, lease: u64, local: Endpoint, v6_only: bool },
-    /// The socket stopped listening.
-    Left { listener: u64, lease: u64 },
-    /// The last socket of the listener stopped listening: waiting connections are to be reset.
-    Closed { listener: u64 },
-    /// A session registers as an acceptor: ACCEPT-CONNECTION (P4). Repeated: harmless.
-    Registered { listener: u64, session: SessionId, lease: u64 },
-    /// The acceptor wants no more connections for now.
-    Deregistered { listener: u64, session: SessionId, lease: u64 },
-    /// The session does not hold the socket any more.
-    Forgotten { listener: u64, session: SessionId, lease: u64 },
-    /// Asks for an acceptor of this connection. Answered by Offer, Queued or Reset; asked again under the
-    /// same ticket if that takes too long.
-    Established { listener: u64, connection: u32, ticket: u32 },
-    /// The acceptor has claimed the connection that it was offered at that time.
-    Claimed { connection: u32, offered_at: Instant },
-    /// The acceptor has not claimed the connection in time, and another is to get it. Answered as
-    /// Established.
-    TimedOut { connection: u32, ticket: u32 },
-    /// The offer was taken back because the acceptor's session has ended. Answered as Established.
-    Returned { connection: u32, ticket: u32 },
-    /// The connection has ended before an acceptor claimed it.
-    Gone { connection: u32 },
-    /// The application has closed a connection that it was offered at that time, which gives its service time
-    /// (P5).
-    Served { session: SessionId, lease: u64, offered_at: Instant },
-    /// The connection is for this acceptor. With `measured`, Served is to follow. Late: refused by its
-    /// ticket.
-    Offer { connection: u32, ticket: u32, session: SessionId, lease: u64, measured: bool },
-    /// No acceptor wants the connection now: an Offer or a Reset follows later.
-    Queued { connection: u32, ticket: u32 },
-    /// The listener of the connection is gone, and the CM has forgotten the connection.
-    Reset { connection: u32, ticket: u32 },
-    /// The TS is to tell the session that its acceptor was removed (P4). Late: it registers again without
-    /// need.
-    AcceptorRemoved { session: SessionId, lease: u64 },
-    /// Tells a new CM that its predecessor has offered this connection to this acceptor, which has not
-    /// claimed it yet.
-    Offered { listener: u64, connection: u32, ticket: u32, session: SessionId, lease: u64 },
+messages! {
+    /// The content of a message. The TS numbers listeners and connections; numbers of listeners are never
+    /// used again.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum ManagerBody after Head {
+        /// A socket, known by its lease, listens at this address. Late: its acceptors are late, too.
+        Opened = 0 { listener: u64, lease: u64, local: Endpoint, v6_only: bool },
+        /// The socket stopped listening.
+        Left = 1 { listener: u64, lease: u64 },
+        /// The last socket of the listener stopped listening: waiting connections are to be reset.
+        Closed = 2 { listener: u64 },
+        /// A session registers as an acceptor: ACCEPT-CONNECTION (P4). Repeated: harmless.
+        Registered = 3 { listener: u64, session: SessionId, lease: u64 },
+        /// The acceptor wants no more connections for now.
+        Deregistered = 4 { listener: u64, session: SessionId, lease: u64 },
+        /// The session does not hold the socket any more.
+        Forgotten = 5 { listener: u64, session: SessionId, lease: u64 },
+        /// Asks for an acceptor of this connection. Answered by Offer, Queued or Reset; asked again under the
+        /// same ticket if that takes too long.
+        Established = 6 { listener: u64, connection: u32, ticket: u32 },
+        /// The acceptor has claimed the connection that it was offered at that time.
+        Claimed = 7 { connection: u32, offered_at: Instant },
+        /// The acceptor has not claimed the connection in time, and another is to get it. Answered as
+        /// Established.
+        TimedOut = 8 { connection: u32, ticket: u32 },
+        /// The offer was taken back because the acceptor's session has ended. Answered as Established.
+        Returned = 9 { connection: u32, ticket: u32 },
+        /// The connection has ended before an acceptor claimed it.
+        Gone = 10 { connection: u32 },
+        /// The application has closed a connection that it was offered at that time, which gives its service
+        /// time (P5).
+        Served = 11 { session: SessionId, lease: u64, offered_at: Instant },
+        /// The connection is for this acceptor. With `measured`, Served is to follow. Late: refused by its
+        /// ticket.
+        Offer = 12 { connection: u32, ticket: u32, session: SessionId, lease: u64, measured: bool },
+        /// No acceptor wants the connection now: an Offer or a Reset follows later.
+        Queued = 13 { connection: u32, ticket: u32 },
+        /// The listener of the connection is gone, and the CM has forgotten the connection.
+        Reset = 14 { connection: u32, ticket: u32 },
+        /// The TS is to tell the session that its acceptor was removed (P4). Late: it registers again without
+        /// need.
+        AcceptorRemoved = 15 { session: SessionId, lease: u64 },
+        /// Tells a new CM that its predecessor has offered this connection to this acceptor, which has not
+        /// claimed it yet.
+        Offered = 16 { listener: u64, connection: u32, ticket: u32, session: SessionId, lease: u64 },
+    }
+}
+
+record! {
+    /// What stands before the fields of a message.
+    struct Head {
+        kind: u8,
+        epoch: Epoch,
+        to: Epoch,
+        at: Instant,
+    }
 }
 
 impl ManagerMessage {
     /// Encodes the message as a payload: kind, epochs, time, and the fields in their order.
     pub fn encode(&self) -> [u8; MANAGER_BYTES] {
-        let head = |kind| Writer::new(kind).u32(self.epoch.0).u32(self.to.0).u64(self.at.as_nanos());
-        let writer = match self.body {
-            ManagerBody::Opened { listener, lease, local, v6_only } => {
-                head(0).u64(listener).u64(lease).endpoint(local).u8(v6_only.into())
-            }
-            ManagerBody::Left { listener, lease } => head(1).u64(listener).u64(lease),
-            ManagerBody::Closed { listener } => head(2).u64(listener),
-            ManagerBody::Registered { listener, session, lease } => {
-                head(3).u64(listener).u32(session.0).u64(lease)
-            }
-            ManagerBody::Deregistered { listener, session, lease } => {
-                head(4).u64(listener).u32(session.0).u64(lease)
-            }
-            ManagerBody::Forgotten { listener, session, lease } => {
-                head(5).u64(listener).u32(session.0).u64(lease)
-            }
-            ManagerBody::Established { listener, connection, ticket } => {
-                head(6).u64(listener).u32(connection).u32(ticket)
-            }
-            ManagerBody::Claimed { connection, offered_at } => {
-                head(7).u32(connection).u64(offered_at.as_nanos())
-            }
-            ManagerBody::TimedOut { connection, ticket } => head(8).u32(connection).u32(ticket),
-            ManagerBody::Returned { connection, ticket } => head(9).u32(connection).u32(ticket),
-            ManagerBody::Gone { connection } => head(10).u32(connection),
-            ManagerBody::Served { session, lease, offered_at } => {
-                head(11).u32(session.0).u64(lease).u64(offered_at.as_nanos())
-            }
-            ManagerBody::Offer { connection, ticket, session, lease, measured } => {
-                head(12).u32(connection).u32(ticket).u32(session.0).u64(lease).u8(measured.into())
-            }
-            ManagerBody::Queued { connection, ticket } => head(13).u32(connection).u32(ticket),
-            ManagerBody::Reset { connection, ticket } => head(14).u32(connection).u32(ticket),
-            ManagerBody::AcceptorRemoved { session, lease } => head(15).u32(session.0).u64(lease),
-            ManagerBody::Offered { listener, connection, ticket, session, lease } => {
-                head(16).u64(listener).u32(connection).u32(ticket).u32(session.0).u64(lease)
-            }
-        };
-        writer.bytes
+        let mut bytes = [0; MANAGER_BYTES];
+        let head = Head { kind: 0, epoch: self.epoch, to: self.to, at: self.at };
+        put(&mut bytes, 0, &head.write());
+        self.body.write(&mut bytes);
+        bytes
     }
 
     /// Decodes the message in a payload. Fails with [`BadMessage`] for another length or an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<ManagerMessage, BadMessage> {
         let bytes: &[u8; MANAGER_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
-        let (kind, mut r) = Reader::new(bytes);
-        let (epoch, to, at) = (Epoch(r.u32()), Epoch(r.u32()), Instant::from_nanos(r.u64()));
-        let body = match kind {
-            0 => ManagerBody::Opened {
-                listener: r.u64(),
-                lease: r.u64(),
-                local: r.endpoint(),
-                v6_only: r.u8() != 0,
-            },
-            1 => ManagerBody::Left { listener: r.u64(), lease: r.u64() },
-            2 => ManagerBody::Closed { listener: r.u64() },
-            3 => ManagerBody::Registered { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
-            4 => ManagerBody::Deregistered { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
-            5 => ManagerBody::Forgotten { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
-            6 => ManagerBody::Established { listener: r.u64(), connection: r.u32(), ticket: r.u32() },
-            7 => ManagerBody::Claimed { connection: r.u32(), offered_at: Instant::from_nanos(r.u64()) },
-            8 => ManagerBody::TimedOut { connection: r.u32(), ticket: r.u32() },
-            9 => ManagerBody::Returned { connection: r.u32(), ticket: r.u32() },
-            10 => ManagerBody::Gone { connection: r.u32() },
-            11 => {
-                let (session, lease) = (SessionId(r.u32()), r.u64());
-                ManagerBody::Served { session, lease, offered_at: Instant::from_nanos(r.u64()) }
-            }
-            12 => {
-                let (connection, ticket, session) = (r.u32(), r.u32(), SessionId(r.u32()));
-                ManagerBody::Offer { connection, ticket, session, lease: r.u64(), measured: r.u8() != 0 }
-            }
-            13 => ManagerBody::Queued { connection: r.u32(), ticket: r.u32() },
-            14 => ManagerBody::Reset { connection: r.u32(), ticket: r.u32() },
-            15 => ManagerBody::AcceptorRemoved { session: SessionId(r.u32()), lease: r.u64() },
-            16 => {
-                let (listener, connection, ticket) = (r.u64(), r.u32(), r.u32());
-                ManagerBody::Offered {
-                    listener,
-                    connection,
-                    ticket,
-                    session: SessionId(r.u32()),
-                    lease: r.u64(),
-                }
-            }
-            _ => return Err(BadMessage),
-        };
-        Ok(ManagerMessage { epoch, to, at, body })
+        let Head { epoch, to, at, .. } = Head::read(part(bytes, 0)?)?;
+        Ok(ManagerMessage { epoch, to, at, body: ManagerBody::read(bytes)? })
     }
 }
 

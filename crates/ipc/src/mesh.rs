@@ -4,12 +4,12 @@
 //! The transport is a byte ring of records, one per ordered pair of replicas. The internal link of a stack
 //! (loopback, software steering) and the shared-memory link that joins two stacks are both made of these.
 //!
-//! ```text
-//!   line 0  producer writes: tail (u64), epoch (u32)     line 1  consumer writes: head (u64), sleep word (u32)
-//!   then 2^k bytes of records: [len u32][kind u32][payload, padded to 8]; a record never wraps:
-//!                             a filler record ends the lap
-//! ```
+//! A record is padded to 8 octets and never wraps: a filler record ends the lap. The producer writes the
+//! header's first line, the consumer its second one.
 
+use core::mem::offset_of;
+
+use crate::layout::words;
 use crate::memory::Memory;
 
 /// The kind of a record with a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
@@ -25,11 +25,30 @@ pub const KIND_MANAGER: u32 = 7;
 /// ([`crate::ip::IpMessage`]).
 pub const KIND_IP: u32 = 17;
 const KIND_FILLER: u32 = 0xffff_ffff;
-const HEADER_BYTES: usize = 128;
-const TAIL: usize = 0;
-const HEAD: usize = 64;
-const SLEEP: usize = 72;
-const RECORD_HEADER: usize = 8;
+
+words! {
+    /// What stands before the records.
+    struct Header {
+        tail: u64; 56 unused,
+        head: u64,
+        sleep: u32; 52 unused,
+    }
+}
+
+words! {
+    /// What stands before the payload of a record.
+    struct RecordHeader {
+        len: u32,
+        kind: u32,
+    }
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const TAIL: usize = offset_of!(Header, tail);
+const HEAD: usize = offset_of!(Header, head);
+const SLEEP: usize = offset_of!(Header, sleep);
+const RECORD_HEADER: usize = size_of::<RecordHeader>();
+const KIND: usize = offset_of!(RecordHeader, kind);
 /// The maximum length of a record's payload in bytes: a 64 KiB frame with its headers. (The payload length of
 /// an IPv6 packet does not count its header.)
 pub const PAYLOAD_MAX: usize = 65536 + 96;
@@ -99,12 +118,12 @@ impl MeshProducer {
             // Records are multiples of 8 bytes, so a filler header always fits.
             let at = self.base + HEADER_BYTES + within as usize;
             memory.store32(at, (filler - RECORD_HEADER as u64) as u32);
-            memory.store32(at + 4, KIND_FILLER);
+            memory.store32(at + KIND, KIND_FILLER);
             self.tail += filler;
         }
         let at = self.base + HEADER_BYTES + (self.tail & (self.size - 1)) as usize;
         memory.store32(at, len as u32);
-        memory.store32(at + 4, kind);
+        memory.store32(at + KIND, kind);
         Ok(at + RECORD_HEADER)
     }
 
@@ -167,7 +186,7 @@ impl MeshConsumer {
             }
             let within = self.head & (self.size - 1);
             let at = self.base + HEADER_BYTES + within as usize;
-            let (len, kind) = (memory.load32(at) as usize, memory.load32(at + 4));
+            let (len, kind) = (memory.load32(at) as usize, memory.load32(at + KIND));
             let bytes = record_bytes(len);
             if waiting > self.size
                 || !self.head.is_multiple_of(8)

@@ -2,35 +2,36 @@
 //! message.
 //!
 //! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens
-//! if it is lost, late, repeated, or from a dead epoch; a [`Kind`] of the same name; an arm in `write` and in
-//! `read`; a line in the test. The receiver names it where it registers its handlers
-//! (`atoll_rpc::Dispatcher::on`).
+//! if it is lost, late, repeated, or from a dead epoch; a [`Kind`] of the same name and number; a line in the
+//! test. The receiver names it where it registers its handlers (`atoll_rpc::Dispatcher::on`).
 
 use atoll_base::{Addr, Epoch, ReplicaId};
+use zerocopy::TryFromBytes;
 
-use crate::event::BadMessage;
-use crate::words::{MESSAGE_BYTES, Reader, Writer};
+use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered, part, put, record};
 
-/// A message from one server to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
-pub enum Message {
-    /// A replica that starts asks each of the others whether it is there, and introduces itself; the answer
-    /// introduces the other replica in the same way. Lost or late: the caller's deadline passes, and it
-    /// counts one sibling less. Repeated: answered again. Dead epoch: dropped.
-    Hello { replica: ReplicaId, epoch: Epoch },
-    /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver asks
-    /// by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges whether
-    /// it is plausible.
-    Neighbour { addr: Addr, mac: [u8; 6], basis: NewsBasis },
-    /// A replica that learned from ICMP what the path to `dst` takes tells the others (N8). Lost: ICMP tells
-    /// the receiver itself when it sends packets that are too large. Late, repeated or of a dead epoch:
-    /// harmless. The receiver judges whether it is plausible.
-    Path { dst: Addr, mtu: u16 },
+messages! {
+    /// A message from one server to another.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+    pub enum Message after Head {
+        /// A replica that starts asks each of the others whether it is there, and introduces itself; the
+        /// answer introduces the other replica in the same way. Lost or late: the caller's deadline passes,
+        /// and it counts one sibling less. Repeated: answered again. Dead epoch: dropped.
+        Hello = 0 { replica: ReplicaId, epoch: Epoch },
+        /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver
+        /// asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
+        /// whether it is plausible.
+        Neighbour = 1 { addr: Addr, mac: [u8; 6], basis: NewsBasis },
+        /// A replica that learned from ICMP what the path to `dst` takes tells the others (N8). Lost: ICMP
+        /// tells the receiver itself when it sends packets that are too large. Late, repeated or of a dead
+        /// epoch: harmless. The receiver judges whether it is plausible.
+        Path = 2 { dst: Addr, mtu: u16 },
+    }
 }
 
 /// How a neighbour became known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum NewsBasis {
     /// The sender asked for it, or was asked by the neighbour.
@@ -38,6 +39,8 @@ pub enum NewsBasis {
     /// The sender did not ask.
     Overheard = 2,
 }
+
+numbered!(NewsBasis);
 
 /// The names of the messages, dense from 0: index of a table of handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,35 +79,43 @@ pub struct Envelope {
     pub message: Message,
 }
 
+record! {
+    /// What stands before the fields of a message.
+    struct Head {
+        kind: u8,
+        role: u8,
+        call: u32,
+        epoch: Epoch,
+    }
+}
+
 impl Envelope {
-    /// Encodes the envelope as payload of an entry.
-    ///
-    /// ```text
-    ///   0 kind u8   1 role u8   2 call u32   6 epoch of the call u32   10 fields of the message
-    /// ```
+    /// Encodes the envelope as payload of an entry: kind, role, number and epoch of the call, and the fields
+    /// of the message.
     #[inline]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let (role, call, epoch) = match self.role {
-            Role::Notice => (0, 0, 0),
-            Role::Request(call) => (1, call, 0),
-            Role::Reply(call, epoch) => (2, call, epoch.0),
+            Role::Notice => (0, 0, Epoch(0)),
+            Role::Request(call) => (1, call, Epoch(0)),
+            Role::Reply(call, epoch) => (2, call, epoch),
         };
-        let writer = Writer::new(self.message.kind() as u8).u8(role).u32(call).u32(epoch);
-        self.message.write(writer).bytes
+        let mut bytes = [0; MESSAGE_BYTES];
+        put(&mut bytes, 0, &Head { kind: 0, role, call, epoch }.write());
+        self.message.write(&mut bytes);
+        bytes
     }
 
     /// Decodes the envelope in a payload. Fails with [`BadMessage`] for an unknown kind, role or value.
     #[inline]
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Envelope, BadMessage> {
-        let (kind, mut r) = Reader::new(bytes);
-        let (role, call, epoch) = (r.u8(), r.u32(), r.u32());
+        let Head { role, call, epoch, .. } = Head::read(part(bytes, 0)?)?;
         let role = match role {
             0 => Role::Notice,
             1 => Role::Request(call),
-            2 => Role::Reply(call, Epoch(epoch)),
+            2 => Role::Reply(call, epoch),
             _ => return Err(BadMessage),
         };
-        Ok(Envelope { role, message: Message::read(kind, &mut r)? })
+        Ok(Envelope { role, message: Message::read(bytes)? })
     }
 }
 
@@ -116,33 +127,6 @@ impl Message {
             Message::Neighbour { .. } => Kind::Neighbour,
             Message::Path { .. } => Kind::Path,
         }
-    }
-
-    #[inline]
-    fn write(&self, w: Writer) -> Writer {
-        match *self {
-            Message::Hello { replica, epoch } => w.u8(replica.0).u32(epoch.0),
-            Message::Neighbour { addr, mac, basis } => w.addr(addr).array(mac).u8(basis as u8),
-            Message::Path { dst, mtu } => w.addr(dst).u16(mtu),
-        }
-    }
-
-    #[inline]
-    fn read(kind: u8, r: &mut Reader<'_>) -> Result<Message, BadMessage> {
-        Ok(match kind {
-            0 => Message::Hello { replica: ReplicaId(r.u8()), epoch: Epoch(r.u32()) },
-            1 => Message::Neighbour {
-                addr: r.addr(),
-                mac: r.array(),
-                basis: match r.u8() {
-                    1 => NewsBasis::Learned,
-                    2 => NewsBasis::Overheard,
-                    _ => return Err(BadMessage),
-                },
-            },
-            2 => Message::Path { dst: r.addr(), mtu: r.u16() },
-            _ => return Err(BadMessage),
-        })
     }
 }
 
@@ -162,7 +146,8 @@ mod tests {
         for message in messages {
             for role in [Role::Notice, Role::Request(7), Role::Reply(u32::MAX, Epoch(2))] {
                 let envelope = Envelope { role, message };
-                assert_eq!(Envelope::decode(&envelope.encode()), Ok(envelope));
+                let bytes = envelope.encode();
+                assert_eq!((Envelope::decode(&bytes), bytes[0]), (Ok(envelope), message.kind() as u8));
             }
             assert!((message.kind() as usize) < Kind::COUNT);
         }

@@ -2,20 +2,18 @@
 //! replica publishes them on its page. Programs read the first replica's page, and a replica's successor
 //! starts with what its page says.
 //!
-//! ```text
-//!   version u32 | count of IPv6 addresses u8, of prefixes u8, of routers u8, 0
-//!   | addresses, 40 bytes each | prefixes, 32 bytes each | routers, 24 bytes each
-//!   | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64
-//!   | DHCP: see `dhcp.rs`
-//! ```
-//! The version is odd while the replica writes.
+//! The record's version is odd while the replica writes.
 
 mod dhcp;
 
 use alloc::vec::Vec;
+use core::array;
+use core::mem::offset_of;
 
 use atoll_base::Addr;
+use zerocopy::TryFromBytes;
 
+use crate::layout::{BadMessage, Field, load, numbered, part, record};
 use crate::memory::Memory;
 
 /// The maximum number of published addresses, and of prefixes: as many as a replica has.
@@ -23,18 +21,13 @@ pub const NETWORK_MAX: usize = 16;
 /// The maximum number of published routers.
 pub const ROUTERS_MAX: usize = 8;
 /// The size of the record in bytes.
-pub const NETWORK_BYTES: usize = DHCP + dhcp::BYTES;
-const PREFIXES: usize = 8 + NETWORK_MAX * ADDRESS_BYTES;
-const ROUTERS: usize = PREFIXES + NETWORK_MAX * PREFIX_BYTES;
-const V4: usize = ROUTERS + ROUTERS_MAX * ROUTER_BYTES;
-const DHCP: usize = V4 + 24;
-const ADDRESS_BYTES: usize = 40;
-const PREFIX_BYTES: usize = 32;
-const ROUTER_BYTES: usize = 24;
+pub const NETWORK_BYTES: usize = size_of::<Octets>();
+type Octets = <Record as Field>::Octets;
 /// The number of attempts after which a reader that always meets a writer takes an empty record: the writer
 /// has died.
 const READ_ATTEMPTS: u32 = 10_000;
 
+use dhcp::DhcpRecord;
 pub use dhcp::{DhcpFacts, DhcpState};
 
 /// The addresses and routers of an interface; for IPv6: RFC 4862 §5.5.4.
@@ -68,45 +61,51 @@ pub struct V4Facts {
     pub valid_until: u64,
 }
 
-/// One IPv6 address of the interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AddressFacts {
-    /// The address.
-    pub addr: Addr,
-    /// The length of the prefix in bits.
-    pub prefix_len: u8,
-    /// What it may be used for.
-    pub state: AddressState,
-    /// Whether a router advertised the prefix.
-    pub dynamic: bool,
-    /// The end of its preference, in nanoseconds of the stack's clock; `u64::MAX` for never.
-    pub preferred_until: u64,
-    /// The end of its validity, in nanoseconds of the stack's clock; `u64::MAX` for never.
-    pub valid_until: u64,
+record! {
+    /// One IPv6 address of the interface.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AddressFacts {
+        /// The address.
+        pub addr: Addr,
+        /// The length of the prefix in bits.
+        pub prefix_len: u8,
+        /// What it may be used for.
+        pub state: AddressState,
+        /// Whether a router advertised the prefix.
+        pub dynamic: bool; 5 unused,
+        /// The end of its preference, in nanoseconds of the stack's clock; `u64::MAX` for never.
+        pub preferred_until: u64,
+        /// The end of its validity, in nanoseconds of the stack's clock; `u64::MAX` for never.
+        pub valid_until: u64,
+    }
 }
 
-/// A prefix that is reached without a router.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixFacts {
-    /// The prefix.
-    pub prefix: Addr,
-    /// The length of the prefix in bits.
-    pub len: u8,
-    /// The time until which the prefix is on the link; see [`AddressFacts::valid_until`].
-    pub until: u64,
+record! {
+    /// A prefix that is reached without a router.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct PrefixFacts {
+        /// The prefix.
+        pub prefix: Addr,
+        /// The length of the prefix in bits.
+        pub len: u8; 7 unused,
+        /// The time until which the prefix is on the link; see [`AddressFacts::valid_until`].
+        pub until: u64,
+    }
 }
 
-/// An IPv6 router.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouterFacts {
-    /// The address of the router.
-    pub addr: Addr,
-    /// The time until which it is a router; see [`AddressFacts::valid_until`].
-    pub until: u64,
+record! {
+    /// An IPv6 router.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RouterFacts {
+        /// The address of the router.
+        pub addr: Addr,
+        /// The time until which it is a router; see [`AddressFacts::valid_until`].
+        pub until: u64,
+    }
 }
 
 /// What an address may be used for (RFC 4862 §2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum AddressState {
     /// The address may be used for everything, as long as no host claims it (RFC 4429: optimistic).
@@ -120,16 +119,7 @@ pub enum AddressState {
     Duplicate = 3,
 }
 
-impl AddressState {
-    const fn from_u8(n: u8) -> AddressState {
-        match n {
-            1 => AddressState::Preferred,
-            2 => AddressState::Deprecated,
-            3 => AddressState::Duplicate,
-            _ => AddressState::Tentative,
-        }
-    }
-}
+numbered!(AddressState else Tentative);
 
 impl V4Facts {
     /// Returns whether there is a way to `addr`: on the link, or by the gateway.
@@ -137,31 +127,41 @@ impl V4Facts {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_len)).unwrap_or(0);
         self.gateway != 0 || addr & mask == self.addr & mask
     }
+}
 
-    /// Reads the IPv4 address; invalid content reads as no address.
-    fn read<M: Memory>(m: &M, at: usize) -> Option<V4Facts> {
-        let mut bytes = [0; 4];
-        m.read(at + 4, &mut bytes);
-        let [prefix_len, is_there, a, b] = bytes;
-        let (addr, gateway) = (m.load32(at), m.load32(at + 8));
-        let facts = V4Facts {
-            addr,
-            prefix_len,
-            gateway,
-            mtu: u16::from_ne_bytes([a, b]),
-            valid_until: m.load64(at + 16),
-        };
-        (is_there == 1 && prefix_len <= 32).then_some(facts)
+record! {
+    /// The IPv4 address as it is published.
+    #[derive(Default)]
+    struct V4Record {
+        addr: u32,
+        prefix_len: u8,
+        /// 1 if there is an address.
+        is_there: u8,
+        mtu: u16,
+        gateway: u32; 4 unused,
+        valid_until: u64,
     }
+}
 
-    fn store<M: Memory>(facts: Option<&V4Facts>, m: &M, at: usize) {
-        let none = V4Facts::default();
-        let own = facts.unwrap_or(&none);
-        let [a, b] = own.mtu.to_ne_bytes();
-        m.store32(at, own.addr);
-        m.write(at + 4, &[own.prefix_len, facts.is_some().into(), a, b]);
-        m.store32(at + 8, own.gateway);
-        m.store64(at + 16, own.valid_until);
+record! {
+    /// What is published. Behind so many addresses, prefixes and routers as there are, anything may stand.
+    struct Record {
+        version: u32,
+        addresses_len: u8,
+        on_link_len: u8,
+        routers_len: u8; 1 unused,
+        addresses: [AddressFacts; NETWORK_MAX],
+        on_link: [PrefixFacts; NETWORK_MAX],
+        routers: [RouterFacts; ROUTERS_MAX],
+        v4: V4Record,
+        dhcp: DhcpRecord,
+    }
+}
+
+impl V4Record {
+    fn facts(self) -> Option<V4Facts> {
+        let V4Record { addr, prefix_len, is_there, mtu, gateway, valid_until } = self;
+        (is_there == 1 && prefix_len <= 32).then_some(V4Facts { addr, prefix_len, gateway, mtu, valid_until })
     }
 }
 
@@ -198,93 +198,83 @@ impl Network {
         self.addresses.iter().filter(usable).max_by_key(merit).map(|own| own.addr)
     }
 
+    /// Returns the octets of the record, of which `version` is the version; entries beyond [`NETWORK_MAX`]
+    /// are left out.
+    pub(crate) fn octets(&self, version: u32) -> [u8; NETWORK_BYTES] {
+        let v4 = self.v4.map(|own| V4Record {
+            addr: own.addr,
+            prefix_len: own.prefix_len,
+            is_there: 1,
+            mtu: own.mtu,
+            gateway: own.gateway,
+            valid_until: own.valid_until,
+        });
+        let ((addresses, addresses_len), (on_link, on_link_len), (routers, routers_len)) =
+            (first(&self.addresses), first(&self.on_link), first(&self.routers));
+        let (v4, dhcp) = (v4.unwrap_or_default(), DhcpRecord::of(self.dhcp.as_ref()));
+        let record = Record {
+            version,
+            addresses_len,
+            on_link_len,
+            routers_len,
+            addresses,
+            on_link,
+            routers,
+            v4,
+            dhcp,
+        };
+        zerocopy::transmute!(record.write())
+    }
+
+    /// Returns what a record says; invalid content reads as nothing. Fails for one that is being written.
+    pub(crate) fn of(octets: &[u8; NETWORK_BYTES]) -> Result<Network, BadMessage> {
+        let record = Record::read(part(octets, 0)?)?;
+        if record.version & 1 == 1 {
+            return Err(BadMessage);
+        }
+        let addresses = record.addresses.into_iter().take(record.addresses_len.into());
+        let on_link = record.on_link.into_iter().take(record.on_link_len.into());
+        Ok(Network {
+            v4: record.v4.facts(),
+            dhcp: record.dhcp.facts(),
+            addresses: addresses
+                .map(|own| AddressFacts { prefix_len: own.prefix_len.min(128), ..own })
+                .collect(),
+            on_link: on_link.map(|facts| PrefixFacts { len: facts.len.min(128), ..facts }).collect(),
+            routers: record.routers.into_iter().take(record.routers_len.into()).collect(),
+        })
+    }
+
     /// Writes the record at `at`; entries beyond [`NETWORK_MAX`] are left out.
     pub(crate) fn store<M: Memory>(&self, m: &M, at: usize) {
         let version = m.load32(at);
         m.store32(at, version | 1);
         m.fence();
-        let (addresses, prefixes) =
-            (self.addresses.len().min(NETWORK_MAX), self.on_link.len().min(NETWORK_MAX));
-        let routers = self.routers.len().min(ROUTERS_MAX);
-        m.write(at + 4, &[addresses as u8, prefixes as u8, routers as u8, 0]);
-        for (i, own) in self.addresses.iter().take(addresses).enumerate() {
-            let to = at + 8 + i * ADDRESS_BYTES;
-            m.write(to, &own.addr.octets());
-            m.write(to + 16, &[own.prefix_len, own.state as u8, own.dynamic.into(), 0, 0, 0, 0, 0]);
-            m.store64(to + 24, own.preferred_until);
-            m.store64(to + 32, own.valid_until);
-        }
-        for (i, facts) in self.on_link.iter().take(prefixes).enumerate() {
-            let to = at + PREFIXES + i * PREFIX_BYTES;
-            m.write(to, &facts.prefix.octets());
-            m.write(to + 16, &[facts.len, 0, 0, 0, 0, 0, 0, 0]);
-            m.store64(to + 24, facts.until);
-        }
-        for (i, router) in self.routers.iter().take(routers).enumerate() {
-            let to = at + ROUTERS + i * ROUTER_BYTES;
-            m.write(to, &router.addr.octets());
-            m.store64(to + 16, router.until);
-        }
-        V4Facts::store(self.v4.as_ref(), m, at + V4);
-        DhcpFacts::store(self.dhcp.as_ref(), m, at + DHCP);
+        m.write(at + size_of::<u32>(), &self.octets(0)[size_of::<u32>()..]);
         m.fence();
         m.store32_release(at, (version | 1).wrapping_add(1));
     }
 
     /// Reads the record; invalid content reads as nothing.
     pub(crate) fn load<M: Memory>(m: &M, at: usize) -> Network {
-        undisturbed(m, at, || Network::read(m, at))
+        let octets = undisturbed(m, at, || {
+            let mut octets = [0; NETWORK_BYTES];
+            m.read(at, &mut octets);
+            Some(octets)
+        });
+        octets.and_then(|octets| Network::of(&octets).ok()).unwrap_or_default()
     }
 
     /// Reads the IPv4 address only.
     pub(crate) fn load_v4<M: Memory>(m: &M, at: usize) -> Option<V4Facts> {
-        undisturbed(m, at, || V4Facts::read(m, at + V4))
+        undisturbed(m, at, || load(m, at + offset_of!(Octets, v4)).ok().and_then(V4Record::facts))
     }
+}
 
-    fn read<M: Memory>(m: &M, at: usize) -> Network {
-        let octets_at = |at: usize| {
-            let mut octets = [0; 16];
-            m.read(at, &mut octets);
-            Addr::from_octets(octets)
-        };
-        let bytes_at = |at: usize| {
-            let mut bytes = [0; 4];
-            m.read(at, &mut bytes);
-            bytes
-        };
-        let [addresses, prefixes, routers, _] = bytes_at(at + 4);
-        let address = |i: usize| {
-            let from = at + 8 + i * ADDRESS_BYTES;
-            let [prefix_len, state, dynamic, _] = bytes_at(from + 16);
-            AddressFacts {
-                addr: octets_at(from),
-                prefix_len: prefix_len.min(128),
-                state: AddressState::from_u8(state),
-                dynamic: dynamic != 0,
-                preferred_until: m.load64(from + 24),
-                valid_until: m.load64(from + 32),
-            }
-        };
-        let prefix = |i: usize| {
-            let from = at + PREFIXES + i * PREFIX_BYTES;
-            PrefixFacts {
-                prefix: octets_at(from),
-                len: bytes_at(from + 16)[0].min(128),
-                until: m.load64(from + 24),
-            }
-        };
-        let router = |i: usize| {
-            let from = at + ROUTERS + i * ROUTER_BYTES;
-            RouterFacts { addr: octets_at(from), until: m.load64(from + 16) }
-        };
-        Network {
-            addresses: (0..usize::from(addresses).min(NETWORK_MAX)).map(address).collect(),
-            on_link: (0..usize::from(prefixes).min(NETWORK_MAX)).map(prefix).collect(),
-            routers: (0..usize::from(routers).min(ROUTERS_MAX)).map(router).collect(),
-            v4: V4Facts::read(m, at + V4),
-            dhcp: DhcpFacts::read(m, at + DHCP),
-        }
-    }
+/// Returns the first entries, as many as are published, and how many these are.
+fn first<T: Copy + Default, const N: usize>(all: &[T]) -> ([T; N], u8) {
+    // Cannot truncate: at most `NETWORK_MAX` are published.
+    (array::from_fn(|i| all.get(i).copied().unwrap_or_default()), all.len().min(N) as u8)
 }
 
 /// Returns what `read` has found while no writer was at work.

@@ -1,14 +1,17 @@
 //! Pages with one writer each: facts about the stack, its replicas and its applications for every process.
 
+use core::mem::offset_of;
+
 use atoll_base::{Addr, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 
+use crate::layout::{Field, load, record, words};
 use crate::memory::Memory;
 use crate::network::{Network, V4Facts};
 
 /// Bytes of a stack page.
 pub const STACK_PAGE_BYTES: usize = 8192;
 /// Bytes of a replica page.
-pub const REPLICA_PAGE_BYTES: usize = 4096 + 2 * PORT_MAP_BYTES;
+pub const REPLICA_PAGE_BYTES: usize = size_of::<ReplicaWords>();
 /// Bytes of an application page.
 pub const APP_PAGE_BYTES: usize = 4096;
 /// The number of bells of one application process: threads or epoll instances that sleep separately.
@@ -18,8 +21,8 @@ pub const REPLICAS_MAX: usize = 8;
 
 const MAGIC: u32 = 0x4c4f_5441; // "ATOL"
 const PORT_MAP_BYTES: usize = 65536 / 8;
-/// The offset of IPv6 on a stack page: flags, length of the prefix, address, gateway.
-const V6: usize = 128;
+/// The offset of the steering table on a stack page: an octet for each flow group.
+const OWNERS: usize = 4096;
 const V6_ON: u32 = 1;
 const V6_AUTOCONF: u32 = 2;
 
@@ -79,6 +82,36 @@ pub struct V6Facts {
     pub autoconf: bool,
 }
 
+record! {
+    /// The facts as they are written down.
+    struct StackRecord {
+        magic: u32,
+        version: u32,
+        replicas: u32,
+        addr: u32,
+        prefix_len: u32,
+        gateway: u32,
+        mtu: u32,
+        mac: [u8; 6]; 2 unused,
+        key: [u32; 2],
+        ephemeral_last: u16,
+        ephemeral_first: u16,
+        calibration: [u64; 4],
+        spin_us: u32,
+        claim_timeout_us: u32,
+        ecn: u32,
+        fast_open: u32,
+        naive_accept: u32; 28 unused,
+        /// [`V6_ON`] and [`V6_AUTOCONF`].
+        v6_flags: u32,
+        v6_prefix_len: u32,
+        v6_addr: Addr,
+        v6_gateway: Addr,
+    }
+}
+
+type StackOctets = <StackRecord as Field>::Octets;
+
 /// Flag: programs may open connections by TCP Fast Open.
 pub const FAST_OPEN_CLIENT: u32 = 1;
 /// Flag: listeners may use TCP Fast Open.
@@ -88,82 +121,79 @@ impl<M: Memory> StackPage<M> {
     /// Writes the facts; magic and version are written last.
     pub fn write_facts(&self, facts: &StackFacts) {
         let m = &self.0;
-        m.store32(8, u32::from(facts.replicas));
-        m.store32(12, facts.addr);
-        m.store32(16, u32::from(facts.prefix_len));
-        m.store32(20, facts.gateway);
-        m.store32(24, u32::from(facts.mtu));
-        m.write(28, &facts.mac);
-        m.store32(36, facts.key.k0);
-        m.store32(40, facts.key.k1);
-        m.store32(44, u32::from(facts.ephemeral.0) << 16 | u32::from(facts.ephemeral.1));
-        for (i, word) in facts.calibration.into_iter().enumerate() {
-            m.store64(48 + i * 8, word);
-        }
-        m.store32(80, facts.spin_us);
-        m.store32(84, facts.claim_timeout_us);
-        m.store32(88, facts.ecn.into());
         let v6 = facts.v6.unwrap_or_default();
-        let (addr, prefix_len) = v6.address.unwrap_or_default();
-        m.store32(V6, (u32::from(facts.v6.is_some()) * V6_ON) | (u32::from(v6.autoconf) * V6_AUTOCONF));
-        m.store32(V6 + 4, u32::from(prefix_len));
-        m.write(V6 + 8, &addr.octets());
-        m.write(V6 + 24, &v6.gateway.unwrap_or_default().octets());
-        m.store32(92, facts.fast_open);
-        m.store32(96, facts.naive_accept.into());
-        m.store32(4, crate::LAYOUT_VERSION);
-        m.store32_release(0, MAGIC);
+        let (v6_addr, v6_prefix_len) = v6.address.unwrap_or_default();
+        let written = StackRecord {
+            magic: 0,
+            version: 0,
+            replicas: facts.replicas.into(),
+            addr: facts.addr,
+            prefix_len: facts.prefix_len.into(),
+            gateway: facts.gateway,
+            mtu: facts.mtu.into(),
+            mac: facts.mac,
+            key: [facts.key.k0, facts.key.k1],
+            ephemeral_last: facts.ephemeral.1,
+            ephemeral_first: facts.ephemeral.0,
+            calibration: facts.calibration,
+            spin_us: facts.spin_us,
+            claim_timeout_us: facts.claim_timeout_us,
+            ecn: facts.ecn.into(),
+            fast_open: facts.fast_open,
+            naive_accept: facts.naive_accept.into(),
+            v6_flags: (u32::from(facts.v6.is_some()) * V6_ON) | (u32::from(v6.autoconf) * V6_AUTOCONF),
+            v6_prefix_len: v6_prefix_len.into(),
+            v6_addr,
+            v6_gateway: v6.gateway.unwrap_or_default(),
+        };
+        let octets: [u8; size_of::<StackOctets>()] = zerocopy::transmute!(written.write());
+        let start = offset_of!(StackOctets, replicas);
+        m.write(start, &octets[start..]);
+        m.store32(offset_of!(StackOctets, version), crate::LAYOUT_VERSION);
+        m.store32_release(offset_of!(StackOctets, magic), MAGIC);
     }
 
     /// Returns the facts; `None` if the page is of another version or not written yet.
     pub fn facts(&self) -> Option<StackFacts> {
         let m = &self.0;
-        if m.load32_acquire(0) != MAGIC || m.load32(4) != crate::LAYOUT_VERSION {
+        if m.load32_acquire(offset_of!(StackOctets, magic)) != MAGIC
+            || m.load32(offset_of!(StackOctets, version)) != crate::LAYOUT_VERSION
+        {
             return None;
         }
-        let mut mac = [0; 6];
-        m.read(28, &mut mac);
-        let ephemeral = m.load32(44);
-        let replicas = u8::try_from(m.load32(8)).ok().filter(|n| (1..=REPLICAS_MAX as u8).contains(n))?;
+        let written: StackRecord = load(m, 0).ok()?;
+        let byte_up_to = |word: u32, max: u8| u8::try_from(word).ok().filter(|n| *n <= max);
+        let [k0, k1] = written.key;
         Some(StackFacts {
-            replicas,
-            addr: m.load32(12),
-            prefix_len: u8::try_from(m.load32(16)).ok().filter(|n| *n <= 32)?,
-            gateway: m.load32(20),
-            mtu: u16::try_from(m.load32(24)).ok()?,
-            mac,
-            key: FlowKey { k0: m.load32(36), k1: m.load32(40) },
-            calibration: core::array::from_fn(|i| m.load64(48 + i * 8)),
-            ephemeral: ((ephemeral >> 16) as u16, ephemeral as u16),
-            spin_us: m.load32(80),
-            claim_timeout_us: m.load32(84),
-            naive_accept: m.load32(96) != 0,
-            ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
-            fast_open: m.load32(92),
-            v6: self.v6_facts(),
-        })
-    }
-
-    fn v6_facts(&self) -> Option<V6Facts> {
-        let m = &self.0;
-        let flags = m.load32(V6);
-        let addr_at = |at| {
-            let mut octets = [0; 16];
-            m.read(at, &mut octets);
-            Some(Addr::from_octets(octets)).filter(|addr| *addr != Addr::ANY)
-        };
-        let prefix_len = u8::try_from(m.load32(V6 + 4)).ok().filter(|n| *n <= 128)?;
-        (flags & V6_ON != 0).then(|| V6Facts {
-            address: addr_at(V6 + 8).map(|addr| (addr, prefix_len)),
-            gateway: addr_at(V6 + 24),
-            autoconf: flags & V6_AUTOCONF != 0,
+            replicas: byte_up_to(written.replicas, REPLICAS_MAX as u8).filter(|n| *n > 0)?,
+            addr: written.addr,
+            prefix_len: byte_up_to(written.prefix_len, 32)?,
+            gateway: written.gateway,
+            mtu: u16::try_from(written.mtu).ok()?,
+            mac: written.mac,
+            key: FlowKey { k0, k1 },
+            calibration: written.calibration,
+            ephemeral: (written.ephemeral_first, written.ephemeral_last),
+            spin_us: written.spin_us,
+            claim_timeout_us: written.claim_timeout_us,
+            naive_accept: written.naive_accept != 0,
+            ecn: byte_up_to(written.ecn, 3)?,
+            fast_open: written.fast_open,
+            v6: byte_up_to(written.v6_prefix_len, 128).filter(|_| written.v6_flags & V6_ON != 0).map(|len| {
+                let some = |addr: Addr| Some(addr).filter(|addr| *addr != Addr::ANY);
+                V6Facts {
+                    address: some(written.v6_addr).map(|addr| (addr, len)),
+                    gateway: some(written.v6_gateway),
+                    autoconf: written.v6_flags & V6_AUTOCONF != 0,
+                }
+            }),
         })
     }
 
     /// Returns the replica that owns a flow group.
     pub fn owner(&self, group: FlowGroup) -> ReplicaId {
         let mut byte = [0];
-        self.0.read(4096 + usize::from(group.0) % FLOW_GROUPS, &mut byte);
+        self.0.read(OWNERS + usize::from(group.0) % FLOW_GROUPS, &mut byte);
         ReplicaId(byte[0] % REPLICAS_MAX as u8)
     }
 
@@ -174,7 +204,7 @@ impl<M: Memory> StackPage<M> {
 
     /// Gives a flow group to a replica. Only the supervisor may call this.
     pub fn set_owner(&self, group: FlowGroup, replica: ReplicaId) {
-        self.0.write(4096 + usize::from(group.0) % FLOW_GROUPS, &[replica.0]);
+        self.0.write(OWNERS + usize::from(group.0) % FLOW_GROUPS, &[replica.0]);
     }
 }
 
@@ -194,16 +224,37 @@ pub const LAYER_OWN_USER: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaPage<M: Memory>(pub M);
 
-const SLEEP: usize = 64;
-const HEARTBEAT: usize = 128;
-const LAYERS: usize = 224;
-const FORBIDDEN_CALL: usize = 228;
-const END: usize = 232;
-const FAULT: usize = 236;
-const STATS: usize = 256;
-const NETWORK: usize = 2048;
-const TCP_MAP: usize = 4096;
-const UDP_MAP: usize = TCP_MAP + PORT_MAP_BYTES;
+words! {
+    /// The words on the page of a replica.
+    struct ReplicaWords {
+        magic: u32,
+        version: u32,
+        replica: u32,
+        epoch: u32; 48 unused,
+        sleep: u32; 60 unused,
+        heartbeat: u64; 88 unused,
+        layers: u32,
+        forbidden_call: u32,
+        end: u32,
+        fault: u32; 16 unused,
+        stats: [u64; 224],
+        network: [u8; 2048],
+        tcp_map: [u8; PORT_MAP_BYTES],
+        udp_map: [u8; PORT_MAP_BYTES],
+    }
+}
+
+const SLEEP: usize = offset_of!(ReplicaWords, sleep);
+const HEARTBEAT: usize = offset_of!(ReplicaWords, heartbeat);
+const LAYERS: usize = offset_of!(ReplicaWords, layers);
+const FORBIDDEN_CALL: usize = offset_of!(ReplicaWords, forbidden_call);
+const END: usize = offset_of!(ReplicaWords, end);
+const FAULT: usize = offset_of!(ReplicaWords, fault);
+const STATS: usize = offset_of!(ReplicaWords, stats);
+const NETWORK: usize = offset_of!(ReplicaWords, network);
+const TCP_MAP: usize = offset_of!(ReplicaWords, tcp_map);
+const UDP_MAP: usize = offset_of!(ReplicaWords, udp_map);
+const EPOCH: usize = offset_of!(ReplicaWords, epoch);
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
@@ -435,15 +486,16 @@ impl Stat {
 impl<M: Memory> ReplicaPage<M> {
     /// Announces a new incarnation of the replica.
     pub fn announce(&self, replica: ReplicaId, epoch: Epoch) {
-        self.0.store32(8, u32::from(replica.0));
-        self.0.store32(12, epoch.0);
-        self.0.store32(4, crate::LAYOUT_VERSION);
-        self.0.store32_release(0, MAGIC);
+        self.0.store32(offset_of!(ReplicaWords, replica), u32::from(replica.0));
+        self.0.store32(EPOCH, epoch.0);
+        self.0.store32(offset_of!(ReplicaWords, version), crate::LAYOUT_VERSION);
+        self.0.store32_release(offset_of!(ReplicaWords, magic), MAGIC);
     }
 
     /// Returns the epoch of the incarnation; 0 before the first.
     pub fn epoch(&self) -> Epoch {
-        if self.0.load32_acquire(0) != MAGIC { Epoch(0) } else { Epoch(self.0.load32_acquire(12)) }
+        let is_there = self.0.load32_acquire(offset_of!(ReplicaWords, magic)) == MAGIC;
+        if is_there { Epoch(self.0.load32_acquire(EPOCH)) } else { Epoch(0) }
     }
 
     /// Returns the sleep word: odd while the replica sleeps and wants its bell to be rung; it grows by one at
@@ -570,13 +622,13 @@ impl<M: Memory> AppPage<M> {
     /// Returns the sleep word of a bell: odd while a thread sleeps on it. The protocol is that of
     /// [`ReplicaPage::sleep_word`].
     pub fn sleep_word(&self, bell: u32) -> u32 {
-        self.0.load32(64 + (bell as usize % BELLS) * 64)
+        self.0.load32(sleep_word_at(bell))
     }
 
     /// Announces that a thread sleeps on a bell. Rings from before this call do not count for it. Several
     /// processes may call this at once.
     pub fn set_asleep(&self, bell: u32) {
-        self.0.next_odd32(64 + (bell as usize % BELLS) * 64);
+        self.0.next_odd32(sleep_word_at(bell));
     }
 
     /// Announces that no thread sleeps on a bell any more. Where several processes sleep on it, none of them
@@ -590,8 +642,13 @@ impl<M: Memory> AppPage<M> {
 
     /// Sets the sleep word of a bell.
     pub fn set_sleep_word(&self, bell: u32, word: u32) {
-        self.0.store32(64 + (bell as usize % BELLS) * 64, word);
+        self.0.store32(sleep_word_at(bell), word);
     }
+}
+
+/// Returns the place of a bell's sleep word, which has a cache line for itself.
+const fn sleep_word_at(bell: u32) -> usize {
+    64 + (bell as usize % BELLS) * 64
 }
 
 #[cfg(test)]

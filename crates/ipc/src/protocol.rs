@@ -1,7 +1,11 @@
 //! The transport protocol of a socket.
 
+use zerocopy::TryFromBytes;
+
+use crate::layout::numbered;
+
 /// Transport protocol of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, TryFromBytes)]
 #[repr(u8)]
 pub enum Protocol {
     /// Stream sockets.
@@ -10,13 +14,4 @@ pub enum Protocol {
     Udp = 17,
 }
 
-impl Protocol {
-    /// Returns the protocol with this IP protocol number, if it is one of these.
-    pub const fn from_u8(n: u8) -> Option<Protocol> {
-        match n {
-            6 => Some(Protocol::Tcp),
-            17 => Some(Protocol::Udp),
-            _ => None,
-        }
-    }
-}
+numbered!(Protocol);

@@ -1,10 +1,6 @@
 //! A bounded SPSC ring of cache-line entries, by which one process sends messages to another (P3).
 //!
-//! ```text
-//!   line 0   producer writes: tail (u64)
-//!   line 1   consumer writes: head (u64)
-//!   line 2.. entries of 64 bytes: [sequence u32][epoch u32][payload 56 bytes]
-//! ```
+//! The producer writes the header's first line, the consumer its second one.
 //!
 //! The entry of position `p` is full when its sequence word is `p + 1` (low 32 bits). Flag and data share a
 //! line, so a message costs one line transfer. The producer reads `head` only when its cached copy says
@@ -13,14 +9,37 @@
 //! messages: payloads are validated by their decoders, indices are masked, and an impossible head reads as
 //! "full".
 
+use core::mem::offset_of;
+
+pub use crate::layout::MESSAGE_BYTES;
+use crate::layout::words;
 use crate::memory::Memory;
-pub use crate::words::MESSAGE_BYTES;
 
 /// The size of one entry in bytes.
-pub const ENTRY_BYTES: usize = 64;
-const HEADER_BYTES: usize = 128;
-const TAIL: usize = 0;
-const HEAD: usize = 64;
+pub const ENTRY_BYTES: usize = size_of::<Entry>();
+
+words! {
+    /// What stands before the entries.
+    struct Header {
+        tail: u64; 56 unused,
+        head: u64; 56 unused,
+    }
+}
+
+words! {
+    /// An entry.
+    struct Entry {
+        sequence: u32,
+        epoch: u32,
+        payload: [u8; MESSAGE_BYTES],
+    }
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const TAIL: usize = offset_of!(Header, tail);
+const HEAD: usize = offset_of!(Header, head);
+const EPOCH: usize = offset_of!(Entry, epoch);
+const PAYLOAD: usize = offset_of!(Entry, payload);
 
 /// Returns the size in bytes of a ring of `capacity` entries.
 pub const fn ring_bytes(capacity: usize) -> usize {
@@ -87,8 +106,8 @@ impl Producer {
             return false;
         }
         let at = self.base + HEADER_BYTES + self.slot() * ENTRY_BYTES;
-        memory.store32(at + 4, epoch);
-        memory.write(at + 8, payload);
+        memory.store32(at + EPOCH, epoch);
+        memory.write(at + PAYLOAD, payload);
         self.tail = self.tail.wrapping_add(1);
         // Partner: the acquire load in `Consumer::pop`.
         memory.store32_release(at, self.tail as u32);
@@ -149,8 +168,8 @@ impl Consumer {
         }
         let at = self.entry();
         let mut payload = [0; MESSAGE_BYTES];
-        memory.read(at + 8, &mut payload);
-        let epoch = memory.load32(at + 4);
+        memory.read(at + PAYLOAD, &mut payload);
+        let epoch = memory.load32(at + EPOCH);
         self.head = self.head.wrapping_add(1);
         Some((epoch, payload))
     }

@@ -11,11 +11,15 @@
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram
 //! socket the streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
 
+use core::mem::offset_of;
+
 use atoll_base::{Addr, Endpoint, SlotId};
+use zerocopy::TryFromBytes;
 
 use crate::arena::{ArenaLayout, SLOT_BYTES};
 use crate::buffer::{EXTENTS_BYTES, Extents};
 use crate::event::Cause;
+use crate::layout::words;
 use crate::memory::Memory;
 use crate::pool::UNIT_BYTES;
 
@@ -52,7 +56,7 @@ pub const REPLICA_UNSENT_FULL: u32 = 64;
 pub const REPLICA_FAST_OPEN: u32 = 16;
 
 /// State of a slot as its replica publishes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u32)]
 pub enum SlotState {
     /// The slot is not in use.
@@ -69,44 +73,66 @@ pub enum SlotState {
 
 impl SlotState {
     /// Returns the state with this number; unknown numbers read as [`SlotState::Free`].
-    pub const fn from_u32(n: u32) -> SlotState {
-        match n {
-            1 => SlotState::Offered,
-            2 => SlotState::Connecting,
-            3 => SlotState::Open,
-            4 => SlotState::Closing,
-            _ => SlotState::Free,
-        }
+    pub fn from_u32(n: u32) -> SlotState {
+        SlotState::try_read_from_bytes(&n.to_ne_bytes()).unwrap_or(SlotState::Free)
     }
 }
 
-// Line 0, application.
-const A_GENERATION: usize = 0;
-const A_FLAGS: usize = 4;
-const A_SEND_TAIL: usize = 8;
-const A_RECEIVE_HEAD: usize = 16;
-const A_BELL: usize = 24;
-const A_CLAIMED: usize = 28;
-const A_HOLDERS: usize = 32;
-const A_LIBRARY: usize = 40;
-// Line 1, application.
-const A_EXTENTS: usize = 64;
-const A_URGENT: usize = 120;
-// Line 2, replica.
-const R_GENERATION: usize = 128;
-const R_STATE: usize = 132;
-const R_ACKNOWLEDGED: usize = 136;
-const R_RECEIVE_TAIL: usize = 144;
-const R_FLAGS: usize = 152;
-const R_PASSED: usize = 156;
-const R_REVOKED: usize = 160;
-const R_SEND_LIMIT: usize = 164;
-const R_READ_MARK: usize = 168;
-const R_LOCAL_ADDR: usize = 176;
-// Line 3, replica.
-const R_EXTENTS: usize = 192;
-const R_MARK: usize = 248;
-const _: () = assert!(A_EXTENTS + EXTENTS_BYTES <= A_URGENT && R_EXTENTS + EXTENTS_BYTES <= R_MARK);
+words! {
+    /// The words of a slot.
+    struct Words {
+        // Line 0, application.
+        app_generation: u32,
+        app_flags: u32,
+        send_tail: u64,
+        receive_head: u64,
+        bell: u32,
+        claimed: u32,
+        holders: u64,
+        library: [u64; 3],
+        // Line 1, application.
+        send_extents: [u8; EXTENTS_BYTES],
+        send_urgent: u64,
+        // Line 2, replica.
+        generation: u32,
+        state_and_port: u32,
+        acknowledged: u64,
+        receive_tail: u64,
+        flags_and_error: u32,
+        passed: u32,
+        revoked: u32,
+        send_limit: u32,
+        read_mark: u64,
+        local_addr: Addr,
+        // Line 3, replica.
+        receive_extents: [u8; EXTENTS_BYTES],
+        mark: u64,
+    }
+}
+
+const A_GENERATION: usize = offset_of!(Words, app_generation);
+const A_FLAGS: usize = offset_of!(Words, app_flags);
+const A_SEND_TAIL: usize = offset_of!(Words, send_tail);
+const A_RECEIVE_HEAD: usize = offset_of!(Words, receive_head);
+const A_BELL: usize = offset_of!(Words, bell);
+const A_CLAIMED: usize = offset_of!(Words, claimed);
+const A_HOLDERS: usize = offset_of!(Words, holders);
+const A_LIBRARY: usize = offset_of!(Words, library);
+const A_EXTENTS: usize = offset_of!(Words, send_extents);
+const A_URGENT: usize = offset_of!(Words, send_urgent);
+const R_GENERATION: usize = offset_of!(Words, generation);
+const R_STATE: usize = offset_of!(Words, state_and_port);
+const R_ACKNOWLEDGED: usize = offset_of!(Words, acknowledged);
+const R_RECEIVE_TAIL: usize = offset_of!(Words, receive_tail);
+const R_FLAGS: usize = offset_of!(Words, flags_and_error);
+const R_PASSED: usize = offset_of!(Words, passed);
+const R_REVOKED: usize = offset_of!(Words, revoked);
+const R_SEND_LIMIT: usize = offset_of!(Words, send_limit);
+const R_READ_MARK: usize = offset_of!(Words, read_mark);
+const R_LOCAL_ADDR: usize = offset_of!(Words, local_addr);
+const R_EXTENTS: usize = offset_of!(Words, receive_extents);
+const R_MARK: usize = offset_of!(Words, mark);
+const _: () = assert!(size_of::<Words>() == SLOT_BYTES && R_GENERATION == SLOT_BYTES / 2);
 /// The state shares its word with the local port, and the flags share theirs with the error. Only the replica
 /// writes these words.
 const STATE_BITS: u32 = 0xffff;

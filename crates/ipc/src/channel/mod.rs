@@ -1,12 +1,5 @@
 //! A channel between two servers: two unidirectional FIFO rings of cache-line entries (P3).
 //!
-//! ```text
-//!   line 0   sender writes:   tail (u64), for a successor only
-//!   line 1   receiver writes: head (u64), when a quarter of the ring or a batch has been taken
-//!   line 2   receiver writes: sleep word (u32), when it falls asleep and when it wakes
-//!   line 3.. entries of 64 bytes: [sequence u32, epoch u32][payload 56 bytes]
-//! ```
-//!
 //! The entry of position `p` is full when its sequence is `p + 1` (low 32 bits). Sequence and epoch are one
 //! word, stored and loaded at once, and share their line with the payload, so a message costs one line
 //! transfer. No process reads `tail` in operation; the sender reads `head` only when the ring seems full. The
@@ -43,16 +36,41 @@ mod sender;
 pub use receiver::Receiver;
 pub use sender::{Bell, Full, Sender};
 
+use core::mem::offset_of;
+
 use atoll_base::Epoch;
 
+pub use crate::layout::MESSAGE_BYTES;
+use crate::layout::words;
 use crate::memory::Memory;
-pub use crate::words::MESSAGE_BYTES;
 
-const ENTRY_BYTES: usize = 64;
-const TAIL: usize = 0;
-const HEAD: usize = 64;
-const SLEEP: usize = 128;
-const HEADER_BYTES: usize = 192;
+words! {
+    /// What stands before the entries.
+    struct Header {
+        /// The sender writes it, for a successor only.
+        tail: u64; 56 unused,
+        /// The receiver writes it, when a quarter of the ring or a batch has been taken.
+        head: u64; 56 unused,
+        /// The receiver writes it, when it falls asleep and when it wakes.
+        sleep: u32; 60 unused,
+    }
+}
+
+words! {
+    /// An entry.
+    struct Entry {
+        /// Sequence (low) and epoch.
+        tag: u64,
+        payload: [u8; MESSAGE_BYTES],
+    }
+}
+
+const ENTRY_BYTES: usize = size_of::<Entry>();
+const PAYLOAD: usize = offset_of!(Entry, payload);
+const TAIL: usize = offset_of!(Header, tail);
+const HEAD: usize = offset_of!(Header, head);
+const SLEEP: usize = offset_of!(Header, sleep);
+const HEADER_BYTES: usize = size_of::<Header>();
 
 /// Returns the size in bytes of one ring of `capacity` entries; a channel has two rings.
 pub const fn ring_bytes(capacity: usize) -> usize {

@@ -2,7 +2,7 @@
 
 use atoll_base::Epoch;
 
-use super::{HEAD, MESSAGE_BYTES, SLEEP, entry, is_full, mask_of};
+use super::{HEAD, MESSAGE_BYTES, PAYLOAD, SLEEP, entry, is_full, mask_of};
 use crate::memory::Memory;
 
 /// The receiving side of a ring, which one process uses at a time.
@@ -57,7 +57,7 @@ impl Receiver {
                 return None;
             }
             let mut payload = [0; MESSAGE_BYTES];
-            memory.read(at + 8, &mut payload);
+            memory.read(at + PAYLOAD, &mut payload);
             self.head = self.head.wrapping_add(1);
             if self.head.wrapping_sub(self.released) > self.mask / 4 {
                 self.release(memory);

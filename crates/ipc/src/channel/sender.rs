@@ -2,7 +2,7 @@
 
 use atoll_base::Epoch;
 
-use super::{HEAD, MESSAGE_BYTES, SLEEP, TAIL, entry, is_full, mask_of, tag};
+use super::{HEAD, MESSAGE_BYTES, PAYLOAD, SLEEP, TAIL, entry, is_full, mask_of, tag};
 use crate::memory::Memory;
 
 /// The sending side of a ring, which one process uses at a time.
@@ -71,7 +71,7 @@ impl Sender {
             return Err(Full);
         }
         let at = entry(self.base, self.mask, self.tail);
-        memory.write(at + 8, payload);
+        memory.write(at + PAYLOAD, payload);
         if self.tail != self.published {
             // The receiver reads no entry before the first of the batch; its release store covers this one.
             memory.store64(at, tag(self.tail, self.epoch));

@@ -1,27 +1,29 @@
 //! The record of one connection: all that the peer and the application were told, and what they told this
 //! stack.
 
+use core::mem::offset_of;
+
 use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
+use zerocopy::TryFromBytes;
 
 use super::{TABLE_CONNECTIONS, Unreadable, check, words};
 use crate::buffer::{Extent, Extents};
+use crate::layout::{Field, numbered, put, record};
 use crate::memory::Memory;
 
 /// The size of a connection's record in octets.
 pub const CONNECTION_BYTES: usize = 256;
 
 /// The first version of a record, and the version that adds text out of order.
-const FIRST: u32 = 1;
-const WITH_BEYOND: u32 = 2;
+pub(super) const FIRST: u32 = 1;
+pub(super) const WITH_BEYOND: u32 = 2;
 /// The maximum number of stretches of text out of order in a record.
 pub const BEYOND_MAX: usize = 4;
-const P_ACKED: usize = 8;
-const P_RECEIVED: usize = 16;
-const P_EDGE: usize = 24;
-/// The offset of the session's number.
-const SESSION: usize = 68;
+type Octets = <Written as Field>::Octets;
+/// The offset of the version.
+pub(super) const VERSION: usize = offset_of!(Octets, version);
 /// The offset from which on octets are under the check, besides octets 4 to 7.
-const CHECKED: usize = 32;
+const CHECKED: usize = offset_of!(Octets, remote_addr);
 
 /// The part of a record that changes with nearly every segment. Each word is true by itself whenever it is
 /// stored, and none ever decreases except `edge`.
@@ -39,14 +41,14 @@ pub struct Progress {
 impl Progress {
     #[inline]
     pub(super) fn store<M: Memory>(&self, memory: &M, at: usize) {
-        memory.store64_release(at + P_ACKED, self.acked as u64);
-        memory.store64_release(at + P_RECEIVED, self.received as u64);
-        memory.store64_release(at + P_EDGE, self.edge as u64);
+        memory.store64_release(at + offset_of!(Octets, acked), self.acked as u64);
+        memory.store64_release(at + offset_of!(Octets, received), self.received as u64);
+        memory.store64_release(at + offset_of!(Octets, edge), self.edge as u64);
     }
 }
 
 /// The owner of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum Phase {
     /// The connection belongs to no application: it is in the handshake, or established and without an
@@ -61,6 +63,8 @@ pub enum Phase {
     /// The application has closed the connection.
     Closing = 5,
 }
+
+numbered!(Phase);
 
 // structure: ConnectionRecord: a field for each fact that a successor needs
 /// The record of one connection.
@@ -126,88 +130,72 @@ pub struct ConnectionRecord {
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
-/// The size of a record in words, in which it is built in registers, and stored and checked without being
-/// taken apart.
-const WORDS: usize = CONNECTION_BYTES / 8;
-
-/// Writes fields one behind the other.
-struct Encoder {
-    words: [u64; WORDS],
-    at: usize,
-}
-
-impl Encoder {
-    /// Appends a field. It is inlined, so that every place is known when it is compiled: as a call, a record
-    /// took 850 ns instead of 50.
-    #[inline(always)]
-    fn put<const N: usize>(&mut self, value: [u8; N]) -> &mut Encoder {
-        const { assert!(N <= 8) };
-        let mut octets = [0; 8];
-        octets[..N].copy_from_slice(&value);
-        let value = u64::from_le_bytes(octets);
-        let (word, inside) = (self.at / 8, self.at % 8);
-        self.words[word] |= value << (inside * 8);
-        if inside + N > 8 {
-            self.words[word + 1] |= value >> (64 - inside * 8);
-        }
-        self.at += N;
-        self
-    }
-
-    #[inline(always)]
-    fn put_address(&mut self, address: Addr) -> &mut Encoder {
-        let octets = u128::from_le_bytes(address.octets());
-        self.put((octets as u64).to_le_bytes()).put(((octets >> 64) as u64).to_le_bytes())
-    }
-}
-
-/// Reads fields one behind the other.
-struct Decoder<'a> {
-    bytes: &'a [u8; CONNECTION_BYTES],
-    at: usize,
-}
-
-impl Decoder<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let value = *self.bytes[self.at..].first_chunk().expect("the fields fit the record");
-        self.at += N;
-        value
-    }
-    fn u8(&mut self) -> u8 {
-        self.take::<1>()[0]
-    }
-    fn u16(&mut self) -> u16 {
-        u16::from_le_bytes(self.take())
-    }
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-    fn i64(&mut self) -> i64 {
-        i64::from_le_bytes(self.take())
-    }
-    /// Reads text out of order. Text that has become in order since the record, and invalid stretches, are
-    /// left out.
-    fn beyond(&mut self, received: i64) -> [(i64, i64); BEYOND_MAX] {
-        let base = self.i64();
-        let mut beyond = [(0, 0); BEYOND_MAX];
-        let mut count = 0;
-        let mut end = received;
-        for _ in 0..BEYOND_MAX {
-            let from = base.saturating_add(i64::from(self.u32()));
-            let to = from.saturating_add(i64::from(self.u32()));
-            // Where text in order has reached into a stretch, all of it is in order except what was not
-            // published.
-            if from < to && to > end && base >= 0 {
-                beyond[count] = (from.max(end), to);
-                (count, end) = (count + 1, to);
-            }
-        }
-        beyond
+record! {
+    /// The record as it is written down.
+    pub(super) struct Written {
+        check: u32,
+        version: u8,
+        state: u8,
+        /// The phase, [`HAS_PLACE`] and [`HAS_FIN`].
+        marks: u8,
+        crashes: u8,
+        acked: i64,
+        received: i64,
+        edge: i64,
+        remote_addr: Addr,
+        local_addr: Addr,
+        remote_port: u16,
+        local_port: u16,
+        session: SessionId,
+        slot: SlotId,
+        generation: u32,
+        send_start: u32,
+        receive_start: u32,
+        send_tail: i64,
+        /// Offset of the peer's FIN, or [`NO_FIN`].
+        receive_fin: i64,
+        /// The current ring of the receive buffer, and the old one.
+        receive_base: [u64; 2],
+        receive_unit: [u32; 2],
+        /// 0 for no ring.
+        receive_log2: [u8; 2],
+        mss_path: u16,
+        mss_peer: u16,
+        mss_receive: u16,
+        ts_offset: u32,
+        ts_recent: u32,
+        window_max: u32,
+        receive_capacity: u32,
+        send_limit: u32,
+        unsent_low: u32,
+        flags: u32,
+        snd_scale: u8,
+        rcv_scale: u8,
+        congestion: u8,
+        ecn: u8,
+        ttl: u8,
+        tos: u8,
+        syn_retries: u8,
+        cause: u8,
+        keep_probes: u8; 1 unused,
+        keep_idle: u16,
+        keep_interval: u16,
+        mss_max: u16,
+        user_timeout_ms: u32,
+        linger2_ms: u32,
+        pacing_rate: u64,
+        srtt_us: u32,
+        text: u32,
+        text_len: u32,
+        /// `received` when the record was written, from which distances to text out of order count, because
+        /// other stores move `received` without the record.
+        beyond_base: i64,
+        /// Distance and length.
+        beyond: [(u32, u32); BEYOND_MAX]; 8 unused,
     }
 }
+
+const _: () = assert!(size_of::<Octets>() == CONNECTION_BYTES);
 
 const NO_FIN: i64 = i64::MAX;
 /// Flags in the octet of the phase: the connection has a slot, and a FIN follows its text.
@@ -219,83 +207,88 @@ const PHASE_BITS: u8 = 0x0f;
 /// `None` if it names none.
 pub(super) fn session_named(memory: &impl Memory, at: usize) -> Option<SessionId> {
     // The word of version, state, phase and crashes.
-    let [version, _, phase, _] = memory.load32(at + 4).to_le_bytes();
-    (version != 0 && phase & HAS_PLACE != 0).then(|| SessionId(memory.load32(at + SESSION)))
+    let [version, _, phase, _] = memory.load32(at + VERSION).to_le_bytes();
+    (version != 0 && phase & HAS_PLACE != 0)
+        .then(|| SessionId(memory.load32(at + offset_of!(Octets, session))))
 }
 
 impl ConnectionRecord {
     /// Encodes the record in `version`, for all readers that may need it.
     pub(super) fn encode(&self, place: u32, version: u32) -> [u8; CONNECTION_BYTES] {
-        let phase = self.phase as u8
+        let marks = self.phase as u8
             | if self.place.is_some() { HAS_PLACE } else { 0 }
             | if self.send_fin { HAS_FIN } else { 0 };
         let (session, slot, generation) = self.place.unwrap_or_default();
-        let ring = |ring: Option<Extent>| ring.map_or((0, 0, 0), |ring| (ring.base, ring.unit, ring.log2));
-        let (current, old) = (ring(self.receive.current), ring(self.receive.old));
-        let mut encoder = Encoder { words: [0; WORDS], at: 4 };
-        encoder
-            .put([version as u8, self.state, phase, self.crashes])
-            .put(self.progress.acked.to_le_bytes())
-            .put(self.progress.received.to_le_bytes())
-            .put(self.progress.edge.to_le_bytes())
-            .put_address(self.tuple.remote.addr)
-            .put_address(self.tuple.local.addr)
-            .put(self.tuple.remote.port.to_le_bytes())
-            .put(self.tuple.local.port.to_le_bytes())
-            .put(session.0.to_le_bytes())
-            .put(slot.0.to_le_bytes())
-            .put(generation.to_le_bytes())
-            .put(self.send_start.to_le_bytes())
-            .put(self.receive_start.to_le_bytes())
-            .put(self.send_tail.to_le_bytes())
-            .put(self.receive_fin.unwrap_or(NO_FIN).to_le_bytes())
-            .put(current.0.to_le_bytes())
-            .put(old.0.to_le_bytes())
-            .put(current.1.to_le_bytes())
-            .put(old.1.to_le_bytes())
-            .put([current.2, old.2])
-            .put(self.mss_path.to_le_bytes())
-            .put(self.mss_peer.to_le_bytes())
-            .put(self.mss_receive.to_le_bytes())
-            .put(self.ts_offset.to_le_bytes())
-            .put(self.ts_recent.to_le_bytes())
-            .put(self.window_max.to_le_bytes())
-            .put(self.receive_capacity.to_le_bytes())
-            .put(self.send_limit.to_le_bytes())
-            .put(self.unsent_low.to_le_bytes())
-            .put(self.flags.to_le_bytes())
-            .put([self.snd_scale, self.rcv_scale, self.congestion, self.ecn])
-            .put([self.ttl, self.tos, self.syn_retries, self.cause])
-            .put([self.keep_probes, 0])
-            .put(self.keep_idle.to_le_bytes())
-            .put(self.keep_interval.to_le_bytes())
-            .put(self.mss_max.to_le_bytes())
-            .put(self.user_timeout_ms.to_le_bytes())
-            .put(self.linger2_ms.to_le_bytes())
-            .put(self.pacing_rate.to_le_bytes())
-            .put(self.srtt_us.to_le_bytes())
-            .put(self.text.to_le_bytes())
-            .put(self.text_len.to_le_bytes());
-        if version >= WITH_BEYOND {
-            self.put_beyond(&mut encoder);
-        }
-        let mut words = encoder.words;
-        words[0] |= u64::from(sum(place, (words[0] >> 32) as u32, words[CHECKED / 8..].iter().copied()));
-        let mut bytes = [0; CONNECTION_BYTES];
-        bytes.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+        let none = Extent { base: 0, unit: 0, log2: 0 };
+        let rings = [self.receive.current, self.receive.old].map(|ring| ring.unwrap_or(none));
+        let (beyond_base, beyond) =
+            if version >= WITH_BEYOND { self.distances() } else { Default::default() };
+        let written = Written {
+            check: 0,
+            version: version as u8,
+            state: self.state,
+            marks,
+            crashes: self.crashes,
+            acked: self.progress.acked,
+            received: self.progress.received,
+            edge: self.progress.edge,
+            remote_addr: self.tuple.remote.addr,
+            local_addr: self.tuple.local.addr,
+            remote_port: self.tuple.remote.port,
+            local_port: self.tuple.local.port,
+            session,
+            slot,
+            generation,
+            receive_fin: self.receive_fin.unwrap_or(NO_FIN),
+            receive_base: rings.map(|ring| ring.base),
+            receive_unit: rings.map(|ring| ring.unit),
+            receive_log2: rings.map(|ring| ring.log2),
+            beyond_base,
+            beyond,
+            send_start: self.send_start,
+            receive_start: self.receive_start,
+            send_tail: self.send_tail,
+            ts_offset: self.ts_offset,
+            ts_recent: self.ts_recent,
+            window_max: self.window_max,
+            receive_capacity: self.receive_capacity,
+            send_limit: self.send_limit,
+            unsent_low: self.unsent_low,
+            mss_path: self.mss_path,
+            mss_peer: self.mss_peer,
+            mss_receive: self.mss_receive,
+            flags: self.flags,
+            snd_scale: self.snd_scale,
+            rcv_scale: self.rcv_scale,
+            congestion: self.congestion,
+            ecn: self.ecn,
+            ttl: self.ttl,
+            tos: self.tos,
+            syn_retries: self.syn_retries,
+            cause: self.cause,
+            keep_probes: self.keep_probes,
+            keep_idle: self.keep_idle,
+            keep_interval: self.keep_interval,
+            mss_max: self.mss_max,
+            user_timeout_ms: self.user_timeout_ms,
+            linger2_ms: self.linger2_ms,
+            pacing_rate: self.pacing_rate,
+            srtt_us: self.srtt_us,
+            text: self.text,
+            text_len: self.text_len,
+        };
+        let mut bytes: [u8; CONNECTION_BYTES] = zerocopy::transmute!(written.write());
+        let sum = sum(place, &bytes);
+        put(&mut bytes, offset_of!(Octets, check), &sum.write());
         bytes
     }
 
-    /// Appends text out of order as distances from the end of the text in order, which other stores do not
-    /// move with the record.
+    /// Returns the end of the text in order, and text out of order by its distance from there.
     #[inline(always)]
-    fn put_beyond(&self, encoder: &mut Encoder) {
+    fn distances(&self) -> (i64, [(u32, u32); BEYOND_MAX]) {
         let base = self.progress.received;
         let distance = |from: i64, to: i64| u32::try_from(to.saturating_sub(from)).unwrap_or(0);
-        encoder.put(base.to_le_bytes());
-        for (from, to) in self.beyond {
-            encoder.put(distance(base, from).to_le_bytes()).put(distance(from, to).to_le_bytes());
-        }
+        (base, self.beyond.map(|(from, to)| (distance(base, from), distance(from, to))))
     }
 
     /// Decodes a record; returns `None` if the place is free. `newest` is the newest version that is read.
@@ -304,13 +297,13 @@ impl ConnectionRecord {
         bytes: &[u8; CONNECTION_BYTES],
         newest: u32,
     ) -> Option<Result<ConnectionRecord, Unreadable>> {
-        match u32::from(bytes[4]) {
+        match u32::from(bytes[VERSION]) {
             0 => return None,
             version if (FIRST..=newest).contains(&version) => {}
             other => return Some(Err(Unreadable::Version(other))),
         }
-        let half = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the record"));
-        if half(0) != sum(place, half(4), words(&bytes[CHECKED..])) {
+        let octets: &Octets = zerocopy::transmute_ref!(bytes);
+        if octets.check.0.get() != sum(place, bytes) {
             return Some(Err(Unreadable::Check));
         }
         Some(Self::fields(bytes).ok_or(Unreadable::Field))
@@ -318,103 +311,103 @@ impl ConnectionRecord {
 
     /// Decodes a record whose check fits; returns `None` if the place is free or a field is invalid.
     pub(super) fn checked(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
-        (bytes[4] != 0).then(|| Self::fields(bytes)).flatten()
+        (bytes[VERSION] != 0).then(|| Self::fields(bytes)).flatten()
     }
 
-    // structure: fields: a line for each field, in the order of docs/ledger.md
     fn fields(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
-        let has_beyond = u32::from(bytes[4]) >= WITH_BEYOND;
-        let mut decoder = Decoder { bytes, at: 5 };
-        let (state, marks, crashes) = (decoder.u8(), decoder.u8(), decoder.u8());
-        let phase = match marks & PHASE_BITS {
-            1 => Phase::Unclaimed,
-            2 => Phase::Offered,
-            3 => Phase::Open,
-            4 => Phase::Ended,
-            5 => Phase::Closing,
-            _ => return None,
-        };
-        let progress = Progress { acked: decoder.i64(), received: decoder.i64(), edge: decoder.i64() };
-        let (remote, local) = (Addr::from_octets(decoder.take()), Addr::from_octets(decoder.take()));
-        let (remote, local) = (Endpoint::at(remote, decoder.u16()), Endpoint::at(local, decoder.u16()));
-        let slot = (SessionId(decoder.u32()), SlotId(decoder.u32()), decoder.u32());
-        let (send_start, receive_start) = (decoder.u32(), decoder.u32());
-        let (send_tail, fin) = (decoder.i64(), decoder.i64());
-        let (bases, units, sizes) =
-            ([decoder.u64(), decoder.u64()], [decoder.u32(), decoder.u32()], [decoder.u8(), decoder.u8()]);
-        let ring =
-            |i: usize| (sizes[i] != 0).then_some(Extent { base: bases[i], unit: units[i], log2: sizes[i] });
-        let (mss_path, mss_peer, mss_receive) = (decoder.u16(), decoder.u16(), decoder.u16());
-        let (ts_offset, ts_recent, window_max) = (decoder.u32(), decoder.u32(), decoder.u32());
-        let (receive_capacity, send_limit, unsent_low) = (decoder.u32(), decoder.u32(), decoder.u32());
-        let flags = decoder.u32();
-        let [snd_scale, rcv_scale, congestion, ecn] = decoder.take();
-        let [ttl, tos, syn_retries, cause] = decoder.take();
-        let [keep_probes, _] = decoder.take();
-        let is_plausible = progress.acked >= -1
-            && progress.received >= 0
+        let written = Written::read(zerocopy::transmute_ref!(bytes)).ok()?;
+        let Written { acked, received, edge, send_tail, receive_fin, marks, .. } = written;
+        let is_plausible = acked >= -1
+            && received >= 0
             && send_tail >= 0
-            && fin >= 0
-            && snd_scale <= SCALE_MAX
-            && rcv_scale <= SCALE_MAX;
+            && receive_fin >= 0
+            && written.snd_scale <= SCALE_MAX
+            && written.rcv_scale <= SCALE_MAX;
         if !is_plausible {
             return None;
         }
-        let record = ConnectionRecord {
-            progress,
-            tuple: FourTuple { local, remote },
-            state,
-            phase,
-            place: (marks & HAS_PLACE != 0).then_some(slot),
-            send_start,
-            receive_start,
-            send_tail,
-            send_fin: marks & HAS_FIN != 0,
-            receive_fin: (fin != NO_FIN).then_some(fin),
-            receive: Extents { current: ring(0), old: ring(1) },
-            ts_offset,
-            ts_recent,
-            window_max,
-            receive_capacity,
-            send_limit,
-            unsent_low,
-            mss_path,
-            mss_peer,
-            mss_receive,
-            flags,
-            snd_scale,
-            rcv_scale,
-            congestion,
-            ecn,
-            ttl,
-            tos,
-            syn_retries,
-            cause,
-            keep_probes,
-            keep_idle: decoder.u16(),
-            keep_interval: decoder.u16(),
-            mss_max: decoder.u16(),
-            user_timeout_ms: decoder.u32(),
-            linger2_ms: decoder.u32(),
-            pacing_rate: decoder.u64(),
-            srtt_us: decoder.u32(),
-            text: decoder.u32(),
-            text_len: decoder.u32(),
-            crashes,
-            beyond: [(0, 0); BEYOND_MAX],
+        let ring = |i: usize| {
+            let (base, unit) = (written.receive_base[i], written.receive_unit[i]);
+            Some(Extent { base, unit, log2: written.receive_log2[i] }).filter(|ring| ring.log2 != 0)
         };
-        Some(if has_beyond {
-            ConnectionRecord { beyond: decoder.beyond(progress.received), ..record }
-        } else {
-            record
+        let has_beyond = u32::from(written.version) >= WITH_BEYOND;
+        Some(ConnectionRecord {
+            progress: Progress { acked, received, edge },
+            tuple: FourTuple {
+                local: Endpoint::at(written.local_addr, written.local_port),
+                remote: Endpoint::at(written.remote_addr, written.remote_port),
+            },
+            phase: Phase::from_u8(marks & PHASE_BITS)?,
+            place: (marks & HAS_PLACE != 0).then_some((written.session, written.slot, written.generation)),
+            send_fin: marks & HAS_FIN != 0,
+            receive_fin: (receive_fin != NO_FIN).then_some(receive_fin),
+            receive: Extents { current: ring(0), old: ring(1) },
+            beyond: if has_beyond { written.beyond() } else { Default::default() },
+            state: written.state,
+            send_start: written.send_start,
+            receive_start: written.receive_start,
+            send_tail: written.send_tail,
+            ts_offset: written.ts_offset,
+            ts_recent: written.ts_recent,
+            window_max: written.window_max,
+            receive_capacity: written.receive_capacity,
+            send_limit: written.send_limit,
+            unsent_low: written.unsent_low,
+            mss_path: written.mss_path,
+            mss_peer: written.mss_peer,
+            mss_receive: written.mss_receive,
+            flags: written.flags,
+            snd_scale: written.snd_scale,
+            rcv_scale: written.rcv_scale,
+            congestion: written.congestion,
+            ecn: written.ecn,
+            ttl: written.ttl,
+            tos: written.tos,
+            syn_retries: written.syn_retries,
+            cause: written.cause,
+            keep_probes: written.keep_probes,
+            keep_idle: written.keep_idle,
+            keep_interval: written.keep_interval,
+            mss_max: written.mss_max,
+            user_timeout_ms: written.user_timeout_ms,
+            linger2_ms: written.linger2_ms,
+            pacing_rate: written.pacing_rate,
+            srtt_us: written.srtt_us,
+            text: written.text,
+            text_len: written.text_len,
+            crashes: written.crashes,
         })
+    }
+}
+
+impl Written {
+    /// Returns text out of order. Text that has become in order since the record, and invalid stretches, are
+    /// left out.
+    fn beyond(&self) -> [(i64, i64); BEYOND_MAX] {
+        let base = self.beyond_base;
+        let mut beyond = [(0, 0); BEYOND_MAX];
+        let mut count = 0;
+        let mut end = self.received;
+        for (distance, len) in self.beyond {
+            let from = base.saturating_add(i64::from(distance));
+            let to = from.saturating_add(i64::from(len));
+            // Where text in order has reached into a stretch, all of it is in order except what was not
+            // published.
+            if from < to && to > end && base >= 0 {
+                beyond[count] = (from.max(end), to);
+                (count, end) = (count + 1, to);
+            }
+        }
+        beyond
     }
 }
 
 /// The largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
 
-/// Returns the check of a record: over octets 4 to 7, `head`, and all behind its progress.
-fn sum(place: u32, head: u32, rest: impl Iterator<Item = u64>) -> u32 {
-    check(TABLE_CONNECTIONS, place ^ head.rotate_left(16), rest)
+/// Returns the check of a record: over octets 4 to 7, and all behind its progress.
+#[inline(always)]
+fn sum(place: u32, bytes: &[u8; CONNECTION_BYTES]) -> u32 {
+    let head = words(bytes).next().unwrap_or_default() >> 32;
+    check(TABLE_CONNECTIONS, place ^ (head as u32).rotate_left(16), words(&bytes[CHECKED..]))
 }

@@ -14,7 +14,6 @@
 //! how far the peer's window goes - is three words of 8 octets, each true by itself and stored in place. All
 //! else goes through the journal, so that a batch of records is written wholly or not at all. The writer may
 //! be killed at any instruction.
-//! wholly or not at all. The writer may be killed at any instruction.
 
 mod connection;
 mod named;
@@ -22,6 +21,8 @@ mod request;
 mod text;
 mod time_wait;
 mod work;
+
+use core::mem::offset_of;
 
 use atoll_base::Epoch;
 
@@ -32,6 +33,7 @@ pub use text::{TEXT_UNIT_BYTES, TextArea, TextPool};
 pub use time_wait::{TIME_WAIT_BYTES, TIME_WAITS_MAX, TimeWaitRecord};
 pub use work::{SUSPECTS_MAX, Work};
 
+use crate::layout;
 use crate::memory::Memory;
 
 /// The newest version of the format. A reader knows this version and those before; a writer writes all of
@@ -101,32 +103,57 @@ pub const LEDGER_BYTES: usize = LedgerConfig::STACK.bytes();
 
 const MAGIC: u64 = u64::from_le_bytes(*b"atollled");
 
-const H_MAGIC: usize = 0;
-const H_VERSION: usize = 8;
-const H_EPOCH: usize = 12;
-const H_COMMIT: usize = 64;
-/// The offset of the number of places in use; places from there on were never used.
-const H_CONNECTIONS: usize = 72;
-const H_REQUESTS: usize = 76;
-const H_TOUCHED: usize = 80;
-const H_MARK: usize = 128;
-/// The offset of the place of the next entry in the ring of TIME-WAIT.
-const H_TIME_WAIT: usize = 132;
-/// The offset of the work word, which is in the cache line of the two before.
-const H_WORK: usize = 136;
-const H_SECRETS: usize = 256;
 /// The size of the writer's secrets in octets.
 pub const SECRET_BYTES: usize = 64;
-const H_SUSPECTS: usize = 512;
-const _: () =
-    assert!(H_SECRETS + SECRET_BYTES <= H_SUSPECTS && H_SUSPECTS + SUSPECTS_MAX * 8 <= HEADER_BYTES);
 
-const HEADER_BYTES: usize = 4096;
-const TOUCHED: usize = HEADER_BYTES;
+layout::words! {
+    /// The header.
+    struct Header {
+        magic: u64,
+        version: u32,
+        epoch: u32; 48 unused,
+        commit: u64,
+        /// The number of places in use; places from there on were never used.
+        connections: u32,
+        requests: u32,
+        touched: u32; 44 unused,
+        mark: u32,
+        /// The place of the next entry in the ring of TIME-WAIT.
+        time_wait: u32,
+        /// The work word, which is in the cache line of the two before.
+        work: u64; 112 unused,
+        secrets: [u8; SECRET_BYTES]; 192 unused,
+        suspects: [u64; SUSPECTS_MAX]; 3072 unused,
+    }
+}
+
+layout::words! {
+    /// An entry of the journal.
+    struct Entry {
+        table: u32,
+        place: u32; 8 unused,
+        record: [u8; CONNECTION_BYTES],
+    }
+}
+
+const H_MAGIC: usize = offset_of!(Header, magic);
+const H_VERSION: usize = offset_of!(Header, version);
+const H_EPOCH: usize = offset_of!(Header, epoch);
+const H_COMMIT: usize = offset_of!(Header, commit);
+const H_CONNECTIONS: usize = offset_of!(Header, connections);
+const H_REQUESTS: usize = offset_of!(Header, requests);
+const H_TOUCHED: usize = offset_of!(Header, touched);
+const H_MARK: usize = offset_of!(Header, mark);
+const H_TIME_WAIT: usize = offset_of!(Header, time_wait);
+const H_WORK: usize = offset_of!(Header, work);
+const H_SECRETS: usize = offset_of!(Header, secrets);
+const H_SUSPECTS: usize = offset_of!(Header, suspects);
+
+const TOUCHED: usize = size_of::<Header>();
 const JOURNAL: usize = TOUCHED + TOUCHED_MAX * 4;
-/// The size of `[table u32][place u32][unused u64]` before each record, in octets.
-const ENTRY_HEAD: usize = 16;
-const ENTRY_BYTES: usize = ENTRY_HEAD + CONNECTION_BYTES;
+const ENTRY_BYTES: usize = size_of::<Entry>();
+const ENTRY_PLACE: usize = offset_of!(Entry, place);
+const ENTRY_HEAD: usize = offset_of!(Entry, record);
 
 const TABLE_CONNECTIONS: u32 = 1;
 const TABLE_REQUESTS: u32 = 2;
@@ -352,7 +379,7 @@ impl<M: Memory> Ledger<M> {
         }
         let at = JOURNAL + self.staged as usize * ENTRY_BYTES;
         self.memory.store32(at, table);
-        self.memory.store32(at + 4, place);
+        self.memory.store32(at + ENTRY_PLACE, place);
         self.memory.write(at + ENTRY_HEAD, bytes);
         self.staged += 1;
     }
@@ -373,7 +400,7 @@ impl<M: Memory> Ledger<M> {
             .min(self.config.journal() as usize);
         let mut bytes = [0; CONNECTION_BYTES];
         for at in (0..count).map(|entry| JOURNAL + entry * ENTRY_BYTES) {
-            let (table, place) = (self.memory.load32(at), self.memory.load32(at + 4));
+            let (table, place) = (self.memory.load32(at), self.memory.load32(at + ENTRY_PLACE));
             match table {
                 TABLE_CONNECTIONS if place < self.config.connections => {
                     self.memory.read(at + ENTRY_HEAD, &mut bytes);
@@ -456,9 +483,9 @@ impl<M: Memory> Ledger<M> {
 
     /// Returns the version of the record at a place; 0 if there is none.
     fn version_of(&self, place: u32) -> u32 {
-        let mut head = [0; 8];
-        self.memory.read(self.connection_at(place), &mut head);
-        head[4].into()
+        let mut version = [0];
+        self.memory.read(self.connection_at(place) + connection::VERSION, &mut version);
+        version[0].into()
     }
 
     /// Returns all requests, with their places.

@@ -9,8 +9,8 @@ use alloc::collections::BTreeSet;
 use atoll_base::SessionId;
 
 use super::{
-    ENTRY_BYTES, ENTRY_HEAD, H_COMMIT, JOURNAL, LEDGER_VERSION, Ledger, LedgerConfig, REQUEST_BYTES,
-    RequestRecord, TABLE_CONNECTIONS, TABLE_REQUESTS, Unreadable, connection,
+    ENTRY_BYTES, ENTRY_HEAD, ENTRY_PLACE, H_COMMIT, JOURNAL, LEDGER_VERSION, Ledger, LedgerConfig,
+    REQUEST_BYTES, RequestRecord, TABLE_CONNECTIONS, TABLE_REQUESTS, Unreadable, connection,
 };
 use crate::memory::Memory;
 
@@ -47,7 +47,7 @@ impl<M: Memory> Ledger<M> {
         let committed = usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0);
         (0..committed.min(self.config.journal() as usize)).filter_map(|entry| {
             let at = JOURNAL + entry * ENTRY_BYTES;
-            let (table, place) = (self.memory.load32(at), self.memory.load32(at + 4));
+            let (table, place) = (self.memory.load32(at), self.memory.load32(at + ENTRY_PLACE));
             match table {
                 TABLE_CONNECTIONS => self.session_at(at + ENTRY_HEAD),
                 TABLE_REQUESTS => {

@@ -1,18 +1,29 @@
 //! The requests of applications that are in force: a lease, a listener, an acceptor, an option, a datagram
 //! socket, a membership. Each is stored as the command that a successor carries out again.
 
+use core::mem::offset_of;
+
 use atoll_base::SessionId;
 
 use super::{TABLE_REQUESTS, Unreadable, check, words};
 use crate::Command;
-use crate::words::MESSAGE_BYTES;
+use crate::layout::{Field, put, record};
 
-/// The size of a request in octets: `[check u32][version u32][order u64][session u32][unused][command]`.
-pub const REQUEST_BYTES: usize = 128;
+/// The size of a request in octets.
+pub const REQUEST_BYTES: usize = size_of::<Octets>();
+type Octets = <Written as Field>::Octets;
 
-const ORDER: usize = 8;
-const SESSION: usize = 16;
-const COMMAND: usize = 64;
+record! {
+    /// The request as it is written down.
+    pub(super) struct Written {
+        check: u32,
+        version: u32,
+        order: u64,
+        session: SessionId; 44 unused,
+        command: Command; 8 unused,
+    }
+}
+
 /// The version of requests, which is the same in both versions of the ledger.
 const VERSION: u32 = 1;
 
@@ -29,13 +40,11 @@ pub struct RequestRecord {
 
 impl RequestRecord {
     pub(super) fn encode(&self, place: u32) -> [u8; REQUEST_BYTES] {
-        let mut bytes = [0; REQUEST_BYTES];
-        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[ORDER..ORDER + 8].copy_from_slice(&self.order.to_le_bytes());
-        bytes[SESSION..SESSION + 4].copy_from_slice(&self.session.0.to_le_bytes());
-        bytes[COMMAND..COMMAND + MESSAGE_BYTES].copy_from_slice(&self.command.encode());
-        let sum = check(TABLE_REQUESTS, place, words(&bytes[8..]));
-        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        let RequestRecord { order, session, command } = *self;
+        let written = Written { check: 0, version: VERSION, order, session, command };
+        let mut bytes: [u8; REQUEST_BYTES] = zerocopy::transmute!(written.write());
+        let sum = sum(place, &bytes);
+        put(&mut bytes, offset_of!(Octets, check), &sum.write());
         bytes
     }
 
@@ -44,19 +53,25 @@ impl RequestRecord {
         place: u32,
         bytes: &[u8; REQUEST_BYTES],
     ) -> Option<Result<RequestRecord, Unreadable>> {
-        let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the record"));
-        match word(4) {
+        let octets: &Octets = zerocopy::transmute_ref!(bytes);
+        match octets.version.0.get() {
             0 => return None,
             VERSION => {}
             other => return Some(Err(Unreadable::Version(other))),
         }
-        if word(0) != check(TABLE_REQUESTS, place, words(&bytes[8..])) {
+        if octets.check.0.get() != sum(place, bytes) {
             return Some(Err(Unreadable::Check));
         }
-        let order = u64::from_le_bytes(*bytes[ORDER..].first_chunk().expect("within the record"));
-        let command = Command::decode(bytes[COMMAND..].first_chunk().expect("within the record"));
-        let record =
-            command.map(|command| RequestRecord { order, session: SessionId(word(SESSION)), command });
+        let record = Written::read(octets).map(|Written { order, session, command, .. }| RequestRecord {
+            order,
+            session,
+            command,
+        });
         Some(record.map_err(|_| Unreadable::Field))
     }
+}
+
+/// Returns the check of a request, which is over its octets from the order on.
+fn sum(place: u32, bytes: &[u8; REQUEST_BYTES]) -> u32 {
+    check(TABLE_REQUESTS, place, words(&bytes[offset_of!(Octets, order)..]))
 }

@@ -2,12 +2,24 @@
 //! ledger.
 
 use alloc::vec::Vec;
+use core::mem::offset_of;
 
+use crate::layout::words;
 use crate::memory::Memory;
 
-/// The size of a unit in octets: `[next u32][text]`. `next` is a unit's number plus 1; 0 in the last one.
-pub const TEXT_UNIT_BYTES: usize = 512;
-const IN_UNIT: usize = TEXT_UNIT_BYTES - 4;
+words! {
+    /// A unit.
+    pub(super) struct Unit {
+        /// The number of the next unit plus 1; 0 in the last one.
+        next: u32,
+        text: [u8; IN_UNIT],
+    }
+}
+
+/// The size of a unit in octets.
+pub const TEXT_UNIT_BYTES: usize = size_of::<Unit>();
+const IN_UNIT: usize = 508;
+const TEXT: usize = offset_of!(Unit, text);
 
 /// The units of a ledger.
 #[derive(Debug)]
@@ -49,7 +61,7 @@ impl TextPool {
             });
             let at = area.at(unit);
             area.memory.store32(at, next);
-            area.memory.write(at + 4, part);
+            area.memory.write(at + TEXT, part);
             next = unit + 1;
         }
         next
@@ -70,7 +82,7 @@ impl<M: Memory> TextArea<'_, M> {
         }
         let mut text = alloc::vec![0; len];
         for (part, unit) in text.chunks_mut(IN_UNIT).zip(units) {
-            self.memory.read(self.at(unit) + 4, part);
+            self.memory.read(self.at(unit) + TEXT, part);
         }
         Some(text)
     }

@@ -5,12 +5,16 @@
 //! writer that dies in the middle leaves an entry whose check does not fit, and the record of the connection,
 //! which is removed later.
 
+use core::mem::offset_of;
+
 use atoll_base::{Addr, Endpoint, FourTuple};
 
 use super::{check, words};
+use crate::layout::{Field, put, record};
 
 /// The size of an entry in octets.
-pub const TIME_WAIT_BYTES: usize = 64;
+pub const TIME_WAIT_BYTES: usize = size_of::<Octets>();
+type Octets = <Written as Field>::Octets;
 /// The maximum number of entries in a ring.
 pub const TIME_WAITS_MAX: u32 = 1 << 16;
 
@@ -39,51 +43,72 @@ pub struct TimeWaitRecord {
 
 impl TimeWaitRecord {
     pub(super) fn encode(&self, place: u32) -> [u8; TIME_WAIT_BYTES] {
-        let mut bytes = [0; TIME_WAIT_BYTES];
-        let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-        let flags = IN_USE | if self.timestamps.is_some() { TIMESTAMPS } else { 0 };
-        let (recent, offset) = self.timestamps.unwrap_or_default();
-        put(4, &self.window.to_le_bytes());
-        put(6, &[self.window_shift, flags]);
-        put(8, &self.tuple.remote.port.to_le_bytes());
-        put(10, &self.tuple.local.port.to_le_bytes());
-        put(12, &self.deadline_ms.to_le_bytes());
-        put(16, &self.tuple.remote.addr.octets());
-        put(32, &self.tuple.local.addr.octets());
-        for (at, word) in [(48, self.snd_nxt), (52, self.rcv_nxt), (56, recent), (60, offset)] {
-            put(at, &word.to_le_bytes());
-        }
+        let (ts_recent, ts_offset) = self.timestamps.unwrap_or_default();
+        let written = Written {
+            check: 0,
+            window: self.window,
+            window_shift: self.window_shift,
+            flags: IN_USE | if self.timestamps.is_some() { TIMESTAMPS } else { 0 },
+            remote_port: self.tuple.remote.port,
+            local_port: self.tuple.local.port,
+            deadline_ms: self.deadline_ms,
+            remote_addr: self.tuple.remote.addr,
+            local_addr: self.tuple.local.addr,
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.rcv_nxt,
+            ts_recent,
+            ts_offset,
+        };
+        let mut bytes: [u8; TIME_WAIT_BYTES] = zerocopy::transmute!(written.write());
         let sum = check(TABLE, place, words(&bytes));
-        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        put(&mut bytes, offset_of!(Octets, check), &sum.write());
         bytes
     }
 
     /// Decodes an entry; returns `None` if there is none, or not a whole one.
     pub(super) fn decode(place: u32, bytes: &[u8; TIME_WAIT_BYTES]) -> Option<TimeWaitRecord> {
-        let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the entry"));
-        let half = |at: usize| u16::from_le_bytes(*bytes[at..].first_chunk().expect("within the entry"));
-        let addr = |at: usize| Addr::from_octets(*bytes[at..].first_chunk().expect("within the entry"));
+        let written = Written::read(zerocopy::transmute_ref!(bytes)).ok()?;
         let mut checked = *bytes;
-        checked[..4].fill(0);
-        let flags = bytes[7];
-        if flags & !TIMESTAMPS != IN_USE
-            || word(0) != check(TABLE, place, words(&checked))
-            || bytes[6] > SHIFT_MAX
+        put(&mut checked, offset_of!(Octets, check), &0u32.write());
+        if written.flags & !TIMESTAMPS != IN_USE
+            || written.check != check(TABLE, place, words(&checked))
+            || written.window_shift > SHIFT_MAX
         {
             return None;
         }
+        let has_timestamps = written.flags & TIMESTAMPS != 0;
         Some(TimeWaitRecord {
             tuple: FourTuple {
-                local: Endpoint::at(addr(32), half(10)),
-                remote: Endpoint::at(addr(16), half(8)),
+                local: Endpoint::at(written.local_addr, written.local_port),
+                remote: Endpoint::at(written.remote_addr, written.remote_port),
             },
-            deadline_ms: word(12),
-            snd_nxt: word(48),
-            rcv_nxt: word(52),
-            window: half(4),
-            window_shift: bytes[6],
-            timestamps: (flags & TIMESTAMPS != 0).then(|| (word(56), word(60))),
+            deadline_ms: written.deadline_ms,
+            snd_nxt: written.snd_nxt,
+            rcv_nxt: written.rcv_nxt,
+            window: written.window,
+            window_shift: written.window_shift,
+            timestamps: has_timestamps.then_some((written.ts_recent, written.ts_offset)),
         })
+    }
+}
+
+record! {
+    /// The entry as it is written down.
+    pub(super) struct Written {
+        check: u32,
+        window: u16,
+        window_shift: u8,
+        /// [`IN_USE`] and [`TIMESTAMPS`].
+        flags: u8,
+        remote_port: u16,
+        local_port: u16,
+        deadline_ms: u32,
+        remote_addr: Addr,
+        local_addr: Addr,
+        snd_nxt: u32,
+        rcv_nxt: u32,
+        ts_recent: u32,
+        ts_offset: u32,
     }
 }
 

@@ -1,22 +1,16 @@
 //! The published state of a replica's DHCP client: a part of [`Network`](super::Network)'s record.
-//!
-//! ```text
-//!   server u32 | state u8 + 1, or 0 for no client; count of resolvers u8; length of the domain u8; 0
-//!   | resolvers, u32 each | domain
-//! ```
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::memory::Memory;
+use zerocopy::TryFromBytes;
+
+use crate::layout::{numbered, record};
 
 /// The maximum number of published resolvers.
 const DNS_MAX: usize = 4;
 /// The maximum length of the domain in octets (RFC 1035 §2.3.4).
 const DOMAIN_MAX: usize = 253;
-const DOMAIN: usize = 8 + DNS_MAX * 4;
-/// The size of the record in bytes.
-pub(super) const BYTES: usize = (DOMAIN + DOMAIN_MAX).next_multiple_of(8);
 
 /// The state of the DHCP client, and what its server sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +26,7 @@ pub struct DhcpFacts {
 }
 
 /// The state of a DHCP client (RFC 2131, figure 5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum DhcpState {
     /// The client waits before it asks again.
@@ -52,20 +46,9 @@ pub enum DhcpState {
     Rebinding = 6,
 }
 
-impl DhcpState {
-    /// Returns the state with this number; the first one if there is none.
-    pub const fn from_u8(n: u8) -> DhcpState {
-        match n {
-            1 => DhcpState::Selecting,
-            2 => DhcpState::Requesting,
-            3 => DhcpState::Probing,
-            4 => DhcpState::Bound,
-            5 => DhcpState::Renewing,
-            6 => DhcpState::Rebinding,
-            _ => DhcpState::Init,
-        }
-    }
+numbered!(DhcpState else Init);
 
+impl DhcpState {
     /// Returns the name of the state as in `atoll status --json`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,36 +63,46 @@ impl DhcpState {
     }
 }
 
-impl DhcpFacts {
-    pub(super) fn read<M: Memory>(m: &M, at: usize) -> Option<DhcpFacts> {
-        let mut bytes = [0; 4];
-        m.read(at + 4, &mut bytes);
-        let [state, dns, domain, _] = bytes;
-        let state = DhcpState::from_u8(state.checked_sub(1)?);
-        let mut name = [0; DOMAIN_MAX];
-        let name = &mut name[..usize::from(domain).min(DOMAIN_MAX)];
-        m.read(at + DOMAIN, name);
+record! {
+    /// The state of the DHCP client as it is published.
+    pub(crate) struct DhcpRecord {
+        server: u32,
+        /// The state plus one; 0 for no client.
+        state: u8,
+        dns_len: u8,
+        domain_len: u8; 1 unused,
+        dns: [u32; DNS_MAX],
+        domain: [u8; DOMAIN_MAX]; 3 unused,
+    }
+}
+
+impl DhcpRecord {
+    pub(super) fn of(facts: Option<&DhcpFacts>) -> DhcpRecord {
+        let mut domain = [0; DOMAIN_MAX];
+        let none = DhcpRecord { server: 0, state: 0, dns_len: 0, domain_len: 0, dns: [0; DNS_MAX], domain };
+        let Some(facts) = facts else { return none };
+        let (dns, dns_len) = super::first(&facts.dns);
+        let (name, _) = facts.domain.as_bytes().split_at(facts.domain.len().min(DOMAIN_MAX));
+        domain[..name.len()].copy_from_slice(name);
+        // Cannot truncate: the name is at most `DOMAIN_MAX` octets long.
+        let (server, state, domain_len) = (facts.server, facts.state as u8 + 1, name.len() as u8);
+        DhcpRecord { server, state, dns_len, domain_len, dns, domain }
+    }
+
+    /// Returns what the record says, if there is a client; an impossible domain reads as none.
+    pub(super) fn facts(self) -> Option<DhcpFacts> {
+        let state = DhcpState::from_u8(self.state.checked_sub(1)?);
+        let name = &self.domain[..usize::from(self.domain_len).min(DOMAIN_MAX)];
         let is_fine = |octet: &u8| octet.is_ascii_alphanumeric() || matches!(octet, b'.' | b'-' | b'_');
         Some(DhcpFacts {
             state,
-            server: m.load32(at),
-            dns: (0..usize::from(dns).min(DNS_MAX)).map(|i| m.load32(at + 8 + i * 4)).collect(),
+            server: self.server,
+            dns: self.dns.into_iter().take(self.dns_len.into()).collect(),
             domain: if name.iter().all(is_fine) {
                 String::from_utf8_lossy(name).into_owned()
             } else {
                 String::new()
             },
         })
-    }
-
-    pub(super) fn store<M: Memory>(facts: Option<&DhcpFacts>, m: &M, at: usize) {
-        let Some(facts) = facts else { return m.write(at + 4, &[0; 4]) };
-        let (dns, domain) = (facts.dns.len().min(DNS_MAX), facts.domain.len().min(DOMAIN_MAX));
-        m.store32(at, facts.server);
-        m.write(at + 4, &[facts.state as u8 + 1, dns as u8, domain as u8, 0]);
-        for (i, server) in facts.dns.iter().take(dns).enumerate() {
-            m.store32(at + 8 + i * 4, *server);
-        }
-        m.write(at + DOMAIN, &facts.domain.as_bytes()[..domain]);
     }
 }

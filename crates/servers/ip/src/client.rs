@@ -40,7 +40,7 @@ impl Client {
             (self.server, self.greets) = (message.epoch, true);
         }
         match message.body {
-            IpBody::Network(ref news) => ip.handle_told(news::decode(news)),
+            IpBody::Network { ref news } => ip.handle_told(news::decode(news)),
             IpBody::Unreachable { protocol, local, remote, seq } => {
                 ip.handle_unreachable(now, remote.addr);
                 let protocol = Protocol(protocol);

@@ -266,7 +266,7 @@ impl IpServer {
                     _ => self.counts.bad += 1,
                 }
             }
-            (Party::Sibling(_), IpBody::Network(news)) => {
+            (Party::Sibling(_), IpBody::Network { news }) => {
                 self.ip.handle_v4_address(news.network.v4.map(news::v4_address));
             }
             (Party::Sibling(_), IpBody::Neighbour { addr, mac, learned }) => {
@@ -440,7 +440,7 @@ impl IpServer {
         let epoch = self.config.epoch;
         let mut message = None;
         for party in self.untold() {
-            let network = || IpMessage { epoch, body: IpBody::Network(news::encode(&self.told)) };
+            let network = || IpMessage { epoch, body: IpBody::Network { news: news::encode(&self.told) } };
             if !egress.tell(party, message.get_or_insert_with(network)) {
                 continue;
             }

@@ -522,7 +522,7 @@ fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("hello", IpBody::Hello),
         ("group", IpBody::Group { group: Addr::v4(0xe000_0005), joins: true }),
         ("path", IpBody::Path { dst: Addr::v4(PEER), mtu: 1400 }),
-        ("network", IpBody::Network(Box::new(news))),
+        ("network", IpBody::Network { news: Box::new(news) }),
         ("unreachable", IpBody::Unreachable { protocol: 6, local, remote, seq: 7 }),
         ("neighbour", IpBody::Neighbour { addr: PEER, mac: MAC_PEER.0, learned: true }),
         ("progress", IpBody::Progress { hop: Addr::v4(PEER) }),

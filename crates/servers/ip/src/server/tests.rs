@@ -351,7 +351,7 @@ fn transport_servers_are_told_the_network_and_every_change() {
     let networks = |bench: &mut Bench| -> Vec<(Party, Option<u32>)> {
         let told = core::mem::take(&mut bench.out.told).into_iter();
         told.filter_map(|(to, body)| match body {
-            IpBody::Network(news) => Some((to, news.network.v4.map(|own| own.addr))),
+            IpBody::Network { news } => Some((to, news.network.v4.map(|own| own.addr))),
             _ => None,
         })
         .collect()
@@ -365,7 +365,7 @@ fn transport_servers_are_told_the_network_and_every_change() {
 
     // This is what the IP server that asks for the address has told.
     let told = Told { v4: Some(V4Address::new(US, 24)), ..bench.server.ip().told() };
-    bench.say(Party::Sibling(0), 1, IpBody::Network(news::encode(&told)));
+    bench.say(Party::Sibling(0), 1, IpBody::Network { news: news::encode(&told) });
     assert_eq!(networks(&mut bench), [1, 3].map(|n| (Party::Transport(n), Some(US))));
     bench.say(Party::Transport(3), 1, IpBody::Hello);
     assert_eq!(networks(&mut bench), [(Party::Transport(3), Some(US))]);
