@@ -11,6 +11,7 @@ use crate::buffer::{Extent, Extents};
 use crate::command::Protocol;
 use crate::{Command, HeapMemory};
 
+mod documented;
 mod named;
 mod reordered;
 
