@@ -13,13 +13,13 @@ pub struct Failure {
 
 impl Failure {
     /// Creates a failure with this message, which is not a shortage.
-    pub fn new(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), is_shortage: false }
+    pub fn new(message: impl fmt::Display) -> Failure {
+        Failure { message: message.to_string(), is_shortage: false }
     }
 
     /// Creates a failure whose cause is that the system is short of something.
-    pub fn of_shortage(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), is_shortage: true }
+    pub fn of_shortage(message: impl fmt::Display) -> Failure {
+        Failure { message: message.to_string(), is_shortage: true }
     }
 
     /// Returns whether the system was short of something, so that another attempt may succeed later.

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn this_build_runs_here_and_fits_itself() {
         try_out().unwrap();
-        assert_eq!(own().misfit(&own()), None);
+        assert_eq!(own().fits(&own()), Ok(()));
     }
 
     #[test]

@@ -66,9 +66,9 @@ pub trait Setup: Serialize + DeserializeOwned {
     /// Returns the part of the setup that every process gets.
     fn process(&self) -> &ProcessSetup;
 
-    /// Reads the value of `--setup`; the error says what is wrong with it.
-    fn from_json(text: &str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+    /// Reads the value of `--setup`.
+    fn from_json(text: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(text)
     }
 
     /// Returns the value of `--setup`.
@@ -257,9 +257,9 @@ impl LinkSide {
 }
 
 impl ReplicaSetup {
-    /// Reads the packet by which a process is given a replica; the error says what is wrong with it.
-    pub fn from_json(text: &[u8]) -> Result<ReplicaSetup, String> {
-        serde_json::from_slice(text).map_err(|error| error.to_string())
+    /// Reads the packet by which a process is given a replica.
+    pub fn from_json(text: &[u8]) -> serde_json::Result<ReplicaSetup> {
+        serde_json::from_slice(text)
     }
 
     /// Returns the packet by which a process is given this replica.
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn the_setup_survives_the_command_line() {
         let setup = HostSetup { process: process(), standby: Some(1 << 20), has_tap: true };
-        assert_eq!(HostSetup::from_json(&setup.to_json()), Ok(setup));
+        assert_eq!(HostSetup::from_json(&setup.to_json()).unwrap(), setup);
         let setup = ReplicaSetup {
             index: 1,
             replicas: 2,
@@ -411,9 +411,9 @@ mod tests {
             link: Some(LinkSetup { side: LinkSide::Guest }),
             recovery: RecoveryMode::Stateless,
         };
-        assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()), Ok(setup));
+        assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()).unwrap(), setup);
         let setup = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
-        assert_eq!(LinkServerSetup::from_json(&setup.to_json()), Ok(setup));
+        assert_eq!(LinkServerSetup::from_json(&setup.to_json()).unwrap(), setup);
         let setup = IpServerSetup {
             common: common(),
             ip_servers: vec![2, 3],
@@ -421,9 +421,9 @@ mod tests {
             has_tap: false,
             link_server: 2,
         };
-        assert_eq!(IpServerSetup::from_json(&setup.to_json()), Ok(setup));
+        assert_eq!(IpServerSetup::from_json(&setup.to_json()).unwrap(), setup);
         let setup = ManagerSetup { common: common(), managers: 2 };
-        assert_eq!(ManagerSetup::from_json(&setup.to_json()), Ok(setup));
+        assert_eq!(ManagerSetup::from_json(&setup.to_json()).unwrap(), setup);
     }
 
     /// A supervisor of one build may start a server of another, older or newer one: these are the field names
@@ -438,17 +438,23 @@ mod tests {
         let host = HostSetup { process: process(), standby: None, has_tap: true };
         let text =
             format!(r#"{{{of_process},"standby":null,"has_tap":true,"cpu":1,"batch_scheduling":true}}"#);
-        assert_eq!((value(&host.to_json()), HostSetup::from_json(&text)), (value(&text), Ok(host)));
+        assert_eq!((value(&host.to_json()), HostSetup::from_json(&text).unwrap()), (value(&text), host));
         let link = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
         let text = format!(r#"{of_server},"first_replica":1,"peers":[0,1]}}"#);
-        assert_eq!((value(&link.to_json()), LinkServerSetup::from_json(&text)), (value(&text), Ok(link)));
+        assert_eq!(
+            (value(&link.to_json()), LinkServerSetup::from_json(&text).unwrap()),
+            (value(&text), link)
+        );
         let (ip_servers, servers, link_server) = (vec![2, 3], 4, 2);
         let ip = IpServerSetup { common: common(), ip_servers, servers, has_tap: false, link_server };
         let text = format!(r#"{of_server},"ip_servers":[2,3],"servers":4,"has_tap":false,"link_server":2}}"#);
-        assert_eq!((value(&ip.to_json()), IpServerSetup::from_json(&text)), (value(&text), Ok(ip)));
+        assert_eq!((value(&ip.to_json()), IpServerSetup::from_json(&text).unwrap()), (value(&text), ip));
         let manager = ManagerSetup { common: common(), managers: 2 };
         let text = format!(r#"{of_server},"managers":2}}"#);
-        assert_eq!((value(&manager.to_json()), ManagerSetup::from_json(&text)), (value(&text), Ok(manager)));
+        assert_eq!(
+            (value(&manager.to_json()), ManagerSetup::from_json(&text).unwrap()),
+            (value(&text), manager)
+        );
         // A setup without a user comes from a build that did not have this field yet.
         let text = text.replace(r#""user":{"uid":990,"gid":991},"#, "");
         assert_eq!(ManagerSetup::from_json(&text).unwrap().process().user, None);

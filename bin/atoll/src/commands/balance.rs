@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use atoll_supervisor::{BalanceRules, Estimate, Scheme, StackName};
 
-use super::options::stack_name;
+use super::options::ValueError;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
@@ -15,7 +15,7 @@ use crate::failure::{Failure, OrFail};
 #[derive(clap::Args)]
 pub struct Balance {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// The scheme of choosing: naive, unfiltered, filtered or tournament.
     #[arg(long, value_parser = scheme)]
@@ -79,27 +79,27 @@ fn text(rules: &BalanceRules) -> String {
     rows.into_iter().filter_map(|(key, value)| Some(format!("{key:<11} {}\n", value?))).collect()
 }
 
-fn scheme(text: &str) -> Result<Scheme, String> {
+fn scheme(text: &str) -> Result<Scheme, ValueError> {
     match text {
         "naive" => Ok(Scheme::Naive),
         "unfiltered" => Ok(Scheme::Unfiltered),
         "filtered" => Ok(Scheme::Filtered),
         "tournament" => Ok(Scheme::Tournament),
-        _ => Err("a scheme is naive, unfiltered, filtered or tournament".into()),
+        _ => Err(ValueError::Scheme),
     }
 }
 
-fn estimate(text: &str) -> Result<Estimate, String> {
+fn estimate(text: &str) -> Result<Estimate, ValueError> {
     match text {
         "median" => Ok(Estimate::Median),
         "average" => Ok(Estimate::Average),
-        _ => Err("an estimate is median or average".into()),
+        _ => Err(ValueError::Estimate),
     }
 }
 
-fn watermarks(text: &str) -> Result<[u16; 2], String> {
+fn watermarks(text: &str) -> Result<[u16; 2], ValueError> {
     let two = text.split_once(',').and_then(|(high, low)| Some([high.parse().ok()?, low.parse().ok()?]));
-    two.ok_or_else(|| "watermarks are two percentages, such as 100,75".into())
+    two.ok_or(ValueError::Watermarks)
 }
 
 #[cfg(test)]

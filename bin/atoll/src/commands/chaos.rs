@@ -12,8 +12,8 @@ use atoll_supervisor::{RecoveryReport, ServerState, ServerView, StackName, Statu
 use atoll_sys::process::{self, Signal};
 use atoll_sys::signal::Signals;
 use serde::Serialize;
+use thiserror::Error;
 
-use super::options::stack_name;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
@@ -26,7 +26,7 @@ use crate::failure::{Failure, OrFail};
 #[derive(clap::Args)]
 pub struct Chaos {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// For how long, such as 90s, 10m or 1h.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
@@ -278,7 +278,7 @@ impl<'a> Course<'a> {
         let replicas = status.replicas.len() as u32;
         let (number, to) = (1 + self.rng.below(replicas) as u8, self.rng.below(replicas) as u8);
         let some: Vec<u8> = (0..replicas as u8).filter(|_| self.rng.below(2) == 0).collect();
-        let name = stack_name(&status.stack.name).map_err(Failure::new)?;
+        let name = status.stack.name.parse().map_err(Failure::new)?;
         let scales = self.rng.below(2) == 0;
         self.report.rearrangements += 1;
         // The thread has a connection of its own; this one is needed for watching.
@@ -487,22 +487,30 @@ fn text(report: &Report) -> String {
     out
 }
 
+/// Why a text is not the length of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum TimeError {
+    #[error("a time is a number and a unit, such as 90s, 10m or 1h")]
+    Number,
+    #[error("its unit is ms, s, m or h")]
+    Unit,
+    #[error("that is too long")]
+    TooLong,
+}
+
 /// Parses a time with its unit.
-fn time(text: &str) -> Result<Duration, String> {
+fn time(text: &str) -> Result<Duration, TimeError> {
     let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 =
-        text[..at].parse().map_err(|_| "a time is a number and a unit, such as 90s, 10m or 1h".to_owned())?;
+    let number: u64 = text[..at].parse().map_err(|_| TimeError::Number)?;
     let millis = match &text[at..] {
         "ms" => Some(number),
         "s" => number.checked_mul(1000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
-        _ => return Err("its unit is ms, s, m or h".into()),
+        _ => return Err(TimeError::Unit),
     };
-    millis
-        .filter(|millis| *millis <= TIME_MAX_MS)
-        .map(Duration::from_millis)
-        .ok_or_else(|| "that is too long".into())
+    let millis = millis.filter(|millis| *millis <= TIME_MAX_MS).ok_or(TimeError::TooLong)?;
+    Ok(Duration::from_millis(millis))
 }
 
 const SUPERVISOR: &str = "supervisor";
@@ -528,8 +536,14 @@ mod tests {
         {
             assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
         }
-        for text in ["", "s", "10", "-1s", "1.5s", "1d", "99999999999h", "18446744073709551616s", "1000h"] {
-            assert!(time(text).is_err(), "{text}");
+        for (texts, error) in [
+            (&["", "s", "-1s", "18446744073709551616s"][..], TimeError::Number),
+            (&["10", "1.5s", "1d"], TimeError::Unit),
+            (&["99999999999h", "1000h"], TimeError::TooLong),
+        ] {
+            for text in texts {
+                assert_eq!(time(text), Err(error), "{text}");
+            }
         }
     }
 

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use atoll_base::Duration;
 use atoll_supervisor::StackName;
 
-use super::options::stack_name;
 use crate::client::{SupervisorClient, stacks_up};
 use crate::failure::Failure;
 
@@ -13,7 +12,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 pub struct Down {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// End all stacks of this user.
     #[arg(long, conflicts_with = "name")]

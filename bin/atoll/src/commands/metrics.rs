@@ -16,7 +16,6 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::options::stack_name;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
@@ -24,7 +23,7 @@ use crate::failure::{Failure, OrFail};
 #[derive(clap::Args)]
 pub struct Metrics {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// Serve http://ADDRESS/metrics until interrupted, over the kernel's sockets, for everybody who can
     /// connect.

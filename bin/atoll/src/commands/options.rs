@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use atoll_supervisor::{Config, ConfigFile, LinkType, RecoveryMode, StackName, Steering};
+use atoll_supervisor::{Config, ConfigFile, LinkType, RecoveryMode, Steering};
+use thiserror::Error;
 
 use crate::failure::{Failure, OrFail};
 
@@ -151,7 +152,7 @@ impl StackOptions {
     pub fn validate(&self, file: &ConfigFile) -> Result<Config, Failure> {
         file.validate().map_err(|error| match &self.config {
             Some(path) => Failure::new(format!("{}: {error}", path.display())),
-            None => Failure::new(error.to_string()),
+            None => Failure::new(error),
         })
     }
 
@@ -233,35 +234,56 @@ fn set_option<T: Clone>(field: &mut Option<T>, flag: &Option<T>) {
     }
 }
 
-fn link_type(text: &str) -> Result<LinkType, String> {
+/// Why the value of an option is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ValueError {
+    /// The value is not a kind of link.
+    #[error("a link is tap, shm or none")]
+    Link,
+    /// The value does not name what sorts frames.
+    #[error("frames are sorted by auto, bpf or software")]
+    Steering,
+    /// The value is not a mode of recovery.
+    #[error("recovery is stateful or stateless")]
+    Recovery,
+    /// The value is not a scheme of choosing.
+    #[error("a scheme is naive, unfiltered, filtered or tournament")]
+    Scheme,
+    /// The value is not a way to estimate.
+    #[error("an estimate is median or average")]
+    Estimate,
+    /// The value is not a pair of watermarks.
+    #[error("watermarks are two percentages, such as 100,75")]
+    Watermarks,
+    /// The value is neither a number of processes nor "auto".
+    #[error("give a number of processes, or \"auto\"")]
+    Processes,
+}
+
+fn link_type(text: &str) -> Result<LinkType, ValueError> {
     match text {
         "tap" => Ok(LinkType::Tap),
         "shm" => Ok(LinkType::Shm),
         "none" => Ok(LinkType::None),
-        _ => Err("a link is tap, shm or none".into()),
+        _ => Err(ValueError::Link),
     }
 }
 
-fn steering(text: &str) -> Result<Steering, String> {
+fn steering(text: &str) -> Result<Steering, ValueError> {
     match text {
         "auto" => Ok(Steering::Auto),
         "bpf" => Ok(Steering::Bpf),
         "software" => Ok(Steering::Software),
-        _ => Err("frames are sorted by auto, bpf or software".into()),
+        _ => Err(ValueError::Steering),
     }
 }
 
-fn recovery(text: &str) -> Result<RecoveryMode, String> {
+fn recovery(text: &str) -> Result<RecoveryMode, ValueError> {
     match text {
         "stateful" => Ok(RecoveryMode::Stateful),
         "stateless" => Ok(RecoveryMode::Stateless),
-        _ => Err("recovery is stateful or stateless".into()),
+        _ => Err(ValueError::Recovery),
     }
-}
-
-/// Parses the value of `--name` and of `NAME`.
-pub fn stack_name(text: &str) -> Result<StackName, String> {
-    text.parse().map_err(str::to_owned)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use atoll_supervisor::StackName;
 
-use super::options::stack_name;
 use super::scale::text;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
@@ -47,7 +46,7 @@ impl Move {
             [replicas] => ("default", replicas),
             _ => return Err(Failure::new("say which replicas")),
         };
-        Ok((stack_name(name).map_err(Failure::new)?, numbers(replicas)?))
+        Ok((name.parse().map_err(Failure::new)?, numbers(replicas)?))
     }
 }
 

@@ -19,7 +19,7 @@ use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::Channel;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::options::{StackOptions, stack_name};
+use super::options::StackOptions;
 use super::up::{Job, Mode, start_supervisor};
 use crate::client::{self, Entrance, SupervisorClient};
 use crate::failure::{Failure, OrFail};
@@ -37,7 +37,7 @@ use crate::supervise::{SESSIONS_REMAIN, private_name};
 #[command(trailing_var_arg = true, after_help = EXAMPLES)]
 pub struct Run {
     /// The stack, which must be up.
-    #[arg(long, short = 'n', value_name = "NAME", value_parser = stack_name)]
+    #[arg(long, short = 'n', value_name = "NAME")]
     name: Option<StackName>,
     /// Make a stack for this program alone, even if "default" is up.
     #[arg(long, short = 'p', conflicts_with = "name")]

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use atoll_supervisor::{ScalingReport, StackName};
 
-use super::options::stack_name;
+use super::options::ValueError;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
@@ -54,8 +54,8 @@ impl Scale {
     /// Returns the stack and the requested number. A number alone applies to the stack called "default".
     fn whom_and_what(&self) -> Result<(StackName, Option<Wanted>), Failure> {
         match (self.processes, number(&self.name)) {
-            (None, Ok(wanted)) => Ok((stack_name("default").map_err(Failure::new)?, Some(wanted))),
-            (wanted, _) => Ok((stack_name(&self.name).map_err(Failure::new)?, wanted)),
+            (None, Ok(wanted)) => Ok((StackName::default(), Some(wanted))),
+            (wanted, _) => Ok((self.name.parse().map_err(Failure::new)?, wanted)),
         }
     }
 }
@@ -73,11 +73,11 @@ pub fn text(report: &ScalingReport) -> String {
     out
 }
 
-fn number(text: &str) -> Result<Wanted, String> {
+fn number(text: &str) -> Result<Wanted, ValueError> {
     match text.parse() {
         Ok(n) => Ok(Wanted::Number(n)),
         Err(_) if text == "auto" => Ok(Wanted::Auto),
-        Err(_) => Err("give a number of processes, or \"auto\"".into()),
+        Err(_) => Err(ValueError::Processes),
     }
 }
 

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use atoll_supervisor::{SessionReport, StackName};
 
-use super::options::stack_name;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 use crate::rows::{AcceptorRow, SocketRow, TcpRow};
@@ -17,7 +16,7 @@ use crate::supervise::comm;
 #[derive(clap::Args)]
 pub struct Ss {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// Show TCP sockets.
     #[arg(long, short = 't')]

@@ -11,7 +11,6 @@ use atoll_supervisor::{
     RunAs, ServerReport, ServerState, ServerView, StackName, StatusReport, Steering,
 };
 
-use super::options::stack_name;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
@@ -19,7 +18,7 @@ use crate::failure::{Failure, OrFail};
 #[derive(clap::Args)]
 pub struct Status {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// Print JSON, with all counters (docs/cli.md).
     #[arg(long, short = 'j')]

@@ -13,7 +13,7 @@ use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{netns, process::Signal};
 use serde::{Deserialize, Serialize};
 
-use super::options::{StackOptions, stack_name};
+use super::options::StackOptions;
 use crate::failure::{self, Failure, OrFail};
 use crate::supervise::{self, Ending, Guardian, Running};
 use crate::{client, guardian, log, privileges, runtime};
@@ -25,7 +25,7 @@ use crate::{client, guardian, log, privileges, runtime};
 #[derive(clap::Args)]
 pub struct Up {
     /// The name of the stack.
-    #[arg(long, short = 'n', value_name = "NAME", value_parser = stack_name)]
+    #[arg(long, short = 'n', value_name = "NAME")]
     name: Option<StackName>,
     /// Go into the background as soon as the stack is ready.
     #[arg(long, short = 'd')]

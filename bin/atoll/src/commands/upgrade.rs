@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use atoll_supervisor::StackName;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};
 
-use super::options::stack_name;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
@@ -19,7 +18,7 @@ use crate::failure::{Failure, OrFail};
 #[command(allow_missing_positional = true)]
 pub struct Upgrade {
     /// The stack.
-    #[arg(default_value = "default", value_parser = stack_name)]
+    #[arg(default_value = "default")]
     name: StackName,
     /// The program `atoll` of the new build.
     path: PathBuf,

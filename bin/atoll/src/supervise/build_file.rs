@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
+use thiserror::Error;
 
 use super::memory::open_for_reading;
 use crate::failure::{Failure, OrFail};
@@ -22,8 +23,8 @@ pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     // The flags prevent waiting, should it be a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::LOOP) => return Err(Failure::new("is a symbolic link: name the file itself")),
-        opened => File::from(opened.map_err(|error| Failure::new(io::Error::from(error).to_string()))?),
+        Err(Errno::LOOP) => return Err(Failure::new(FileFault::Link)),
+        opened => File::from(opened.map_err(|error| Failure::new(io::Error::from(error)))?),
     };
     judge(&file.metadata().or_fail("looking at it")?, own).map_err(Failure::new)?;
     match sealed(&file) {
@@ -34,29 +35,40 @@ pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// Checks the file of a build; an error says what is wrong with it.
-fn judge(found: &std::fs::Metadata, own: u32) -> Result<(), String> {
-    let mode = found.permissions().mode();
+/// What is wrong with a file that servers were to be started from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum FileFault {
+    #[error("is a symbolic link: name the file itself")]
+    Link,
+    #[error("is not a regular file")]
+    Kind,
+    #[error("belongs to user {owner}: a build has to belong to root or to the user of the stack ({own})")]
+    Owner { owner: u32, own: u32 },
+    #[error("can be written by others than its owner (mode {0:04o}): chmod go-w")]
+    Writable(u32),
+    #[error("is not a program (mode {0:04o})")]
+    NotExecutable(u32),
+    #[error("has {0} octets, which is more than a program has")]
+    Size(u64),
+}
+
+/// Checks the file of a build.
+fn judge(found: &std::fs::Metadata, own: u32) -> Result<(), FileFault> {
+    let (owner, mode) = (found.uid(), found.permissions().mode() & 0o7777);
     if !found.is_file() {
-        return Err("is not a regular file".into());
+        return Err(FileFault::Kind);
     }
-    if found.uid() != 0 && found.uid() != own {
-        return Err(format!(
-            "belongs to user {}: a build has to belong to root or to the user of the stack ({own})",
-            found.uid()
-        ));
+    if owner != 0 && owner != own {
+        return Err(FileFault::Owner { owner, own });
     }
     if mode & 0o022 != 0 {
-        return Err(format!(
-            "can be written by others than its owner (mode {:04o}): chmod go-w",
-            mode & 0o7777
-        ));
+        return Err(FileFault::Writable(mode));
     }
     if mode & 0o111 == 0 {
-        return Err(format!("is not a program (mode {:04o})", mode & 0o7777));
+        return Err(FileFault::NotExecutable(mode));
     }
     if found.len() > BYTES_MAX {
-        return Err(format!("has {} octets, which is more than a program has", found.len()));
+        return Err(FileFault::Size(found.len()));
     }
     Ok(())
 }

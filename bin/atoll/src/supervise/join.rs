@@ -26,6 +26,7 @@ use atoll_supervisor::{CliRequest, Config, ReportPart, StackName};
 use atoll_sys::create_memfd;
 use atoll_sys::unix::Channel;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::memory;
 use crate::failure::{Failure, OrFail};
@@ -60,9 +61,12 @@ impl Link {
         Link { hosted, host }
     }
 
-    /// Returns the link that this stack hosts, or a text for people why there is none.
-    pub fn hosted(&mut self, config: &Config) -> Result<&mut HostedLink, String> {
-        self.hosted.as_mut().ok_or_else(|| no_link(config, self.host.is_some()))
+    /// Returns the link that this stack hosts.
+    pub fn hosted(&mut self, config: &Config) -> Result<&mut HostedLink, JoinError> {
+        self.hosted.as_mut().ok_or_else(|| match &self.host {
+            Some(_) => JoinError::IsGuest(config.name.clone()),
+            None => JoinError::NoLink(config.name.clone()),
+        })
     }
 
     /// Handles the end of the guest's connection.
@@ -132,34 +136,32 @@ impl HostedLink {
         fds
     }
 
-    /// Lets the stack `from` join. Returns the answer with its descriptors, or a text for people why it may
-    /// not join.
+    /// Lets the stack `from` join. Returns the answer with its descriptors.
     pub fn join(
         &mut self,
         config: &Config,
         own: &StackPage<ShmMemory>,
         from: &str,
         layout_version: u32,
-    ) -> Result<(Vec<u8>, Vec<Rc<OwnedFd>>), String> {
-        let name = &config.name;
+    ) -> Result<(Vec<u8>, Vec<Rc<OwnedFd>>), JoinError> {
+        let name = || config.name.clone();
         let expected = config.link.peer.as_ref().map(StackName::as_str).unwrap_or_default();
         if from != expected {
-            return Err(format!(
-                "the link of stack \"{name}\" is for \"{expected}\", not for \"{from}\" (link.peer)"
-            ));
+            let (expected, from) = (expected.to_owned(), from.to_owned());
+            return Err(JoinError::ForAnother { name: name(), expected, from });
         }
         if layout_version != LAYOUT_VERSION {
-            return Err(format!("stack \"{name}\" runs another version of atoll: restart it"));
+            return Err(JoinError::OtherVersion(name()));
         }
         if self.has_guest {
-            return Err(format!("the link of stack \"{name}\" is in use"));
+            return Err(JoinError::InUse(name()));
         }
-        let Some(facts) = own.facts() else { return Err(format!("stack \"{name}\" is not ready yet")) };
+        let facts = own.facts().ok_or_else(|| JoinError::NotReady(name()))?;
         self.has_guest = true;
         let mut fds = vec![self.rings.clone(), self.guest_page_write.clone(), self.own_page_read.clone()];
         fds.extend(self.guest_bells.iter().chain(&self.own_bells).cloned());
         let packet = Joined { joined: JoinedFacts { replicas: facts.replicas } };
-        Ok((serde_json::to_vec(&packet).map_err(|error| error.to_string())?, fds))
+        Ok((serde_json::to_vec(&packet).expect("plain data has a JSON form"), fds))
     }
 
     /// Handles the end of the guest's connection.
@@ -175,16 +177,36 @@ impl HostedLink {
     }
 }
 
-/// Returns why a stack without a hosted link lets no other stack join.
-pub fn no_link(config: &Config, is_guest: bool) -> String {
-    let name = &config.name;
-    if is_guest {
-        format!(
-            "stack \"{name}\" joined a link of an earlier stack: restart \"{name}\", the stack that came back hosts now"
-        )
-    } else {
-        format!("stack \"{name}\" has no link of type \"shm\" (link.type)")
-    }
+/// Why a stack lets another one not join; the text is for the one that asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum JoinError {
+    /// The stack has no link of that kind.
+    #[error("stack \"{0}\" has no link of type \"shm\" (link.type)")]
+    NoLink(StackName),
+    /// The stack itself has joined a link, whose host has come back since.
+    #[error(
+        "stack \"{0}\" joined a link of an earlier stack: restart \"{0}\", the stack that came back hosts now"
+    )]
+    IsGuest(StackName),
+    /// The configuration names another guest.
+    #[error("the link of stack \"{name}\" is for \"{expected}\", not for \"{from}\" (link.peer)")]
+    ForAnother {
+        /// The stack that was asked.
+        name: StackName,
+        /// The stack that its configuration names.
+        expected: String,
+        /// The stack that asked.
+        from: String,
+    },
+    /// The two stacks lay out their memory differently.
+    #[error("stack \"{0}\" runs another version of atoll: restart it")]
+    OtherVersion(StackName),
+    /// Another guest has joined.
+    #[error("the link of stack \"{0}\" is in use")]
+    InUse(StackName),
+    /// The stack has not written its facts yet.
+    #[error("stack \"{0}\" is not ready yet")]
+    NotReady(StackName),
 }
 
 /// Asks the stack whose socket for administration is at `socket` for its link; returns `None` if no such
@@ -255,19 +277,18 @@ mod tests {
         let own = memory::StackMemory::create(memory::bells(2).unwrap(), None).unwrap();
         let bells: Vec<_> = own.replicas().iter().map(|replica| replica.bell.clone()).collect();
         let mut link = HostedLink::create(&bells, own.stack_read.clone()).unwrap();
-        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("not ready"));
+        let name = || config.name.clone();
+        let mut join = |from, version| link.join(&config, &own.stack, from, version);
+        assert_eq!(join("b", LAYOUT_VERSION).unwrap_err(), JoinError::NotReady(name()));
         let facts = StackFacts { replicas: 2, ..StackFacts::default() };
         own.stack.write_facts(&facts);
-        assert!(
-            link.join(&config, &own.stack, "c", LAYOUT_VERSION)
-                .unwrap_err()
-                .contains("for \"b\", not for \"c\"")
-        );
-        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION + 1).unwrap_err().contains("version"));
+        let other = join("c", LAYOUT_VERSION).unwrap_err();
+        assert_eq!(other.to_string(), "the link of stack \"a\" is for \"b\", not for \"c\" (link.peer)");
+        assert_eq!(join("b", LAYOUT_VERSION + 1).unwrap_err(), JoinError::OtherVersion(name()));
 
-        let (_, fds) = link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap();
+        let (_, fds) = join("b", LAYOUT_VERSION).unwrap();
         assert_eq!(fds.len(), 3 + 2 * REPLICAS_MAX);
-        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("in use"));
+        assert_eq!(join("b", LAYOUT_VERSION).unwrap_err(), JoinError::InUse(name()));
 
         // The host's replicas read what the guest writes on its page, until the guest leaves.
         let theirs = StackPage(ShmMemory::map(&*fds[1], STACK_PAGE_BYTES, Access::ReadWrite).unwrap());

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_base::{Duration, Instant};
-use atoll_supervisor::{ClientId, Side, Upgrade, UpgradeStep};
+use atoll_supervisor::{ClientId, Misfit, Side, Upgrade, UpgradeStep};
 use atoll_sys::epoll::{Epoll, EventFlags};
 use atoll_sys::process::{Child, Signal, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
+use thiserror::Error;
 
 use super::program::Program;
 use super::tokens::SELF_CHECK;
@@ -31,6 +32,23 @@ enum Stage {
     Check { file: OwnedFd, child: Child, channel: Channel, deadline: Instant },
     /// Servers are being replaced.
     Exchange { new: Rc<Program>, upgrade: Upgrade },
+}
+
+/// Why a build cannot take over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BuildRefusal {
+    /// Its answer is of no use, or its process has ended without one.
+    #[error("it does not say what it is (`atoll self-check` of it fails)")]
+    NoAnswer,
+    /// It has not answered within [`CHECK_TIME`].
+    #[error("it has not said within five seconds what it is")]
+    Late,
+    /// It has found out that it cannot run here; the text is its own.
+    #[error("it cannot run on this machine: {0}")]
+    Machine(String),
+    /// Its servers and those that are up cannot succeed each other.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
 }
 
 /// What becomes of a server whose process has ended.
@@ -77,15 +95,14 @@ impl Succession {
         self.client
     }
 
-    /// Returns the answer of the new build. The outer `None` means that it has not answered yet, or was not
-    /// asked; the inner one that its answer is of no use.
-    pub fn answer(&self) -> Option<Option<SelfCheck>> {
+    /// Returns the answer of the new build; `None` if it has not answered yet, or was not asked.
+    pub fn answer(&self) -> Option<Result<SelfCheck, BuildRefusal>> {
         let Stage::Check { channel, .. } = &self.stage else { return None };
         let mut packet = vec![0; CHECK_MAX];
         match channel.receive(&mut packet, &mut Vec::new()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Ok(len @ 1..) => Some(serde_json::from_slice(&packet[..len]).ok()),
-            _ => Some(None),
+            Ok(len @ 1..) => Some(serde_json::from_slice(&packet[..len]).map_err(|_| BuildRefusal::NoAnswer)),
+            _ => Some(Err(BuildRefusal::NoAnswer)),
         }
     }
 
@@ -94,32 +111,27 @@ impl Succession {
         matches!(&self.stage, Stage::Check { deadline, .. } if now >= *deadline)
     }
 
-    /// Ends the check of the new build, with its answer if there is one; `silence` is the reason if there is
-    /// none. Returns the build, or why it cannot take over.
+    /// Ends the check of the new build, with its answer or why there is none. Returns the build, or why it
+    /// cannot take over.
     pub fn judge(
         self,
-        answer: Option<SelfCheck>,
-        silence: &str,
+        answer: Result<SelfCheck, BuildRefusal>,
         epoll: &Epoll,
-    ) -> io::Result<Result<Program, String>> {
+    ) -> io::Result<Result<Program, BuildRefusal>> {
         let Stage::Check { file, child, channel, .. } = self.stage else {
-            return Ok(Err(silence.to_owned()));
+            return Ok(answer.and(Err(BuildRefusal::NoAnswer)));
         };
         epoll.delete(&channel)?;
         // The process has nothing else to do.
         let _ = child.kill(Signal::KILL);
         let _ = child.wait();
-        let refusal = match &answer {
-            None => Some(silence.to_owned()),
-            Some(SelfCheck { fault: Some(fault), .. }) => {
-                Some(format!("it cannot run on this machine: {fault}"))
+        Ok(answer.and_then(|check| match check.fault {
+            Some(fault) => Err(BuildRefusal::Machine(fault)),
+            None => {
+                self.old.iter().try_for_each(|program| program.build.fits(&check.build))?;
+                Ok(Program { file: Some(file), build: check.build })
             }
-            Some(SelfCheck { build, .. }) => self.old.iter().find_map(|program| program.build.misfit(build)),
-        };
-        Ok(match (answer, refusal) {
-            (Some(SelfCheck { build, .. }), None) => Ok(Program { file: Some(file), build }),
-            (_, refusal) => Err(refusal.unwrap_or_default()),
-        })
+        }))
     }
 
     /// Returns what is to be done now, and the new build. `is_serving` says whether the process of a server

@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// An IPv4 address with the length of its network's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
@@ -131,54 +133,39 @@ impl fmt::Display for Mac {
 }
 
 /// What is wrong with an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// The length of an IPv4 prefix is missing.
+    #[error("the length of the prefix is missing: write it as in 198.18.0.2/24")]
     NoPrefix,
     /// The length of the prefix is not from 1 to 32.
+    #[error("the length of the prefix is not a number from 1 to 32")]
     Prefix,
     /// The text before the prefix is not an IPv4 address.
+    #[error("not an IPv4 address with a prefix, such as 198.18.0.2/24")]
     NotIpv4,
     /// The address is that of a network, a multicast group, or broadcast.
+    #[error("the address of a network, of a group or of everybody cannot be a stack's own")]
     NotAHost,
     /// The address is in 127.0.0.0/8 or is ::1, which exist inside every stack already.
+    #[error("127.0.0.0/8 and ::1 exist inside every stack already: give it another address")]
     Loopback,
     /// The length of an IPv6 prefix is missing.
+    #[error("the length of the prefix is missing: write it as in 2001:db8::2/64")]
     NoPrefix6,
     /// The length of the prefix is not from 1 to 128.
+    #[error("the length of the prefix is not a number from 1 to 128")]
     Prefix6,
     /// The text before the prefix is not an IPv6 address.
+    #[error("not an IPv6 address with a prefix, such as 2001:db8::2/64")]
     NotIpv6,
     /// The address is link-local; a stack makes that address itself.
+    #[error("a stack makes its link-local address itself: give it another one, or none")]
     LinkLocal,
     /// The text is not the hardware address of a single station.
+    #[error("not the hardware address of one station, such as 02:00:00:00:00:01")]
     NotMac,
 }
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            AddressError::NoPrefix => "the length of the prefix is missing: write it as in 198.18.0.2/24",
-            AddressError::Prefix => "the length of the prefix is not a number from 1 to 32",
-            AddressError::NotIpv4 => "not an IPv4 address with a prefix, such as 198.18.0.2/24",
-            AddressError::NotAHost => {
-                "the address of a network, of a group or of everybody cannot be a stack's own"
-            }
-            AddressError::Loopback => {
-                "127.0.0.0/8 and ::1 exist inside every stack already: give it another address"
-            }
-            AddressError::NoPrefix6 => "the length of the prefix is missing: write it as in 2001:db8::2/64",
-            AddressError::Prefix6 => "the length of the prefix is not a number from 1 to 128",
-            AddressError::NotIpv6 => "not an IPv6 address with a prefix, such as 2001:db8::2/64",
-            AddressError::LinkLocal => {
-                "a stack makes its link-local address itself: give it another one, or none"
-            }
-            AddressError::NotMac => "not the hardware address of one station, such as 02:00:00:00:00:01",
-        })
-    }
-}
-
-impl std::error::Error for AddressError {}
 
 #[cfg(test)]
 mod tests {

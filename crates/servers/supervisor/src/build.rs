@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// A build of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,33 +43,72 @@ pub struct SelfCheck {
     pub fault: Option<String>,
 }
 
+/// Why servers of two builds cannot succeed each other. `ours` is the build that is up, `theirs` the next
+/// one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Misfit {
+    /// Applications and servers share memory of another layout.
+    #[error("the version of pages, rings and arenas is {theirs} in it, and {ours} in the stack that is up")]
+    Layout {
+        /// The version of the build that is up.
+        ours: u32,
+        /// The version of the next build.
+        theirs: u32,
+    },
+    /// Supervisors pass other things to servers.
+    #[error("the version of what servers are told is {theirs} in it, and {ours} in the stack that is up")]
+    Servers {
+        /// The version of the build that is up.
+        ours: u32,
+        /// The version of the next build.
+        theirs: u32,
+    },
+    /// A shared memory has another size.
+    #[error("the size of {name} is {theirs} in it, and {ours} in the stack that is up")]
+    Memory {
+        /// The purpose of the memory.
+        name: String,
+        /// The bytes of the build that is up; 0 if it has no such memory.
+        ours: u64,
+        /// The bytes of the next build; 0 if it has no such memory.
+        theirs: u64,
+    },
+    /// There is no version of the ledger that both know.
+    #[error(
+        "it reads ledgers of versions {} to {}, and the stack that is up writes {} to {}",
+        theirs.oldest,
+        theirs.newest,
+        ours.oldest,
+        ours.newest
+    )]
+    Ledger {
+        /// The versions of the build that is up.
+        ours: LedgerVersions,
+        /// The versions of the next build.
+        theirs: LedgerVersions,
+    },
+}
+
 impl Build {
-    /// Returns why servers of this build and of `next` cannot succeed each other, or `None` if they can, in
-    /// both directions.
-    pub fn misfit(&self, next: &Build) -> Option<String> {
-        let differ = |what: &str, ours: u64, theirs: u64| {
-            (ours != theirs).then(|| format!("{what} is {theirs} in it, and {ours} in the stack that is up"))
-        };
-        let layout = differ("the version of pages, rings and arenas", self.layout.into(), next.layout.into());
-        let servers =
-            || differ("the version of what servers are told", self.servers.into(), next.servers.into());
-        let memory = || {
-            let names = self.memory.keys().chain(next.memory.keys());
-            let size = |build: &Build, name: &String| build.memory.get(name).copied().unwrap_or(0);
-            names
-                .filter_map(|name| differ(&format!("the size of {name}"), size(self, name), size(next, name)))
-                .next()
-        };
-        let ledger = || {
-            let ours = self.ledger;
-            self.common_ledger(next).is_none().then(|| {
-                format!(
-                    "it reads ledgers of versions {} to {}, and the stack that is up writes {} to {}",
-                    next.ledger.oldest, next.ledger.newest, ours.oldest, ours.newest
-                )
-            })
-        };
-        layout.or_else(servers).or_else(memory).or_else(ledger)
+    /// Checks that servers of this build and of `next` can succeed each other, in both directions.
+    pub fn fits(&self, next: &Build) -> Result<(), Misfit> {
+        if self.layout != next.layout {
+            return Err(Misfit::Layout { ours: self.layout, theirs: next.layout });
+        }
+        if self.servers != next.servers {
+            return Err(Misfit::Servers { ours: self.servers, theirs: next.servers });
+        }
+        for name in self.memory.keys().chain(next.memory.keys()) {
+            let size = |build: &Build| build.memory.get(name).copied().unwrap_or(0);
+            let (ours, theirs) = (size(self), size(next));
+            if ours != theirs {
+                return Err(Misfit::Memory { name: name.clone(), ours, theirs });
+            }
+        }
+        match self.common_ledger(next) {
+            Some(_) => Ok(()),
+            None => Err(Misfit::Ledger { ours: self.ledger, theirs: next.ledger }),
+        }
     }
 
     /// Returns the newest version of the ledger that both builds know.
@@ -105,20 +145,22 @@ mod tests {
         for (ours, next, common) in
             [(&now, &before, 1), (&before, &now, 1), (&now, &after, 2), (&now, &now, 2)]
         {
-            assert_eq!((ours.misfit(next), ours.common_ledger(next)), (None, Some(common)));
+            assert_eq!((ours.fits(next), ours.common_ledger(next)), (Ok(()), Some(common)));
         }
-        let reason = before.misfit(&after).expect("they have nothing in common");
-        assert_eq!(reason, "it reads ledgers of versions 2 to 3, and the stack that is up writes 1 to 1");
-        for (next, what) in [
-            (Build { layout: 4, ..build(1, 2) }, "the version of pages, rings and arenas is 4 in it"),
-            (Build { servers: 2, ..build(1, 2) }, "the version of what servers are told is 2 in it"),
+        let misfit = before.fits(&after).expect_err("they have nothing in common");
+        assert_eq!(
+            misfit.to_string(),
+            "it reads ledgers of versions 2 to 3, and the stack that is up writes 1 to 1"
+        );
+        for (next, misfit) in [
+            (Build { layout: 4, ..build(1, 2) }, Misfit::Layout { ours: 3, theirs: 4 }),
+            (Build { servers: 2, ..build(1, 2) }, Misfit::Servers { ours: 1, theirs: 2 }),
             (
                 Build { memory: BTreeMap::new(), ..build(1, 2) },
-                "the size of the mesh is 0 in it, and 4096 in",
+                Misfit::Memory { name: "the mesh".into(), ours: 4096, theirs: 0 },
             ),
         ] {
-            let reason = now.misfit(&next).expect("it does not fit");
-            assert!(reason.starts_with(what), "{reason}");
+            assert_eq!(now.fits(&next), Err(misfit));
         }
     }
 

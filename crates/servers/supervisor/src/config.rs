@@ -16,9 +16,10 @@ use atoll_ipc::balance::Balance as Rules;
 use atoll_ipc::control::USER_PORTS_MAX;
 use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER, REPLICAS_MAX};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::address::{AddressError, Cidr, Cidr6, Mac};
-use crate::names::StackName;
+use crate::names::{NameError, StackName};
 use crate::notation::{Component, Notation, NotationError};
 use crate::plan::Process;
 
@@ -496,182 +497,143 @@ fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
 }
 
 /// What is wrong with a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// The file is not TOML, or has unknown keys or values of the wrong kind; the text says where.
+    #[error("{}", .0.trim_end())]
     Syntax(String),
     /// The name of this stack or of its peer is not valid.
-    Name(&'static str),
+    #[error("name: {0}")]
+    Name(NameError),
     /// The configuration of servers is not valid.
+    #[error("configuration: {0}")]
     Notation(NotationError),
     /// `replicas` and `configuration` contradict each other.
+    #[error("replicas = {0} and configuration = \"{1}\" disagree: give one of them")]
     TwoNumbers(u8, Notation),
     /// A shared-memory link needs a link server in every transport server's process, which this configuration
     /// does not have.
+    #[error(
+        "configuration: {0} with link.type = \"shm\": the rings of a shared-memory link lead from transport \
+         server to transport server, so each needs a link server of its own, as in TS{n}LS{n}CM{n}",
+        n = .0.replicas()
+    )]
     LinkServersOfShm(Notation),
     /// There are link servers in processes of their own, but no link.
+    #[error(
+        "configuration: {0} with link.type = \"none\": without a link its link servers have nothing to do; \
+         write TS{n}LS{n}CM{n}",
+        n = .0.replicas()
+    )]
     IdleLinkServers(Notation),
     /// The address at this key is not valid.
+    #[error("link.{0}: {1}")]
     Address(&'static str, AddressError),
     /// The kernel's end of the link has the stack's address.
+    #[error(
+        "link.peer_address: the kernel's end of the link needs an address other than the stack's own \
+         (link.address)"
+    )]
     SameAddress,
     /// The IPv4 gateway is not a neighbour.
+    #[error("link.gateway: not another host in the network of link.address, so it cannot be reached")]
     Gateway,
     /// The IPv6 gateway is not a neighbour.
+    #[error(
+        "link.gateway6: neither a link-local address nor another host in the network of link.address6, so it \
+         cannot be reached"
+    )]
     Gateway6,
     /// The address is to come from DHCP on a link that is no TAP device, or a gateway is configured besides.
+    #[error(
+        "link.address: a DHCP server gives the address of a link of type \"tap\" only, and with it the gateway \
+         (no link.gateway)"
+    )]
     Dhcp,
     /// There is an IPv6 address or gateway, but IPv6 is off or the MTU is too small for it.
+    #[error(
+        "link.address6, link.gateway6: with link.ipv6 = false or an MTU below {MTU_MIN_V6} there is no IPv6"
+    )]
     NoIpv6,
     /// The MTU is out of range.
+    #[error("link.mtu: {0} is not from {MTU_MIN} to {MTU_MAX}")]
     Mtu(u16),
     /// The name of the device is not valid.
+    #[error("link.device: the name of a device is 1 to {DEVICE_LEN_MAX} bytes without blanks and `/`")]
     Device,
     /// A shared-memory link does not name the stack at its other end.
+    #[error("link.peer: a link of type \"shm\" needs the name of the stack at its other end")]
     NoPeer,
     /// A shared-memory link names its own stack as the other end.
+    #[error(
+        "link.peer: programs on one stack reach each other without a link (link.type = \"none\"); name another \
+         stack"
+    )]
     PeerIsSelf,
     /// The range of ephemeral ports is too small.
+    #[error("ports.ephemeral: give the first and the last port, at least 256 in all, such as [32768, 60999]")]
     Ports,
     /// The ports of this user are not valid.
+    #[error(
+        "ports.users: give \"{}\" up to {USER_PORTS_MAX} ports or ranges, such as [\"80\", \"8000-8010\"]",
+        .0.escape_debug()
+    )]
     UserPorts(String),
     /// The sizes of an arena are not valid.
+    #[error(
+        "sessions: sockets is a power of two from 16 to 4194304, send_log2 and receive_log2 are from 16 to 32"
+    )]
     SessionSizes,
     /// The largest number of sessions is out of range.
+    #[error("sessions.max: {0} is not from 1 to {SESSIONS_MAX}")]
     Sessions(u32),
     /// The text is not a size of memory.
+    #[error(
+        "memory.limit: \"{}\" is no size: give bytes, or a number with K, M or G, such as \"512M\"",
+        .0.escape_debug()
+    )]
     MemoryText(String),
     /// The size of memory is too small for a stack.
+    #[error(
+        "memory.limit: {0} is less than {least}M, which servers and a few connections need: give more, or leave \
+         it out, and the cgroup's limit counts, or the machine's memory",
+        least = MEMORY_MIN >> 20
+    )]
     MemoryMin(String),
     /// The time to spin, in microseconds, is too long.
+    #[error("wait.spin_us: {0} is more than {SPIN_US_MAX} (one second)")]
     Spin(u32),
     /// The time to claim a connection is 0.
+    #[error("accept.claim_timeout_us: must be more than 0")]
     ClaimTimeout,
     /// With the naive handshake some transport server has no connection manager in its process.
+    #[error(
+        "accept.handshake: \"naive\" needs a connection manager in each transport server, which {0} has not"
+    )]
     NaiveAccept(Notation),
     /// The rules of balancing are not valid.
+    #[error(
+        "accept: give a tariff from 1 to {}, a window from 1 to {}, sample_us and offer_us from 1 to {}, and \
+         watermarks of which the first is no less than the second, such as [100, 75]",
+        Rules::TARIFF_MAX,
+        Rules::WINDOW_MAX,
+        Rules::PERIOD_MAX
+    )]
     Balance,
     /// The time without a sign of life, in milliseconds, is out of range.
+    #[error("recovery.hang_ms: {0} is neither 0 (for ever) nor from {HANG_MS_MIN} to {HANG_MS_MAX}")]
     Hang(u32),
     /// The number of processes at this key of `scaling` is not from 1 to the number of replicas: the key, the
     /// number, and the replicas.
+    #[error(
+        "scaling.{0}: {2} replicas can be in 1 to {2} processes, not in {1}; more processes need more replicas \
+         (configuration)"
+    )]
     Scaling(&'static str, u8, u8),
     /// `scaling.min` and `scaling.max`, which do not fit each other or `scaling.start`.
+    #[error("scaling: min is {0} and max is {1}: give min <= max and, with auto, a start between them")]
     ScalingLimits(u8, u8),
 }
-
-impl fmt::Display for ConfigError {
-    // structure: fmt: an arm for each error
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::Syntax(text) => write!(f, "{}", text.trim_end()),
-            ConfigError::Name(text) => write!(f, "name: {text}"),
-            ConfigError::Notation(error) => write!(f, "configuration: {error}"),
-            ConfigError::TwoNumbers(n, notation) => {
-                write!(f, "replicas = {n} and configuration = \"{notation}\" disagree: give one of them")
-            }
-            ConfigError::LinkServersOfShm(notation) => {
-                let n = notation.replicas();
-                write!(
-                    f,
-                    "configuration: {notation} with link.type = \"shm\": the rings of a shared-memory link lead from \
-                     transport server to transport server, so each needs a link server of its own, as in TS{n}LS{n}CM{n}"
-                )
-            }
-            ConfigError::IdleLinkServers(notation) => {
-                let n = notation.replicas();
-                write!(
-                    f,
-                    "configuration: {notation} with link.type = \"none\": without a link its link servers have nothing to \
-                     do; write TS{n}LS{n}CM{n}"
-                )
-            }
-            ConfigError::Address(key, error) => write!(f, "link.{key}: {error}"),
-            ConfigError::SameAddress => f.write_str(
-                "link.peer_address: the kernel's end of the link needs an address other than the stack's own \
-                 (link.address)",
-            ),
-            ConfigError::Gateway => {
-                f.write_str("link.gateway: not another host in the network of link.address, so it cannot be reached")
-            }
-            ConfigError::Gateway6 => f.write_str(
-                "link.gateway6: neither a link-local address nor another host in the network of link.address6, so it \
-                 cannot be reached",
-            ),
-            ConfigError::Dhcp => f.write_str(
-                "link.address: a DHCP server gives the address of a link of type \"tap\" only, and with it the gateway (no \
-                 link.gateway)",
-            ),
-            ConfigError::NoIpv6 => {
-                write!(
-                    f,
-                    "link.address6, link.gateway6: with link.ipv6 = false or an MTU below {MTU_MIN_V6} there is no IPv6"
-                )
-            }
-            ConfigError::Mtu(mtu) => write!(f, "link.mtu: {mtu} is not from {MTU_MIN} to {MTU_MAX}"),
-            ConfigError::Device => {
-                write!(f, "link.device: the name of a device is 1 to {DEVICE_LEN_MAX} bytes without blanks and `/`")
-            }
-            ConfigError::NoPeer => {
-                f.write_str("link.peer: a link of type \"shm\" needs the name of the stack at its other end")
-            }
-            ConfigError::PeerIsSelf => f.write_str(
-                "link.peer: programs on one stack reach each other without a link (link.type = \"none\"); name another \
-                 stack",
-            ),
-            ConfigError::Ports => f.write_str(
-                "ports.ephemeral: give the first and the last port, at least 256 in all, such as [32768, 60999]",
-            ),
-            ConfigError::UserPorts(user) => write!(
-                f,
-                "ports.users: give \"{}\" up to {USER_PORTS_MAX} ports or ranges, such as [\"80\", \"8000-8010\"]",
-                user.escape_debug()
-            ),
-            ConfigError::SessionSizes => f.write_str(
-                "sessions: sockets is a power of two from 16 to 4194304, send_log2 and receive_log2 are from 16 to 32",
-            ),
-            ConfigError::Sessions(n) => write!(f, "sessions.max: {n} is not from 1 to {SESSIONS_MAX}"),
-            ConfigError::MemoryText(text) => write!(
-                f,
-                "memory.limit: \"{}\" is no size: give bytes, or a number with K, M or G, such as \"512M\"",
-                text.escape_debug()
-            ),
-            ConfigError::MemoryMin(text) => write!(
-                f,
-                "memory.limit: {text} is less than {}M, which servers and a few connections need: give more, or leave it out, and \
-                 the cgroup's limit counts, or the machine's memory",
-                MEMORY_MIN >> 20
-            ),
-            ConfigError::Spin(us) => write!(f, "wait.spin_us: {us} is more than {SPIN_US_MAX} (one second)"),
-            ConfigError::ClaimTimeout => f.write_str("accept.claim_timeout_us: must be more than 0"),
-            ConfigError::NaiveAccept(notation) => write!(
-                f,
-                "accept.handshake: \"naive\" needs a connection manager in each transport server, which {notation} has not"
-            ),
-            ConfigError::Balance => write!(
-                f,
-                "accept: give a tariff from 1 to {}, a window from 1 to {}, sample_us and offer_us from 1 to {}, and watermarks \
-                 of which the first is no less than the second, such as [100, 75]",
-                Rules::TARIFF_MAX,
-                Rules::WINDOW_MAX,
-                Rules::PERIOD_MAX
-            ),
-            ConfigError::Hang(ms) => {
-                write!(f, "recovery.hang_ms: {ms} is neither 0 (for ever) nor from {HANG_MS_MIN} to {HANG_MS_MAX}")
-            }
-            ConfigError::Scaling(key, n, replicas) => write!(
-                f,
-                "scaling.{key}: {replicas} replicas can be in 1 to {replicas} processes, not in {n}; more processes need more \
-                 replicas (configuration)"
-            ),
-            ConfigError::ScalingLimits(min, max) => {
-                write!(f, "scaling: min is {min} and max is {max}: give min <= max and, with auto, a start between them")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// The least MTU in bytes: every host accepts packets of 576 bytes (RFC 791).
 const MTU_MIN: u16 = 576;

@@ -41,7 +41,7 @@ mod upgrade;
 mod watchdog;
 
 pub use address::{AddressError, Cidr, Cidr6, Mac};
-pub use build::{Build, LedgerVersions, SelfCheck};
+pub use build::{Build, LedgerVersions, Misfit, SelfCheck};
 pub use config::{
     Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile,
     LinkType, LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, Servers, SessionSizes,
@@ -51,11 +51,11 @@ pub use crowds::{Admission, Budget, Crowds};
 pub use drain::{Activity, Drain, DrainStep};
 pub use life::{Life, READY_TIME, Recovery as LifeRecovery, VAIN_STARTS_MAX};
 pub use lingering::{LINGERING_MAX, Lingering};
-pub use names::{Paths, StackName, runtime_directory};
+pub use names::{NameError, Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use pace::{ATTACH_COST, JOIN_COST, Pace};
 pub use placement::{
-    Busy, Change, GivenUp, Placement, PlacementStep, Stand, Target, count as count_processes,
+    Busy, Change, GivenUp, Placement, PlacementError, PlacementStep, Stand, Target, count as count_processes,
 };
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use questions::{Answer, Questions};
@@ -65,7 +65,7 @@ pub use report::{
     MemoryReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport,
     ServerReport, ServerState, ServerView, SessionReport, StackReport, StatusReport,
 };
-pub use request::{CliRequest, Incoming, classify};
+pub use request::{CliRequest, Incoming, RequestError, classify};
 pub use rights::{Asker, Caller, Door, Rights};
 pub use room::{Room, RoomOf, Shortness, Stalls};
 pub use scaling::{Scaler, host_of};

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// The name of a stack: 1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit, so that
 /// it can be part of a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,17 +26,15 @@ impl Default for StackName {
 }
 
 impl FromStr for StackName {
-    type Err = &'static str;
+    type Err = NameError;
 
-    fn from_str(text: &str) -> Result<StackName, &'static str> {
+    fn from_str(text: &str) -> Result<StackName, NameError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
         if starts_well && text.len() <= 64 && text.bytes().all(allowed) {
             Ok(StackName(text.into()))
         } else {
-            Err(
-                "the name of a stack is 1 to 64 letters, digits, `-`, `_` or `.`, and starts with a letter or a digit",
-            )
+            Err(NameError)
         }
     }
 }
@@ -44,6 +44,13 @@ impl fmt::Display for StackName {
         f.write_str(&self.0)
     }
 }
+
+/// The text is not the name of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the name of a stack is 1 to 64 letters, digits, `-`, `_` or `.`, and starts with a letter or a digit"
+)]
+pub struct NameError;
 
 /// Returns the directory in which a user's stacks keep their sockets: `/run/atoll` for root, else
 /// `$XDG_RUNTIME_DIR/atoll`, else `/tmp/atoll-UID`.

@@ -16,6 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use atoll_ipc::page::REPLICAS_MAX;
+use thiserror::Error;
 
 /// The largest number of servers of one component.
 pub const COMPONENT_MAX: u8 = REPLICAS_MAX as u8;
@@ -193,19 +194,31 @@ fn parse_kind(text: &str) -> Result<Vec<(Component, u8)>, NotationError> {
 }
 
 /// The reason why a configuration cannot be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotationError {
     /// The text does not follow the notation.
+    #[error(
+        "not a configuration: write the numbers of transport servers (TS), link servers (LS) and connection \
+         managers (CM), such as TS2LS2CM2, with a + between those in different processes, such as TS2CM2+LS1"
+    )]
     Syntax,
     /// The text asks for 0 servers of a component.
+    #[error("{}0: a stack cannot do without {}", .0.name(), .0.words())]
     Zero(Component),
     /// The text asks for more than [`COMPONENT_MAX`] servers of a component.
+    #[error("a stack has 1 to {COMPONENT_MAX} {} ({})", .0.words(), .0.name())]
     TooMany(Component),
     /// A component appears twice.
+    #[error("{} is there twice: all {} are of one kind", .0.name(), .0.words())]
     Twice(Component),
     /// A component that every stack needs is missing.
+    #[error("{} is missing: a stack cannot do without {}", .0.name(), .0.words())]
     Missing(Component),
     /// There are more IP servers than transport servers, so some would have nothing to do.
+    #[error(
+        "IP{ip} with TS{ts}: an IP component serves transport servers, so more of them than of these have \
+         nothing to do"
+    )]
     IdleIp {
         /// The number of IP servers.
         ip: u8,
@@ -213,8 +226,16 @@ pub enum NotationError {
         ts: u8,
     },
     /// Packets would go from the process of a transport server to that of an IP server and back.
+    #[error(
+        "packets would go from the process of a transport server to that of its IP server and back: write LS \
+         with IP, as in TS2CM2+IP2LS2, or behind a + of its own"
+    )]
     LinksAwayFromIp,
     /// There are more connection managers than transport servers, so some would have nothing to do.
+    #[error(
+        "CM{cm} with TS{ts}: a connection manager serves transport servers, so more of them than of these have \
+         nothing to do"
+    )]
     IdleManagers {
         /// The number of connection managers.
         cm: u8,
@@ -222,61 +243,22 @@ pub enum NotationError {
         ts: u8,
     },
     /// IP is in the processes of some transport servers, but not of all; this version cannot run that.
+    #[error(
+        "this version runs IP in the process of every transport server, or in processes without any: leave IP \
+         out, write as many of it as TS, or write it behind a +, as in TS4CM4+IP1LS1"
+    )]
     IpOfOthers,
     /// The connection managers are in processes with link servers or IP servers, but without transport
     /// servers; this version cannot run that.
+    #[error(
+        "this version runs connection managers in the processes of transport servers or in processes of their \
+         own: write CM behind TS, or behind a + of its own"
+    )]
     ManagersWithLinks,
     /// The given number of replicas is not from 1 to [`REPLICAS_MAX`].
+    #[error("a stack has 1 to {REPLICAS_MAX} replicas, not {0}")]
     Replicas(u8),
 }
-
-impl fmt::Display for NotationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            NotationError::Syntax => f.write_str(
-                "not a configuration: write the numbers of transport servers (TS), link servers (LS) and connection \
-                 managers (CM), such as TS2LS2CM2, with a + between those in different processes, such as TS2CM2+LS1",
-            ),
-            NotationError::Zero(component) => {
-                write!(f, "{}0: a stack cannot do without {}", component.name(), component.words())
-            }
-            NotationError::TooMany(component) => {
-                write!(f, "a stack has 1 to {COMPONENT_MAX} {} ({})", component.words(), component.name())
-            }
-            NotationError::Twice(component) => {
-                write!(f, "{} is there twice: all {} are of one kind", component.name(), component.words())
-            }
-            NotationError::Missing(component) => {
-                write!(f, "{} is missing: a stack cannot do without {}", component.name(), component.words())
-            }
-            NotationError::IdleIp { ip, ts } => write!(
-                f,
-                "IP{ip} with TS{ts}: an IP component serves transport servers, so more of them than of these have nothing to \
-                 do"
-            ),
-            NotationError::LinksAwayFromIp => f.write_str(
-                "packets would go from the process of a transport server to that of its IP server and back: write LS with IP, \
-                 as in TS2CM2+IP2LS2, or behind a + of its own",
-            ),
-            NotationError::IdleManagers { cm, ts } => write!(
-                f,
-                "CM{cm} with TS{ts}: a connection manager serves transport servers, so more of them than of these have \
-                 nothing to do"
-            ),
-            NotationError::IpOfOthers => f.write_str(
-                "this version runs IP in the process of every transport server, or in processes without any: leave IP out, \
-                 write as many of it as TS, or write it behind a +, as in TS4CM4+IP1LS1",
-            ),
-            NotationError::ManagersWithLinks => f.write_str(
-                "this version runs connection managers in the processes of transport servers or in processes of their own: \
-                 write CM behind TS, or behind a + of its own",
-            ),
-            NotationError::Replicas(n) => write!(f, "a stack has 1 to {REPLICAS_MAX} replicas, not {n}"),
-        }
-    }
-}
-
-impl std::error::Error for NotationError {}
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@
 //! During an upgrade no replica moves for another reason.
 
 use atoll_base::{Duration, Instant};
+use thiserror::Error;
 
 use crate::{ClientId, Config, READY_TIME, Scaler, host_of};
 
@@ -32,6 +33,42 @@ pub struct Placement {
     auto: Option<Auto>,
     /// The fewest and the most processes of the configuration.
     limits: (u8, u8),
+}
+
+/// Why replicas cannot be placed as a client wants; the text is for that client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PlacementError {
+    /// There cannot be this number of processes.
+    #[error(
+        "{replicas} replica{} can be in 1 to {replicas} processes, not in {processes}; more processes need more \
+         replicas (--configuration, when the stack is started)",
+        if *replicas == 1 { "" } else { "s" }
+    )]
+    Processes {
+        /// The number of processes that is wanted.
+        processes: u8,
+        /// The number of replicas.
+        replicas: usize,
+    },
+    /// There is no process of this number.
+    #[error(
+        "there is no process {to}: those for replicas are numbered 0 to {last}, because there are no more of \
+         them than replicas"
+    )]
+    NoProcess {
+        /// The number.
+        to: u8,
+        /// The largest number of a process.
+        last: usize,
+    },
+    /// There is no replica of this number.
+    #[error("there is no replica {replica}: this stack has 0 to {last}")]
+    NoReplica {
+        /// The number.
+        replica: u8,
+        /// The largest number of a replica.
+        last: usize,
+    },
 }
 
 /// A replica that is moving.
@@ -240,34 +277,26 @@ impl Placement {
         [open_by, self.retry_at, look_at].into_iter().flatten().min()
     }
 
-    /// Returns the places of all replicas in `processes` processes, or an error for the user if there cannot
-    /// be so many.
-    pub fn spread(&self, processes: u8) -> Result<Vec<u8>, String> {
+    /// Returns the places of all replicas in `processes` processes.
+    pub fn spread(&self, processes: u8) -> Result<Vec<u8>, PlacementError> {
         let replicas = self.places.len();
         if !(1..=replicas).contains(&processes.into()) {
-            return Err(format!(
-                "{replicas} replica{} can be in 1 to {replicas} processes, not in {processes}; more processes need more replicas \
-                 (--configuration, when the stack is started)",
-                if replicas == 1 { "" } else { "s" }
-            ));
+            return Err(PlacementError::Processes { processes, replicas });
         }
         Ok(spread(replicas, processes))
     }
 
-    /// Returns the places of all replicas after these ones have moved to process `to`, or an error for the
-    /// user if there is no such replica or process.
-    pub fn relocated(&self, replicas: &[u8], to: u8) -> Result<Vec<u8>, String> {
+    /// Returns the places of all replicas after these ones have moved to process `to`.
+    pub fn relocated(&self, replicas: &[u8], to: u8) -> Result<Vec<u8>, PlacementError> {
         let mut places = self.places.clone();
         let last = places.len().saturating_sub(1);
         if usize::from(to) > last {
-            return Err(format!(
-                "there is no process {to}: those for replicas are numbered 0 to {last}, because there are no more of them than replicas"
-            ));
+            return Err(PlacementError::NoProcess { to, last });
         }
         for &replica in replicas {
             match places.get_mut(usize::from(replica)) {
                 Some(place) => *place = to,
-                None => return Err(format!("there is no replica {replica}: this stack has 0 to {last}")),
+                None => return Err(PlacementError::NoReplica { replica, last }),
             }
         }
         Ok(places)

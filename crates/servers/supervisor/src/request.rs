@@ -2,6 +2,7 @@
 
 use atoll_ipc::control::Request;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::config::BalanceRules;
 use crate::rights::Door;
@@ -60,26 +61,49 @@ pub enum Incoming {
     Cli(CliRequest),
 }
 
-/// Decodes a client's packet. An error is text to be sent to the client.
+/// Why a packet is refused; the text is for the client that sent it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RequestError {
+    /// The JSON object is no request of the command line; the text says what is wrong with it.
+    #[error("not a request: {0}")]
+    Json(String),
+    /// The packet is no request of an application.
+    #[error("not a request")]
+    Undecodable,
+    /// So many descriptors came with a request that takes none.
+    #[error("{0} descriptors came with a request that takes none")]
+    Descriptors(usize),
+    /// A request of an application came through the socket for administration.
+    #[error("not a request: applications have a socket of their own")]
+    ApplicationAtAdministration,
+    /// A request of the command line came through the socket for applications.
+    #[error(
+        "not over this connection, which is for applications: administration has a socket of its own (NAME.admin)"
+    )]
+    CliAtApplications,
+    /// Only supervisors make this request, to replicas.
+    #[error("a request that only supervisors make")]
+    OfSupervisors,
+}
+
+/// Decodes a client's packet.
 ///
 /// `door` is the socket that the client's connection came through, and `descriptors` the number of
 /// descriptors that came with the packet. No request of a client carries any.
-pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
-    let none_came = || {
-        let error = || format!("{descriptors} descriptors came with a request that takes none");
-        (descriptors == 0).then_some(()).ok_or_else(error)
+pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming, RequestError> {
+    let none_came = || match descriptors {
+        0 => Ok(()),
+        count => Err(RequestError::Descriptors(count)),
     };
     match (door, bytes.first() == Some(&b'{')) {
         (Door::Administration, true) => {
-            let request = serde_json::from_slice(bytes).map_err(|error| format!("not a request: {error}"))?;
+            let request =
+                serde_json::from_slice(bytes).map_err(|error| RequestError::Json(error.to_string()))?;
             none_came()?;
             Ok(Incoming::Cli(request))
         }
-        (Door::Administration, false) => Err("not a request: applications have a socket of their own".into()),
-        (Door::Applications, true) => Err(
-            "not over this connection, which is for applications: administration has a socket of its own (NAME.admin)"
-                .into(),
-        ),
+        (Door::Administration, false) => Err(RequestError::ApplicationAtAdministration),
+        (Door::Applications, true) => Err(RequestError::CliAtApplications),
         (Door::Applications, false) => {
             none_came()?;
             match Request::decode(bytes) {
@@ -90,8 +114,8 @@ pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming
                     | Request::Connect
                     | Request::Vouch { .. }),
                 ) => Ok(Incoming::Application(request)),
-                Ok(_) => Err("a request that only supervisors make".into()),
-                Err(_) => Err("not a request".into()),
+                Ok(_) => Err(RequestError::OfSupervisors),
+                Err(_) => Err(RequestError::Undecodable),
             }
         }
     }
@@ -140,9 +164,11 @@ mod tests {
 
     #[test]
     fn what_clients_may_not_say_is_refused() {
-        assert!(classify(Door::Applications, &Request::Stop.encode(), 0).is_err());
-        assert!(classify(Door::Applications, &Request::SessionGone { session: 1 }.encode(), 0).is_err());
-        assert!(classify(Door::Applications, &Request::Attach { layout_version: 1 }.encode(), 1).is_err());
+        for request in [Request::Stop, Request::SessionGone { session: 1 }] {
+            assert_eq!(classify(Door::Applications, &request.encode(), 0), Err(RequestError::OfSupervisors));
+        }
+        let attach = Request::Attach { layout_version: 1 }.encode();
+        assert_eq!(classify(Door::Applications, &attach, 1), Err(RequestError::Descriptors(1)));
         let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
         assert!(
             classify(Door::Administration, upgrade, 0).is_ok()
@@ -183,8 +209,7 @@ mod tests {
         ] {
             let text = serde_json::to_vec(&request).unwrap();
             assert_eq!(classify(Door::Administration, &text, 0), Ok(Incoming::Cli(request)));
-            let reason = classify(Door::Applications, &text, 0).unwrap_err();
-            assert!(reason.contains("administration has a socket of its own"), "{reason}");
+            assert_eq!(classify(Door::Applications, &text, 0), Err(RequestError::CliAtApplications));
         }
         for request in [
             Request::Attach { layout_version: 1 },
@@ -196,7 +221,10 @@ mod tests {
                 classify(Door::Applications, &request.encode(), 0),
                 Ok(Incoming::Application(request))
             );
-            assert!(classify(Door::Administration, &request.encode(), 0).is_err());
+            assert_eq!(
+                classify(Door::Administration, &request.encode(), 0),
+                Err(RequestError::ApplicationAtAdministration)
+            );
         }
     }
 

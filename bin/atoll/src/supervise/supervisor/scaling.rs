@@ -48,7 +48,7 @@ impl Supervisor {
         };
         match self.placement.spread(wanted) {
             Ok(places) => self.want_by(id, places, &format!("{wanted} processes were asked for meanwhile")),
-            Err(reason) => self.clients.answer(id, &ReportPart::Error(reason)),
+            Err(reason) => self.clients.answer(id, &ReportPart::Error(reason.to_string())),
         }
     }
 
@@ -56,7 +56,7 @@ impl Supervisor {
     pub(super) fn relocate(&mut self, id: ClientId, replicas: &[u8], to: u8) -> io::Result<()> {
         match self.placement.relocated(replicas, to) {
             Ok(places) => self.want_by(id, places, "replicas were asked to be elsewhere meanwhile"),
-            Err(reason) => self.clients.answer(id, &ReportPart::Error(reason)),
+            Err(reason) => self.clients.answer(id, &ReportPart::Error(reason.to_string())),
         }
     }
 

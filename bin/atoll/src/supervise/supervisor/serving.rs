@@ -149,7 +149,7 @@ impl Supervisor {
             }
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => {
-                self.clients.answer(id, &ReportPart::Error(reason))
+                self.clients.answer(id, &ReportPart::Error(reason.to_string()))
             }
             Ok(Incoming::Application(_)) | Err(_) => self.clients.refuse(id, Refusal::Malformed),
         }
@@ -266,7 +266,7 @@ impl Supervisor {
                         self.clients.set_guest(id);
                         self.clients.send(id, packet, descriptors)
                     }
-                    Err(reason) => self.clients.answer(id, &ReportPart::Error(reason)),
+                    Err(reason) => self.clients.answer(id, &ReportPart::Error(reason.to_string())),
                 }
             }
         }

@@ -15,7 +15,7 @@ use crate::self_check::SelfCheck;
 use crate::supervise::build_file;
 use crate::supervise::ending::Role;
 use crate::supervise::program::Program;
-use crate::supervise::succession::{Succeeded, Succession};
+use crate::supervise::succession::{BuildRefusal, Succeeded, Succession};
 
 impl Supervisor {
     /// Handles `atoll upgrade`: first asks the new build to describe itself.
@@ -43,16 +43,16 @@ impl Supervisor {
     /// Handles the answer of the new build, or its end without an answer.
     pub(super) fn self_check_spoke(&mut self) -> io::Result<()> {
         match self.succession.as_ref().and_then(Succession::answer) {
-            Some(answer) => self.judge(answer, "it does not say what it is (`atoll self-check` of it fails)"),
+            Some(answer) => self.judge(answer),
             None => Ok(()),
         }
     }
 
-    /// Continues with the upgrade, or refuses it. `silence` is the reason if there is no answer.
-    fn judge(&mut self, answer: Option<SelfCheck>, silence: &str) -> io::Result<()> {
+    /// Continues with the upgrade, or refuses it.
+    fn judge(&mut self, answer: Result<SelfCheck, BuildRefusal>) -> io::Result<()> {
         let Some(succession) = self.succession.take() else { return Ok(()) };
         let client = succession.client();
-        match succession.judge(answer, silence, &self.epoll)? {
+        match succession.judge(answer, &self.epoll)? {
             Ok(new) => self.exchange(client, new),
             Err(refusal) => {
                 let reason = format!("this build cannot take over: {refusal}");
@@ -78,7 +78,7 @@ impl Supervisor {
     pub(super) fn go_on_with_upgrade(&mut self, now: Instant) -> io::Result<()> {
         self.kill_late(now);
         if self.succession.as_ref().is_some_and(|succession| succession.is_silent(now)) {
-            self.judge(None, "it has not said within five seconds what it is")?;
+            self.judge(Err(BuildRefusal::Late))?;
         }
         loop {
             let servers = &self.servers;

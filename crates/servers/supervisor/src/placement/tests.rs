@@ -98,12 +98,15 @@ fn who_has_wanted_something_else_hears_of_it() {
 #[test]
 fn places_that_cannot_be_are_refused_with_a_reason() {
     let bench = Bench::new("start = 2");
-    assert!(
-        bench.placement.spread(5).unwrap_err().contains("4 replicas can be in 1 to 4 processes, not in 5")
-    );
-    assert!(bench.placement.spread(0).is_err());
-    assert!(bench.placement.relocated(&[0], 4).unwrap_err().contains("there is no process 4"));
-    assert!(bench.placement.relocated(&[0, 4], 1).unwrap_err().contains("there is no replica 4"));
+    for processes in [0, 5] {
+        let error = PlacementError::Processes { processes, replicas: 4 };
+        assert_eq!(bench.placement.spread(processes), Err(error));
+        let text = format!("4 replicas can be in 1 to 4 processes, not in {processes}; more");
+        assert!(error.to_string().starts_with(&text), "{error}");
+    }
+    let relocated = |replicas: &[u8], to| bench.placement.relocated(replicas, to);
+    assert_eq!(relocated(&[0], 4), Err(PlacementError::NoProcess { to: 4, last: 3 }));
+    assert_eq!(relocated(&[0, 4], 1), Err(PlacementError::NoReplica { replica: 4, last: 3 }));
     assert_eq!(bench.placement.relocated(&[0, 3], 3), Ok(vec![3, 1, 0, 3]));
 }
 
