@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use thiserror::Error;
+
 /// What one server process holds, by number within its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
@@ -23,6 +25,25 @@ pub struct Configuration {
     servers: Vec<Roles>,
 }
 
+/// Why a text names no stack.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigurationError {
+    /// The text does not follow the notation.
+    #[error("{0}: not like TS8LS8+CM2")]
+    Syntax(String),
+    /// A kind of component appears twice, or its number is out of range.
+    #[error("{text}: {kind} wants one number from 1 to 64")]
+    Number {
+        /// The text.
+        text: String,
+        /// The kind of component, such as `TS`.
+        kind: String,
+    },
+    /// A kind of component is missing.
+    #[error("{0}: TS, LS and CM are all needed")]
+    Missing(String),
+}
+
 /// Components of one kind: how many, and whether they begin a process of their own.
 struct Part {
     kind: String,
@@ -38,17 +59,17 @@ impl Configuration {
     /// Reads the notation. At most 64 of a kind, because a CM knows no more others. Components that are
     /// joined without `+` share processes: of `TS8LS8CM2` the first two hold all three. IP that is not
     /// written is with the transport servers.
-    pub fn parse(text: &str) -> Result<Configuration, String> {
+    pub fn parse(text: &str) -> Result<Configuration, ConfigurationError> {
         let mut servers: Vec<Roles> = Vec::new();
         for group in text.split('+') {
-            let parts = parts(group).ok_or_else(|| format!("{text}: not like TS8LS8+CM2"))?;
+            let parts = parts(group).ok_or_else(|| ConfigurationError::Syntax(text.into()))?;
             let most = parts.iter().map(|part| part.count).max().unwrap_or(0);
             let first = servers.len();
             servers.resize(first + most, Roles::default());
             for part in &parts {
                 let used = servers.iter().any(|roles| roles.of(&part.kind).is_some());
                 if used || !(1..=64).contains(&part.count) {
-                    return Err(format!("{text}: {} wants one number from 1 to 64", part.kind));
+                    return Err(ConfigurationError::Number { text: text.into(), kind: part.kind.clone() });
                 }
                 for (number, roles) in servers[first..].iter_mut().take(part.count).enumerate() {
                     *roles.of_mut(&part.kind) = Some(number);
@@ -60,7 +81,7 @@ impl Configuration {
         }
         let configuration = Configuration { name: text.into(), servers };
         match configuration.counts() {
-            (0, ..) | (_, 0, _) | (.., 0) => Err(format!("{text}: TS, LS and CM are all needed")),
+            (0, ..) | (_, 0, _) | (.., 0) => Err(ConfigurationError::Missing(text.into())),
             _ => Ok(configuration),
         }
     }
@@ -149,19 +170,15 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        for text in [
-            "",
-            "TS",
-            "TS1",
-            "TS1LS1",
-            "TS1LS1CM0",
-            "TS1LS1CM65",
-            "TS1LS1CM1+TS1",
-            "XS1LS1CM1",
-            "TS1LS1+",
-            "TS1LS1CM1x",
-        ] {
-            assert!(Configuration::parse(text).is_err(), "{text}");
+        for text in ["", "TS", "XS1LS1CM1", "TS1LS1+", "TS1LS1CM1x"] {
+            assert_eq!(Configuration::parse(text), Err(ConfigurationError::Syntax(text.into())), "{text}");
+        }
+        for text in ["TS1", "TS1LS1"] {
+            assert_eq!(Configuration::parse(text), Err(ConfigurationError::Missing(text.into())), "{text}");
+        }
+        for (text, kind) in [("TS1LS1CM0", "CM"), ("TS1LS1CM65", "CM"), ("TS1LS1CM1+TS1", "TS")] {
+            let error = ConfigurationError::Number { text: text.into(), kind: kind.into() };
+            assert_eq!(Configuration::parse(text), Err(error), "{text}");
         }
     }
 }

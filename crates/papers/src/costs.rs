@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use thiserror::Error;
 
 /// One measured cost.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -33,7 +34,7 @@ macro_rules! costs {
             /// Every name that a table has.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
-            fn of(table: &Table) -> Result<Costs, String> {
+            fn of(table: &Table) -> Result<Costs, TableError> {
                 Ok(Costs { $($name: table.median(stringify!($name))?,)* })
             }
         }
@@ -48,6 +49,23 @@ costs! {
     ring, wake, suspend, kernel_connection,
 }
 
+/// Why a file is no table of costs.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum TableError {
+    /// The file is not TOML, or has unknown keys or values of the wrong kind.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// No cost has this name.
+    #[error("nothing costs `{0}`")]
+    Unknown(String),
+    /// The cost of this name is not there.
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    /// The numbers of this cost contradict each other, or are no times.
+    #[error("`{0}`: not 0 <= low <= median <= high < 1e9")]
+    Unsound(&'static str),
+}
+
 /// A file of costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table(pub BTreeMap<String, Cost>);
@@ -59,17 +77,17 @@ impl Table {
     }
 
     /// Reads a file; every cost has to be there, and nothing else.
-    pub fn parse(text: &str) -> Result<Table, String> {
-        let table = Table(toml::from_str(text).map_err(|error| error.to_string())?);
+    pub fn parse(text: &str) -> Result<Table, TableError> {
+        let table = Table(toml::from_str(text)?);
         if let Some(name) = table.0.keys().find(|name| !Costs::NAMES.contains(&name.as_str())) {
-            return Err(format!("nothing costs `{name}`"));
+            return Err(TableError::Unknown(name.clone()));
         }
         for name in Costs::NAMES {
-            let cost = table.0.get(*name).ok_or_else(|| format!("`{name}` is missing"))?;
+            let cost = table.0.get(*name).ok_or(TableError::Missing(name))?;
             let is_sound =
                 cost.low >= 0.0 && cost.low <= cost.median && cost.median <= cost.high && cost.high < 1e9;
             if !is_sound {
-                return Err(format!("`{name}`: not 0 <= low <= median <= high < 1e9"));
+                return Err(TableError::Unsound(name));
             }
         }
         Ok(table)
@@ -89,12 +107,12 @@ impl Table {
     }
 
     /// The medians.
-    pub fn costs(&self) -> Result<Costs, String> {
+    pub fn costs(&self) -> Result<Costs, TableError> {
         Costs::of(self)
     }
 
-    fn median(&self, name: &str) -> Result<f64, String> {
-        self.0.get(name).map(|cost| cost.median).ok_or_else(|| format!("`{name}` is missing"))
+    fn median(&self, name: &'static str) -> Result<f64, TableError> {
+        self.0.get(name).map(|cost| cost.median).ok_or(TableError::Missing(name))
     }
 }
 
@@ -113,12 +131,12 @@ mod tests {
     fn a_table_with_a_hole_or_nonsense_is_refused_by_name() {
         let text = Table::built_in().to_toml();
         let without = text.replace("[line]", "[lines]");
-        assert_eq!(Table::parse(&without), Err("nothing costs `lines`".into()));
+        assert_eq!(Table::parse(&without), Err(TableError::Unknown("lines".into())));
         let mut table = Table::built_in();
         table.0.remove("line");
-        assert_eq!(Table::parse(&table.to_toml()), Err("`line` is missing".into()));
+        assert_eq!(Table::parse(&table.to_toml()), Err(TableError::Missing("line")));
         let mut table = Table::built_in();
         table.0.get_mut("line").expect("there").low = 1e6;
-        assert!(Table::parse(&table.to_toml()).is_err_and(|error| error.contains("`line`")));
+        assert_eq!(Table::parse(&table.to_toml()), Err(TableError::Unsound("line")));
     }
 }

@@ -16,9 +16,11 @@ mod machine;
 mod rig;
 
 pub use chart::{Axis, Chart, Series, Style};
-pub use configuration::Configuration;
-pub use costs::{Cost, Costs, Table};
-pub use experiments::{Cachegrind, Context, EXPERIMENTS, Experiment, Outcome};
+pub use configuration::{Configuration, ConfigurationError};
+pub use costs::{Cost, Costs, Table, TableError};
+pub use experiments::{
+    Cachegrind, CachegrindError, Context, EXPERIMENTS, Experiment, ExperimentError, Outcome,
+};
 pub use kernel::{Queues, serve};
 pub use machine::{Assigned, Delay, Load, Machine, Purpose, Report, Service, Settings, Waiting, percentile};
 pub use rig::{Replay, measure, record, replay};

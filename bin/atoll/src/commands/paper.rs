@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use atoll_papers::{Cachegrind, Context, EXPERIMENTS, Experiment, Replay, Table};
+use atoll_papers::{Cachegrind, CachegrindError, Context, EXPERIMENTS, Experiment, Replay, Table};
 
 use crate::failure::{Failure, OrFail};
 
@@ -43,7 +43,7 @@ impl Paper {
         let table = match &self.costs {
             Some(file) => {
                 let text = fs::read_to_string(file).or_fail(file.display())?;
-                Table::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", file.display())))?
+                Table::parse(&text).or_fail(file.display())?
             }
             None => Table::built_in(),
         };
@@ -104,7 +104,7 @@ impl Paper {
                 cachegrind: valgrind.as_ref().map(|valgrind| valgrind as &dyn Cachegrind),
                 progress: &mut |what| complain!("{}: {what}", experiment.name),
             })
-            .map_err(|error| Failure::new(format!("{}: {error}", experiment.name)))?;
+            .or_fail(experiment.name)?;
         let mut written =
             vec![(file(".csv"), outcome.to_csv()), (file(".txt"), outcome.sentence.clone() + "\n")];
         for (part, chart) in &outcome.charts {
@@ -142,11 +142,11 @@ impl Valgrind {
 }
 
 impl Cachegrind for Valgrind {
-    fn misses(&self, bytes: usize, connections: usize) -> Result<(u64, u64), String> {
+    fn misses(&self, bytes: usize, connections: usize) -> Result<(u64, u64), CachegrindError> {
         let recording = self.folder.join(format!("replay-{}.bin", std::process::id()));
-        let failed = |error: std::io::Error| format!("{}: {error}", recording.display());
+        let failed = |error| CachegrindError::Recording { path: recording.clone(), error };
         fs::write(&recording, atoll_papers::record(connections).to_bytes()).map_err(failed)?;
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let program = std::env::current_exe().map_err(CachegrindError::Program)?;
         let output = Command::new("valgrind")
             .args(["--tool=cachegrind", "--cache-sim=yes", "--cachegrind-out-file=/dev/null"])
             .args([format!("--I1={bytes},8,64"), format!("--D1={bytes},8,64"), "--LL=8388608,16,64".into()])
@@ -154,13 +154,13 @@ impl Cachegrind for Valgrind {
             .arg("replay")
             .arg(&recording)
             .output()
-            .map_err(|error| format!("valgrind: {error}"))?;
+            .map_err(CachegrindError::Start)?;
         fs::remove_file(&recording).map_err(failed)?;
         let text = String::from_utf8_lossy(&output.stderr);
         let misses = (count(&text, "I1  misses:"), count(&text, "D1  misses:"));
         match misses {
             (Some(instructions), Some(data)) if output.status.success() => Ok((instructions, data)),
-            _ => Err(format!("valgrind: {}\n{text}", output.status)),
+            _ => Err(CachegrindError::Failed { status: output.status, text: text.into_owned() }),
         }
     }
 }

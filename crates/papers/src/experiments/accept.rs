@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::scale::said;
-use super::{Context, Outcome, row};
+use super::{Context, ExperimentError, Outcome, row};
 use crate::chart::{Axis, Chart, Series};
 use crate::machine::{Handshake, Load, Purpose, Report, Settings, percentile};
 
@@ -24,7 +24,7 @@ fn messages(report: &Report) -> f64 {
 
 // structure: handshakes: one experiment from its settings to its sentence
 /// Both at full load, and the time of a connection under a load that half of the capacity would do.
-pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let counts: &[usize] = if context.quick { &[1, 8] } else { &[1, 2, 4, 8, 16, 32] };
     let mut rows = vec![row([
         "handshake",
@@ -72,7 +72,9 @@ pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, String> {
         last.push(at_end);
         series.push(Series::line(name, points));
     }
-    let [speculative, accept, select] = last[..] else { return Err("a handshake is missing".into()) };
+    let [speculative, accept, select] = last[..] else {
+        return Err(ExperimentError::Incomplete("a handshake"));
+    };
     let share = |other: (f64, f64, f64)| 100.0 * other.0 / speculative.0;
     let reproduced = select.0 < accept.0 && accept.0 < speculative.0 && accept.2 > speculative.2;
     let sentence = format!(

@@ -1,20 +1,53 @@
 //! How much cache does a server need? Pika's Fig. 12, for real: the real code under Cachegrind.
 
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use thiserror::Error;
+
 use super::scale::said;
-use super::{Context, Outcome, row};
+use super::{Context, ExperimentError, Outcome, row};
 use crate::chart::{Axis, Chart, Series};
 
 /// Runs the recorded connections in a process of their own and counts what it misses.
 pub trait Cachegrind {
     /// Misses of the instruction cache and of the data cache, both of `bytes`, while `connections` short
     /// connections are served; of 0 connections those of starting alone.
-    fn misses(&self, bytes: usize, connections: usize) -> Result<(u64, u64), String>;
+    fn misses(&self, bytes: usize, connections: usize) -> Result<(u64, u64), CachegrindError>;
+}
+
+/// Why misses were not counted.
+#[derive(Debug, Error)]
+pub enum CachegrindError {
+    /// The recording cannot be written or removed.
+    #[error("{}: {error}", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// This program's own file is not to be found.
+    #[error(transparent)]
+    Program(io::Error),
+    /// Valgrind cannot be started.
+    #[error("valgrind: {0}")]
+    Start(io::Error),
+    /// Valgrind has failed, or has not printed its counts.
+    #[error("valgrind: {status}\n{text}")]
+    Failed {
+        /// How it has ended.
+        status: ExitStatus,
+        /// Its standard error.
+        text: String,
+    },
 }
 
 /// Fig. 12.
-pub(super) fn misses(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn misses(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let Some(cachegrind) = context.cachegrind else {
-        return Err("valgrind is needed (Debian: valgrind)".into());
+        return Err(ExperimentError::NoValgrind);
     };
     let connections = if context.quick { 640 } else { 10_000 };
     let sizes: &[usize] = if context.quick { &[8, 32, 128] } else { &[4, 8, 16, 32, 64, 128, 256] };

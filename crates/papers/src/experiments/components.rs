@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::scale::said;
-use super::{Context, Outcome, row};
+use super::{Context, ExperimentError, Outcome, row};
 use crate::chart::{Axis, Chart, Series};
 use crate::configuration::Configuration;
 use crate::machine::{Load, Purpose, Report, Settings, percentile};
@@ -13,7 +13,7 @@ fn settings(
     configuration: &str,
     apps: usize,
     clients: u32,
-) -> Result<Settings, String> {
+) -> Result<Settings, ExperimentError> {
     let (warm_up, duration) = if context.quick { (5, 10) } else { (30, 100) };
     Ok(Settings {
         configuration: Configuration::parse(configuration)?,
@@ -37,7 +37,7 @@ fn tcp(report: &Report) -> f64 {
 }
 
 /// Table 4.
-pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["configuration", "t_cm_us", "t_tcp_us", "t_msg_us", "t_total_us"])];
     let mut found = Vec::new();
     for configuration in ["TS1LS1CM1", "TS1LS1+CM1"] {
@@ -55,7 +55,7 @@ pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, String> {
         found.push((cm, total));
     }
     let [(joined, total), (split, split_total)] = found[..] else {
-        return Err("a configuration is missing".into());
+        return Err(ExperimentError::Incomplete("a configuration"));
     };
     let reproduced = split > 2.0 * joined && split_total > total;
     let sentence = format!(
@@ -67,7 +67,7 @@ pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, String> {
 }
 
 /// Table 5.
-pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["configuration", "t_cm_us", "t_tcp_us", "t_msg_us"])];
     let names =
         ["TS8LS8CM8", "TS8LS8+CM1", "TS8LS8+CM2", "TS8LS8+CM4", "TS8LS8CM1", "TS8LS8CM2", "TS8LS8CM4"];
@@ -110,7 +110,7 @@ pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, String> {
 const CLIENTS: u32 = 192;
 
 /// Fig. 11.
-pub(super) fn configurations(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn configurations(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let names = [
         "TS8CM8+LS2",
         "TS8CM8+LS4",

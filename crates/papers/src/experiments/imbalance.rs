@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_ipc::balance::Balance;
 
 use super::scale::said;
-use super::{Context, Outcome, row};
+use super::{Context, ExperimentError, Outcome, row};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::kernel::{self, Queues};
 use crate::machine::{Delay, Load, Report, Service, Settings, percentile};
@@ -139,7 +139,7 @@ const EACH: &str = "kernel, SO_REUSEPORT";
 const TOURNAMENT: &str = "Tournament 2";
 
 /// Fig. 5.
-pub(super) fn kernel(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn kernel(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut found = Percentiles::new();
     let settings = settings(context, Balance::new());
     let report = context.simulate(TOURNAMENT, settings);
@@ -157,7 +157,7 @@ pub(super) fn kernel(context: &mut Context<'_>) -> Result<Outcome, String> {
 }
 
 /// Fig. 7.
-pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut found = Percentiles::new();
     for (name, balance) in super::schemes() {
         let settings = settings(context, balance);
@@ -167,7 +167,7 @@ pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, String> {
     found.add_kernel(context);
     let knees: Vec<f64> = super::schemes().iter().map(|(name, _)| found.knee(name, 10.0)).collect();
     let [naive, unfiltered, unfiltered_100, filtered, tournament] = knees[..] else {
-        return Err("a scheme is missing".into());
+        return Err(ExperimentError::Incomplete("a scheme"));
     };
     let good = filtered.min(tournament).min(unfiltered);
     let breaks = found.knee("Naive", 2.0);
@@ -235,7 +235,7 @@ fn name(app: usize) -> String {
 }
 
 /// Fig. 6.
-pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let settings = Settings { sample_every: millis(5), ..settings(context, Balance::new()) };
     let report = context.simulate("Tournament 2, with estimates", settings);
     let mut truth = Steps::new(&report, 100);
@@ -298,7 +298,7 @@ pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, String> {
 }
 
 /// Fig. 9.
-pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let settings = settings(context, Balance::new());
     let report = context.simulate(TOURNAMENT, settings);
     let mut steps = Steps::new(&report, 50);
@@ -335,7 +335,7 @@ pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, String> {
 }
 
 /// Fig. 10.
-pub(super) fn locality(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn locality(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["scheme", "seconds", "assigned_at_home_per_second"])];
     let mut series = Vec::new();
     // Of each scheme: before, and while it is slow.
@@ -358,7 +358,9 @@ pub(super) fn locality(context: &mut Context<'_>) -> Result<Outcome, String> {
         );
         series.push(Series::line(scheme, points));
     }
-    let [unfiltered, filtered, tournament] = found[..] else { return Err("a scheme is missing".into()) };
+    let [unfiltered, filtered, tournament] = found[..] else {
+        return Err(ExperimentError::Incomplete("a scheme"));
+    };
     let reproduced =
         unfiltered.0 < 0.6 * tournament.0 && filtered.0 > 0.9 * tournament.0 && tournament.1 > filtered.1;
     let sentence = format!(

@@ -10,11 +10,14 @@ mod scale;
 
 use atoll_ipc::balance::{Balance, Scheme};
 
+use thiserror::Error;
+
 use crate::chart::{Chart, Series, Style};
+use crate::configuration::ConfigurationError;
 use crate::costs::Costs;
 use crate::machine::{Machine, Report, Settings};
 
-pub use cache::Cachegrind;
+pub use cache::{Cachegrind, CachegrindError};
 
 /// One experiment.
 pub struct Experiment {
@@ -22,7 +25,7 @@ pub struct Experiment {
     pub name: &'static str,
     /// What the paper shows there.
     pub about: &'static str,
-    run: fn(&mut Context<'_>) -> Result<Outcome, String>,
+    run: fn(&mut Context<'_>) -> Result<Outcome, ExperimentError>,
 }
 
 /// What an experiment needs to know.
@@ -37,6 +40,51 @@ pub struct Context<'a> {
     pub cachegrind: Option<&'a dyn Cachegrind>,
     /// Told what is being done.
     pub progress: &'a mut dyn FnMut(&str),
+}
+
+/// Why an experiment was not made.
+#[derive(Debug, Error)]
+pub enum ExperimentError {
+    /// There is no tool to count cache misses.
+    #[error("valgrind is needed (Debian: valgrind)")]
+    NoValgrind,
+    /// Cache misses were not counted.
+    #[error(transparent)]
+    Cachegrind(#[from] CachegrindError),
+    /// A configuration of the experiment is none.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// The experiment has not run this.
+    #[error("{0} is missing")]
+    Incomplete(&'static str),
+    /// These were not measured for real.
+    #[error("no {0} were measured")]
+    NotMeasured(&'static str),
+    /// What was measured for real has no series of this name.
+    #[error("nobody has measured `{0}`")]
+    NoSeries(&'static str),
+    /// No process with these components was killed for real.
+    #[error("nobody has measured what the death of {kind} costs ({recovery})")]
+    NoDeathOf {
+        /// The components of the process, such as `TSCM`.
+        kind: String,
+        /// What becomes of its connections: `stateful` or `stateless`.
+        recovery: String,
+    },
+    /// No process of this series was killed while it served.
+    #[error("{0}: no deaths")]
+    NoDeaths(String),
+    /// This series does not name a kind of process.
+    #[error("{0}: no kind of process")]
+    NoKind(String),
+    /// No process of the configuration has the component.
+    #[error("{configuration} has no {component}")]
+    NoComponent {
+        /// The configuration.
+        configuration: String,
+        /// The component.
+        component: String,
+    },
 }
 
 /// What came of one.
@@ -155,7 +203,7 @@ impl Experiment {
     }
 
     /// Makes it.
-    pub fn run(&self, context: &mut Context<'_>) -> Result<Outcome, String> {
+    pub fn run(&self, context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
         (self.run)(context)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Context, Outcome, row};
+use super::{Context, ExperimentError, Outcome, row};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::machine::{Purpose, Report, Settings};
 
@@ -21,12 +21,12 @@ fn settings(context: &Context<'_>, n: usize) -> Settings {
 }
 
 /// Fig. 4a.
-pub(super) fn short(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn short(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     curve(context, "Short connections (Pika, Fig. 4a)", "connections/s", 1, Report::rate)
 }
 
 /// Fig. 4b.
-pub(super) fn long(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn long(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     curve(context, "Requests on long connections (Pika, Fig. 4b)", "requests/s", 1000, Report::page_rate)
 }
 
@@ -36,7 +36,7 @@ fn curve(
     unit: &str,
     requests: u32,
     rate: fn(&Report) -> f64,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, ExperimentError> {
     let mut points = Vec::new();
     let mut rows =
         vec![row(["cores", "per_second", "of_linear_percent", "time_on_updates_percent", "at_home_percent"])];
@@ -84,7 +84,7 @@ pub(super) fn said(reproduced: bool) -> &'static str {
 }
 
 /// Table 3.
-pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row([
         "cms",
         "updates_per_second_and_cm",
@@ -127,7 +127,7 @@ pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, String> {
 }
 
 /// Fig. 8.
-pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["scheme", "cores", "per_second", "of_naive_percent", "at_home_percent"])];
     let mut series = Vec::new();
     let counts: &[usize] = if context.quick { &[1, 4, 16] } else { &[1, 2, 4, 8, 12, 16, 24, 32] };
@@ -159,7 +159,7 @@ pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, String> {
         series.push(Series::line(name, points));
     }
     let [_, unfiltered, unfiltered_100, filtered, tournament] = at_32[..] else {
-        return Err("a scheme is missing".into());
+        return Err(ExperimentError::Incomplete("a scheme"));
     };
     let reproduced = unfiltered < 95.0 && filtered >= 99.0 && tournament >= 99.0;
     let sentence = format!(

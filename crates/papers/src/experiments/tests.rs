@@ -15,7 +15,7 @@ fn reproduces_with(name: &str, table: &Table) -> Outcome {
     outcome
 }
 
-fn made(name: &str, table: &Table, real: Option<&str>) -> Result<Outcome, String> {
+fn made(name: &str, table: &Table, real: Option<&str>) -> Result<Outcome, ExperimentError> {
     let costs = table.costs().expect("a whole table");
     let mut context = Context { costs, quick: true, real, cachegrind: None, progress: &mut |_| () };
     Experiment::find(name).expect(name).run(&mut context)

@@ -9,7 +9,7 @@
 use super::{CORES, Form, Measured, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
-use crate::experiments::{Context, Outcome, row};
+use crate::experiments::{Context, ExperimentError, Outcome, row};
 
 /// Series `requests` (seconds, requests a second in that tenth of one), `asked` and `reached` (seconds,
 /// processes), and what came of it all: `failed`, `lost`, `moves`, `deaths`, `slowest ms` and `away ms` (0,
@@ -23,7 +23,7 @@ const WEB_SERVERS: usize = CORES - 4;
 
 // structure: scaling: one experiment from its settings to its sentence
 /// Throughput over time while the stack scales.
-pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, SCALING);
     let requests: Vec<(f64, f64)> = measured.of("requests").collect();
     let (asked, reached): (Vec<_>, Vec<_>) =
@@ -32,7 +32,7 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
         ["failed", "lost", "moves", "slowest ms", "away ms"].map(|name| result(&measured, name));
     let (failed, lost, moves, slowest, away) = (failed?, lost?, moves?, slowest?, away?);
     if requests.is_empty() || reached.is_empty() {
-        return Err("no requests were measured".into());
+        return Err(ExperimentError::NotMeasured("requests"));
     }
     let last = requests.iter().map(|point| point.0).fold(0.0, f64::max);
     // From when a number was reached until the next one was asked for.
@@ -102,12 +102,12 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
     Ok(Outcome { rows, charts: vec![("", chart), ("-real", real)], reproduced, sentence })
 }
 
-fn result(measured: &Measured<'_>, name: &str) -> Result<f64, String> {
-    measured.of(name).next().map(|point| point.1).ok_or(format!("nobody has measured `{name}`"))
+fn result(measured: &Measured<'_>, name: &'static str) -> Result<f64, ExperimentError> {
+    measured.of(name).next().map(|point| point.1).ok_or(ExperimentError::NoSeries(name))
 }
 
 /// Whether every number of processes was reached, and nobody noticed.
-fn is_unharmed(measured: &Measured<'_>) -> Result<bool, String> {
+fn is_unharmed(measured: &Measured<'_>) -> Result<bool, ExperimentError> {
     let numbers: Vec<usize> = measured.of("reached").map(|(_, processes)| processes as usize).collect();
     let [failed, lost, deaths] = ["failed", "lost", "deaths"].map(|name| result(measured, name));
     Ok(failed? + lost? + deaths? == 0.0 && result(measured, "moves")? > 0.0 && numbers == PROCESSES)
@@ -138,7 +138,7 @@ mod tests {
                 lines.into_iter().map(|line| changed.filter(|_| is_it(&line)).unwrap_or(line)).collect();
             is_unharmed(&Measured { lines, here: true })
         };
-        assert_eq!(of(None), Ok(true));
+        assert!(of(None).unwrap());
         for (name, x, y) in [
             ("failed", 0.0, 1.0),
             ("lost", 0.0, 1.0),
@@ -146,8 +146,11 @@ mod tests {
             ("moves", 0.0, 0.0),
             ("reached", 4.0, 3.0),
         ] {
-            assert_eq!(of(Some((name, x, y))), Ok(false), "{name}");
+            assert!(!of(Some((name, x, y))).unwrap(), "{name}");
         }
-        assert!(is_unharmed(&Measured { lines: Vec::new(), here: true }).is_err());
+        assert!(matches!(
+            is_unharmed(&Measured { lines: Vec::new(), here: true }),
+            Err(ExperimentError::NoSeries(_))
+        ));
     }
 }

@@ -9,7 +9,7 @@ use super::{CORES, Form, Measured, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::configuration::Roles;
 use crate::experiments::scale::said;
-use crate::experiments::{Context, Outcome, row};
+use crate::experiments::{Context, ExperimentError, Outcome, row};
 use crate::machine::Purpose;
 
 /// Deaths: series `CONFIGURATION:KIND RECOVERY[ others]`, connections, those of them that went on.
@@ -51,14 +51,14 @@ impl Fate {
 
 /// What the death of a process costs that holds these components, by NEaT's or this stack's recovery: of its
 /// own connections, and of others.
-fn fate(measured: &Measured<'_>, kind: &str, recovery: &str) -> Result<(Fate, Fate), String> {
+fn fate(measured: &Measured<'_>, kind: &str, recovery: &str) -> Result<(Fate, Fate), ExperimentError> {
     let ending = format!(":{kind} {recovery}");
     let names = measured.names();
     let Some(name) = names.iter().find(|name| name.ends_with(&ending)) else {
-        return Err(format!("nobody has measured what the death of {kind} costs ({recovery})"));
+        return Err(ExperimentError::NoDeathOf { kind: kind.into(), recovery: recovery.into() });
     };
     let (own, others) = (Fate::of(measured.of(name)), Fate::of(measured.of(&format!("{name} others"))));
-    if own.deaths == 0 { Err(format!("{name}: no deaths")) } else { Ok((own, others)) }
+    if own.deaths == 0 { Err(ExperimentError::NoDeaths(name.to_string())) } else { Ok((own, others)) }
 }
 
 /// The components of a process, as `bench/faults.py` names its kinds.
@@ -77,14 +77,15 @@ fn preserved(
     n: usize,
     recovery: &str,
     weights: &[(&str, f64)],
-) -> Result<f64, String> {
+) -> Result<f64, ExperimentError> {
     let configuration = form.configuration(n)?;
     let all: f64 = weights.iter().map(|(_, weight)| weight).sum();
     let mut expected = 0.0;
     for (component, weight) in weights {
         let Some(kind) = configuration.servers().iter().map(kind).find(|kind| kind.contains(component))
         else {
-            return Err(format!("{configuration} has no {component}"));
+            let (configuration, component) = (configuration.to_string(), component.to_string());
+            return Err(ExperimentError::NoComponent { configuration, component });
         };
         let (own, others) = fate(measured, &kind, recovery)?;
         // Each process of a kind serves as many connections as any other.
@@ -108,7 +109,7 @@ const KEPT: [&str; 9] = [
 ];
 
 /// What each kind of process takes with it.
-pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, DEATHS);
     let mut rows = vec![row(KEPT)];
     let names: Vec<&str> = measured.names().into_iter().filter(|name| name.ends_with(" stateful")).collect();
@@ -117,7 +118,9 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
     let (mut stateless_of_ts, mut stateless_of_others, mut others_lost) = (0.0f64, 1.0f64, 0.0);
     for (at, name) in names.iter().enumerate() {
         let case = name.trim_end_matches(" stateful");
-        let Some((_, kind)) = case.split_once(':') else { return Err(format!("{name}: no kind of process")) };
+        let Some((_, kind)) = case.split_once(':') else {
+            return Err(ExperimentError::NoKind(name.to_string()));
+        };
         for (bars, recovery) in bars.iter_mut().zip(["stateless", "stateful"]) {
             let series = format!("{case} {recovery}");
             let own = Fate::of(measured.of(&series));
@@ -147,7 +150,7 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
         }
     }
     if deaths == 0 {
-        return Err("no deaths were measured".into());
+        return Err(ExperimentError::NotMeasured("deaths"));
     }
     let reproduced =
         stateless_of_ts == 0.0 && stateless_of_others == 1.0 && others_lost == 0.0 && lost == 0.0;
@@ -173,7 +176,7 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
 
 // structure: throughput: one experiment from its settings to its sentence
 /// Fig. 6.13.
-pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, DEATHS);
     let by_time = time_in_components(context)?;
     let most = if context.quick { 2 } else { CORES };
@@ -222,7 +225,7 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
     let (Some((one, many)), Some((two_parts, many_parts)), Some(two)) =
         (first_and_last(Form::Single), first_and_last(Form::Multi), of(Form::Single, 2))
     else {
-        return Err("a configuration is missing".into());
+        return Err(ExperimentError::Incomplete("a configuration"));
     };
     let grows = many.2 > one.2 && many.3 > one.3 && many_parts.2 > two_parts.2 && many_parts.3 > two_parts.3;
     // As many replicas keep more if they are in parts.
@@ -271,7 +274,7 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
 
 /// The most requests a second that a stack serves, with as many web servers as are best: one for each process
 /// of the stack, or two, or all that fit.
-fn most_of(context: &mut Context<'_>, form: Form, n: usize) -> Result<(String, f64), String> {
+fn most_of(context: &mut Context<'_>, form: Form, n: usize) -> Result<(String, f64), ExperimentError> {
     let (cores, mut best) = (n * form.cores(), 0.0f64);
     let configuration = form.configuration(n)?;
     let mut counts = vec![cores, 2 * n, 3 * n, 4 * n, CORES - cores];
@@ -291,7 +294,7 @@ fn share_of(weights: &[(&str, f64)], at: usize) -> f64 {
 
 /// How much time each component takes, where each is a process: other weights, for faults that are as likely
 /// as code is executed.
-fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f64)>, String> {
+fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f64)>, ExperimentError> {
     let settings = lighttpd(context, Form::Apart.configuration(1)?, 4);
     let report = context.simulate("time in each component", settings);
     let of = |purposes: &[Purpose]| purposes.iter().map(|purpose| report.share(*purpose)).sum();
@@ -308,7 +311,7 @@ fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f6
 const AGAIN_MS: f64 = 200.0;
 
 /// How long connections wait when a process dies and the next one takes over.
-pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, WAITS);
     let mut rows = vec![row(["died", "percentile", "wait_ms"])];
     let mut series = Vec::new();
@@ -336,7 +339,7 @@ pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outc
         series.push(Series::line(name, points).styled(style));
     }
     if texts.is_empty() {
-        return Err("no waits were measured".into());
+        return Err(ExperimentError::NotMeasured("waits"));
     }
     let sentence = format!(
         "{}: when a process dies {} the connections it served wait, median and 99th percentile, {}; at most {longest:.0} ms, those of the other replica at most \

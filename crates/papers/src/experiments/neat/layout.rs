@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Measured;
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
-use crate::experiments::{Context, Outcome, row};
+use crate::experiments::{Context, ExperimentError, Outcome, row};
 
 /// Series `text`, `heap`, `stack`, `libraries`: number of the process, page of the address. Series
 /// `connection`: its number, its replica.
 const LAYOUTS: &str = include_str!("../../measured/layout.csv");
 
 /// Addresses of replicas and their successors, and who got which connection.
-pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, LAYOUTS);
     let mut rows = vec![row(["what", "processes", "different", "range_bits"])];
     let mut series = Vec::new();
@@ -38,7 +38,7 @@ pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Out
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     replicas.iter().for_each(|replica| *counts.entry(*replica).or_default() += 1);
     if processes == 0 || replicas.len() < 2 {
-        return Err("no layouts were measured".into());
+        return Err(ExperimentError::NotMeasured("layouts"));
     }
     let changes =
         replicas.windows(2).filter(|pair| pair[0] != pair[1]).count() as f64 / (replicas.len() - 1) as f64;

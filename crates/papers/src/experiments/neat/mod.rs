@@ -19,7 +19,7 @@ pub(super) use waiting::{calls, driver};
 use std::time::Duration;
 
 use super::Context;
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, ConfigurationError};
 use crate::machine::{Load, Settings, Waiting};
 
 /// The machine on which NEaT was measured last: two sockets with eight hardware threads each. Here each of
@@ -67,7 +67,7 @@ impl Form {
         }
     }
 
-    fn configuration(self, n: usize) -> Result<Configuration, String> {
+    fn configuration(self, n: usize) -> Result<Configuration, ConfigurationError> {
         Configuration::parse(&match self {
             Form::Single => format!("TS{n}LS{n}CM{n}"),
             Form::Multi => format!("TS{n}CM{n}+IP{n}LS{n}"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{CORES, Form, Measured, WAYS, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
-use crate::experiments::{Context, Outcome, row};
+use crate::experiments::{Context, ExperimentError, Outcome, row};
 use crate::machine::{Load, Settings, Waiting};
 
 /// Series `Linux`, `NEaT`, `Multi`: lighttpd processes, as many as CPUs and replicas; requests a second.
@@ -14,7 +14,7 @@ const LIGHTTPD: &str = include_str!("../../measured/lighttpd.csv");
 
 // structure: replicas: one experiment from its settings to its sentence
 /// Fig. 6.6, 6.9, 6.11: web servers are added until no core is left.
-pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let counts: &[usize] = if context.quick { &[1, 4, 6, 10] } else { &[1, 2, 3, 4, 5, 6, 8, 10, 12, 14] };
     let mut rows = vec![row(["stack", "cores_of_the_stack", "web_servers", "requests_per_second"])];
     let mut series = Vec::new();
@@ -52,8 +52,12 @@ pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outc
         two > 1.3 * one && three > two && four > three && multi_two > 1.3 * multi && multi_three > multi_two;
     let reproduced = grows && one > 1.5 * alone;
     let measured = Measured::new(context, LIGHTTPD);
-    let most_cpus =
-        |series| measured.of(series).max_by(|a, b| a.0.total_cmp(&b.0)).ok_or("lighttpd was not measured");
+    let most_cpus = |series| {
+        measured
+            .of(series)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .ok_or(ExperimentError::NotMeasured("requests of lighttpd"))
+    };
     let ((cpus, linux), (_, neat), (_, parts)) =
         (most_cpus("Linux")?, most_cpus("NEaT")?, most_cpus("Multi")?);
     let million = |rate: f64| format!("{:.2}", rate / 1e6);
@@ -102,7 +106,7 @@ const STACKS: [(Form, usize); 5] =
     [(Form::Multi, 1), (Form::Multi, 2), (Form::Single, 1), (Form::Single, 2), (Form::Single, 3)];
 
 /// Connections a second of each stack under each load.
-fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Vec<f64>>, String> {
+fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Vec<f64>>, ExperimentError> {
     let mut all = Vec::new();
     for (form, n) in STACKS {
         let mut rates = Vec::new();
@@ -126,7 +130,7 @@ fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<V
 
 /// Fig. 6.12: few connections and many, on stacks of ever more processes, which sleep when there is nothing
 /// to do.
-pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["waiting", "stack", "web_servers", "connections", "per_second"])];
     let mut charts = Vec::new();
     let mut texts = Vec::new();
@@ -143,7 +147,9 @@ pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Resul
             let points = rates.iter().enumerate().map(|(at, rate)| (at as f64, *rate)).collect();
             series.push(Series::line(&form.of(n), points));
         }
-        let [multi, multi_two, one, two, three] = &rates[..] else { return Err("a stack is missing".into()) };
+        let [multi, multi_two, one, two, three] = &rates[..] else {
+            return Err(ExperimentError::Incomplete("a stack"));
+        };
         let last = LOADS.len() - 1;
         verdicts.push((
             multi[0] > multi_two[0] && one[0] > two[0],

@@ -7,7 +7,7 @@ use super::{Measured, WAYS, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::configuration::Configuration;
 use crate::experiments::scale::said;
-use crate::experiments::{Context, Outcome, row};
+use crate::experiments::{Context, ExperimentError, Outcome, row};
 use crate::machine::{Load, Purpose, Settings, Waiting};
 
 /// Series `without a system call`: connections, percent; `thousand requests a second`: connections,
@@ -19,7 +19,7 @@ const CALLS: &str = include_str!("../../measured/calls.csv");
 type Load62 = [f64; 4];
 
 /// Loads from little to all that it can do.
-fn driver_at(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Load62>, String> {
+fn driver_at(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Load62>, ExperimentError> {
     let loads: &[u32] =
         if context.quick { &[30, 1000, 16_000] } else { &[10, 30, 100, 300, 1000, 3000, 9000, 16_000] };
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ fn driver_at(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<V
 }
 
 /// Table 6.2: the process that drives the device for three replicas.
-pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row([
         "waiting",
         "requests_per_second",
@@ -68,7 +68,7 @@ pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcom
                 format!("{polling:.1}"),
             ]);
         }
-        let [little, .., much] = &found[..] else { return Err("a load is missing".into()) };
+        let [little, .., much] = &found[..] else { return Err(ExperimentError::Incomplete("a load")) };
         verdicts.push(much[1] > 2.0 * little[1] && much[2] < little[2] && much[3] < little[3]);
         texts.push(format!(
             "from {:.0} to {:.0} thousand requests a second it is awake for {:.0} to {:.0} % of the time, of which the kernel takes {:.1} and {:.1} % and looking for \
@@ -117,12 +117,12 @@ pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcom
 }
 
 /// The share of the library's calls that need no system call.
-pub(in crate::experiments) fn calls(context: &mut Context<'_>) -> Result<Outcome, String> {
+pub(in crate::experiments) fn calls(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, CALLS);
     let without: Vec<(f64, f64)> = measured.of("without a system call").collect();
     let rates: Vec<(f64, f64)> = measured.of("thousand requests a second").collect();
     let (Some(first), Some(last)) = (without.first(), without.last()) else {
-        return Err("no calls were measured".into());
+        return Err(ExperimentError::NotMeasured("calls"));
     };
     let mut rows = vec![row(["connections", "requests_per_second", "without_system_call_percent"])];
     for ((connections, percent), (_, rate)) in without.iter().zip(&rates) {
