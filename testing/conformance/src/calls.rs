@@ -8,6 +8,7 @@ use atoll_base::{Addr, Endpoint};
 use atoll_ipc::SocketOption;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::{Errno, Failure};
+use thiserror::Error;
 
 use crate::host::{Control, Host, Known, Outcome, PORT};
 use crate::script::{Call, Value};
@@ -15,7 +16,64 @@ use crate::script::{Call, Value};
 pub use constants::{errno, errno_name, number};
 use polls::{Polled, Waited};
 
-type Result<T> = std::result::Result<T, String>;
+/// What the runner, or the stack, does not support of a call.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum Unsupported {
+    /// The call as a whole.
+    #[error("the call {0}")]
+    Call(String),
+    /// An argument, which is not of the kind that the call takes.
+    #[error("argument {number} of {call}: {value:?}")]
+    Argument {
+        /// The name of the call.
+        call: String,
+        /// The number of the argument, from 1.
+        number: usize,
+        /// The argument; [`Value::Whatever`] if it is missing.
+        value: Value,
+    },
+    /// What an argument of the call means, such as its flags.
+    #[error("the {part} of {call}")]
+    Part {
+        /// The meaning of the argument.
+        part: &'static str,
+        /// The name of the call.
+        call: String,
+    },
+    /// A command of fcntl(2), a request of ioctl(2), or an option of setsockopt(2) or getsockopt(2).
+    #[error("{call} {name}")]
+    Name {
+        /// The name of the call.
+        call: &'static str,
+        /// The name of what it asks for.
+        name: String,
+    },
+    /// The value of this socket option.
+    #[error("the value of {0}")]
+    OptionValue(String),
+    /// Sockets that are neither streams nor datagrams.
+    #[error("sockets but streams and datagrams")]
+    SocketKind,
+    /// A close(2) that waits.
+    #[error("SO_LINGER with a time")]
+    LingerTime,
+    /// The algorithm that TCP_CONGESTION names.
+    #[error("that congestion control")]
+    Congestion,
+}
+
+impl Unsupported {
+    fn part(part: &'static str, call: &str) -> Unsupported {
+        Unsupported::Part { part, call: call.into() }
+    }
+}
+
+/// Returns argument `n` of a call, from 0, as a number.
+fn number_at(call: &Call, n: usize) -> Result<i64, Unsupported> {
+    let value = call.arguments.get(n).unwrap_or(&Value::Whatever);
+    let wrong = || Unsupported::Argument { call: call.name.clone(), number: n + 1, value: value.clone() };
+    number(value).ok_or_else(wrong)
+}
 
 /// An offset added to a value that differs from the expected one: no call returns that much.
 pub const WRONG_VALUE: i64 = 1 << 40;
@@ -193,7 +251,7 @@ fn same(value: i64, expected: i64) -> Outcome {
 }
 
 /// Returns the text of a call's result.
-pub fn shown(outcome: std::result::Result<i64, Failure>) -> String {
+pub fn shown(outcome: Result<i64, Failure>) -> String {
     match outcome {
         Ok(value @ WRONG_VALUE..) => format!("(what was asked for is {})", value - WRONG_VALUE),
         Ok(value) => value.to_string(),
@@ -203,14 +261,10 @@ pub fn shown(outcome: std::result::Result<i64, Failure>) -> String {
 }
 
 /// Interprets a call.
-///
-/// # Errors
-/// Returns what is not understood.
-pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
+pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, Unsupported> {
     let argument = |n: usize| call.arguments.get(n).unwrap_or(&Value::Whatever);
-    let wanted = |n: usize| {
-        number(argument(n)).ok_or_else(|| format!("argument {} of {}: {:?}", n + 1, call.name, argument(n)))
-    };
+    let wanted = |n: usize| number_at(call, n);
+    let part = |part| Unsupported::part(part, &call.name);
     let fd = || wanted(0).map(|fd| host.descriptor(fd as i32));
     let symbol = |n: usize| match argument(n) {
         Value::Symbol(name) => name.as_str(),
@@ -219,7 +273,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
     // Absent flags are 0.
     let flags = |n: usize, known: i64| {
         let flags = if call.arguments.len() > n { wanted(n)? } else { 0 };
-        if flags & !known == 0 { Ok(flags) } else { Err(format!("the flags of {}", call.name)) }
+        if flags & !known == 0 { Ok(flags) } else { Err(part("flags")) }
     };
     Ok(match call.name.as_str() {
         "socket" => {
@@ -227,11 +281,11 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
             let protocol = match kind & 0xf {
                 1 => Protocol::Tcp,
                 2 => Protocol::Udp,
-                _ => return Err("sockets but streams and datagrams".to_owned()),
+                _ => return Err(Unsupported::SocketKind),
             };
             Prepared::Socket { protocol, nonblocking: kind & NONBLOCK != 0 }
         }
-        "bind" => Prepared::Bind(fd()?, address(host, argument(1)).ok_or("the address of bind")?),
+        "bind" => Prepared::Bind(fd()?, address(host, argument(1)).ok_or_else(|| part("address"))?),
         "listen" => Prepared::Listen(fd()?, u32::try_from(wanted(1)?).unwrap_or(0)),
         "accept" | "accept4" => {
             let of = fd()?;
@@ -243,7 +297,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
             Prepared::Connect(
                 of,
                 host.is_nonblocking(of),
-                remote(host, argument(1)).ok_or("the address of connect")?,
+                remote(host, argument(1)).ok_or_else(|| part("address"))?,
             )
         }
         "read" | "recv" | "recvfrom" => {
@@ -258,12 +312,12 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
                     Some(host.someone())
                 }
                 Value::Whatever => None,
-                named => Some(remote(host, named).ok_or("the address of sendto")?),
+                named => Some(remote(host, named).ok_or_else(|| part("address"))?),
             };
             sent(host, fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | NO_SIGNAL | MORE)?, to)
         }
         "writev" | "readv" => {
-            let len = total(argument(1)).ok_or_else(|| format!("the vectors of {}", call.name))?;
+            let len = total(argument(1)).ok_or_else(|| part("vectors"))?;
             if call.name == "readv" { received(host, fd()?, len, 0) } else { sent(host, fd()?, len, 0, None) }
         }
         "shutdown" => {
@@ -274,19 +328,19 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
         "fcntl" => match symbol(1) {
             "F_GETFL" => Prepared::GetFlags(fd()?),
             "F_SETFL" => Prepared::SetFlags(fd()?, wanted(2)? & NONBLOCK != 0),
-            other => return Err(format!("fcntl {other}")),
+            other => return Err(Unsupported::Name { call: "fcntl", name: other.into() }),
         },
         "ioctl" => {
             let outgoing = match symbol(1) {
                 "SIOCINQ" | "FIONREAD" => false,
                 "SIOCOUTQ" => true,
                 "SIOCATMARK" => return Ok(Prepared::AtMark(fd()?, wanted(2)?)),
-                other => return Err(format!("ioctl {other}")),
+                other => return Err(Unsupported::Name { call: "ioctl", name: other.into() }),
             };
             Prepared::Queued(fd()?, outgoing, wanted(2)?)
         }
         "sendmsg" | "recvmsg" => {
-            let len = message_len(argument(1)).ok_or_else(|| format!("the message of {}", call.name))?;
+            let len = message_len(argument(1)).ok_or_else(|| part("message"))?;
             if call.name == "recvmsg" {
                 received(host, fd()?, len, flags(2, NOW | PEEK | OOB | NO_SIGNAL)?)
             } else {
@@ -299,7 +353,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
         "epoll_wait" => polls::wait(host, call)?,
         "setsockopt" => options::set(fd()?, symbol(2), argument(3))?,
         "getsockopt" => options::get(fd()?, symbol(2), argument(3))?,
-        other => return Err(format!("the call {other}")),
+        other => return Err(Unsupported::Call(other.into())),
     })
 }
 

@@ -4,6 +4,7 @@
 //! configurable so; otherwise the script is not run.
 
 use atoll_ipc::CONGESTION_NAMES;
+use thiserror::Error;
 
 use crate::host::Settings;
 use crate::parse::Trouble;
@@ -37,6 +38,19 @@ pub struct Way {
     pub strips_sack: bool,
     /// `net.ipv4.tcp_window_scaling` is 0.
     pub strips_window_scale: bool,
+}
+
+/// What a script's first command asks for in vain.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+enum Unsupported {
+    #[error("the command `{0}`")]
+    Command(String),
+    #[error("`{more}` behind {program}")]
+    Behind { program: String, more: String },
+    #[error("`{0}`")]
+    NoAssignment(String),
+    #[error("{0}")]
+    Sysctl(String),
 }
 
 /// Returns the settings that the options and the first command of a script ask for.
@@ -83,7 +97,7 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
         }
     }
     if let Some((line, command)) = &script.setup {
-        let trouble = |what| Trouble { line: *line, what, unsupported: true };
+        let trouble = |what: Unsupported| Trouble { line: *line, what: what.to_string(), unsupported: true };
         // The text behind a semicolon or `&&` is a command of its own.
         let command = command.replace("\\\n", " ").replace("&&", "\n").replace(';', "\n");
         for words in command.lines() {
@@ -110,7 +124,7 @@ pub fn is_idle(command: &str) -> bool {
 }
 
 /// Applies what one line of the first command sets.
-fn set_up(command: &str, asked: &mut Asked) -> Result<(), String> {
+fn set_up(command: &str, asked: &mut Asked) -> Result<(), Unsupported> {
     let command = command.split('#').next().unwrap_or_default().trim();
     if is_idle(command) {
         return Ok(());
@@ -121,10 +135,12 @@ fn set_up(command: &str, asked: &mut Asked) -> Result<(), String> {
     match program.rsplit('/').next().unwrap_or_default() {
         "defaults.sh" | "defaults-linux.sh" => {
             defaults(&mut asked.settings);
-            words.next().map_or(Ok(()), |more| Err(format!("`{more}` behind {program}")))
+            words.next().map_or(Ok(()), |more| {
+                Err(Unsupported::Behind { program: program.into(), more: more.into() })
+            })
         }
         "sysctl" | "set_sysctls.py" => set_sysctls(command, asked),
-        _ => Err(format!("the command `{}`", command.trim())),
+        _ => Err(Unsupported::Command(command.trim().into())),
     }
 }
 
@@ -143,7 +159,7 @@ fn defaults(settings: &mut Settings) {
     settings.ecn = Some(0);
 }
 
-fn set_sysctls(command: &str, asked: &mut Asked) -> Result<(), String> {
+fn set_sysctls(command: &str, asked: &mut Asked) -> Result<(), Unsupported> {
     let assignments = command
         .split_whitespace()
         .skip(1)
@@ -151,8 +167,10 @@ fn set_sysctls(command: &str, asked: &mut Asked) -> Result<(), String> {
     // A shell reads `a="1 2 3"` as one word.
     let text = assignments.collect::<Vec<_>>().join(" ").replace("/proc/sys/", "").replace('/', ".");
     for assignment in split_assignments(&text) {
-        let (key, value) = assignment.split_once('=').ok_or_else(|| format!("`{assignment}`"))?;
-        set_sysctl(key, value.trim_matches(['"', '\'']), asked).ok_or_else(|| format!("{key}={value}"))?;
+        let (key, value) =
+            assignment.split_once('=').ok_or_else(|| Unsupported::NoAssignment(assignment.clone()))?;
+        set_sysctl(key, value.trim_matches(['"', '\'']), asked)
+            .ok_or_else(|| Unsupported::Sysctl(assignment.clone()))?;
     }
     Ok(())
 }

@@ -250,7 +250,8 @@ impl Runner {
     fn call(&mut self, line: usize, call: &Call, ends: Option<Instant>) -> Result<(), Wrong> {
         // There is one thread for all calls.
         self.await_return()?;
-        let prepared = calls::prepare(&self.host, call).map_err(|what| Wrong { what, unsupported: true })?;
+        let prepared = calls::prepare(&self.host, call)
+            .map_err(|what| Wrong { what: what.to_string(), unsupported: true })?;
         self.exchange.push(format!("{} {}(...)", seconds(micros(self.host.now())), call.name));
         self.note_opening(call, &prepared);
         let now = self.host.now();

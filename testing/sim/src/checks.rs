@@ -8,6 +8,7 @@ use atoll_tcp::{Connection, State};
 use atoll_wire::tcp::{Flags, Segment};
 
 use crate::host::Host;
+use crate::violation::Violation;
 
 /// What one end has announced and been told, by which it is checked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,7 +23,12 @@ pub struct Watch {
 
 impl Watch {
     /// Checks a segment that leaves the end whose connection is `connection`.
-    pub fn sends(&mut self, now: Instant, connection: &Connection, segment: &Segment) -> Result<(), String> {
+    pub fn sends(
+        &mut self,
+        now: Instant,
+        connection: &Connection,
+        segment: &Segment,
+    ) -> Result<(), Violation> {
         // The text of a SYN follows the SYN in sequence space.
         let end = segment.seq.plus(segment.len + u32::from(segment.flags.contains(Flags::SYN)));
         // RFC 7413: text goes along with a SYN, and answers one, before any window was announced.
@@ -32,7 +38,7 @@ impl Watch {
             // The text may have to be sent again.
             self.allowed = Some(end);
         } else if segment.len > 0 && !is_allowed {
-            return Err(format!("text up to {end} is sent, {:?} is allowed", self.allowed));
+            return Err(Violation::BeyondWindow { end, allowed: self.allowed });
         }
         if !segment.flags.contains(Flags::ACK) || segment.flags.contains(Flags::RST) {
             return Ok(());
@@ -50,9 +56,7 @@ impl Watch {
             // A window that does not fit the field of a SYN, which is never scaled, does not count either.
             let is_cut = segment.flags.contains(Flags::SYN) && segment.window == u16::MAX;
             if lost >= 1 << scale && !is_cut {
-                return Err(format!(
-                    "the window's right edge goes back by {lost} octets, its scale is {scale}"
-                ));
+                return Err(Violation::WindowShrinks { lost, scale });
             }
             if lost > 0 {
                 return Ok(());
@@ -81,32 +85,28 @@ impl Watch {
     }
 
     /// Checks an end at which nothing more happens at this moment.
-    pub fn rests(&mut self, host: &Host) -> Result<(), String> {
+    pub fn rests(&mut self, host: &Host) -> Result<(), Violation> {
         let Some(connection) = &host.connection else { return Ok(()) };
         let state = connection.state();
         let ended = matches!(state, State::Closed | State::TimeWait);
         let owes =
             connection.send_tail() > connection.send_una() || (host.has_closed() && !connection.fin_acked());
         if owes && !ended && connection.next_timeout().is_none() {
-            return Err(format!(
-                "stalled: something is to be sent or acknowledged in {state:?}, and no timer runs"
-            ));
+            return Err(Violation::Stalled(state));
         }
         let flight = connection.send_nxt() - connection.send_una();
         if flight > host.send_buffer() + 1 {
-            return Err(format!("{flight} octets in flight from a buffer of {}", host.send_buffer()));
+            return Err(Violation::InFlight { flight, buffer: host.send_buffer() });
         }
         let edge = connection.receive_edge();
         if edge < self.edge && !ended {
-            return Err(format!("the window's edge goes back from {} to {edge}", self.edge));
+            return Err(Violation::EdgeGoesBack { from: self.edge, to: edge });
         }
         self.edge = edge;
         let room = u64::from(connection.settings().receive_capacity);
-        if edge - connection.receive_head() > room {
-            return Err(format!(
-                "a window up to {edge} is open, {room} octets of buffer begin at {}",
-                connection.receive_head()
-            ));
+        let head = connection.receive_head();
+        if edge - head > room {
+            return Err(Violation::BeyondBuffer { edge, room, head });
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use atoll_wire::tcp::{Flags, Segment, parse};
 use crate::checks::Watch;
 use crate::host::{Host, Plan};
 use crate::middlebox::Middlebox;
+use crate::violation::Violation;
 
 /// The settings of a connection without the network. The client is first, then the server.
 #[derive(Clone, Debug)]
@@ -113,23 +114,23 @@ impl Flow {
     }
 
     /// Checks what has to be true in the end, after TIME-WAIT.
-    pub fn expect_closed(&self) -> Result<(), String> {
+    pub fn expect_closed(&self) -> Result<(), Violation> {
         for host in &self.hosts {
             let state = host.connection.as_ref().map(Connection::state);
             if state != Some(State::Closed) {
-                return Err(format!("ends in {state:?}"));
+                return Err(Violation::EndsIn(state));
             }
         }
         self.compare_marks()
     }
 
     /// Checks that each end has heard of the last urgent octet of the other.
-    fn compare_marks(&self) -> Result<(), String> {
+    fn compare_marks(&self) -> Result<(), Violation> {
         for (from, to) in [(0, 1), (1, 0)] {
             let sent = self.hosts[from].urgent_end.map(|end| end - 1);
             let seen = self.hosts[to].connection.as_ref().and_then(Connection::receive_mark);
             if sent != seen {
-                return Err(format!("the mark is at {sent:?}, and was seen at {seen:?}"));
+                return Err(Violation::Mark { sent, seen });
             }
         }
         Ok(())
@@ -149,7 +150,7 @@ impl Flow {
         rng: &mut Rng,
         segment: &Segment,
         text: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         if self.hosts[index].connection.is_none() && segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
             let path = Path { mss: self.settings.mss[index] };
             let (iss, ts_offset) = (SeqNum(rng.next_u32()), rng.next_u32());
@@ -182,12 +183,12 @@ impl Flow {
         rng: &mut Rng,
         segment: &Segment,
         text: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         self.hosts[index].handle(now, rng, segment, text)
     }
 
     /// Lets timers and application of end `index` act.
-    pub fn act(&mut self, index: usize, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
+    pub fn act(&mut self, index: usize, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), Violation> {
         self.hosts[index].handle_timeout(now)?;
         self.hosts[index].act(now, rng, calm)
     }
@@ -198,15 +199,15 @@ impl Flow {
     }
 
     /// Crashes the process of end `index`; see [`Host::crash`].
-    pub fn crash(&mut self, index: usize, now: Instant) -> Result<(), String> {
+    pub fn crash(&mut self, index: usize, now: Instant) -> Result<(), Violation> {
         self.hosts[index].crash(now)
     }
 
     /// Returns what end `index` sends now; call until `None`.
-    pub fn poll(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, String> {
+    pub fn poll(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, Violation> {
         self.polled += 1;
         if self.polled > POLLS_MAX {
-            return Err("polling never ends".into());
+            return Err(Violation::EndlessPolling);
         }
         let outgoing = match self.poll_connection(index, now)? {
             Some(outgoing) => Some(outgoing),
@@ -219,7 +220,7 @@ impl Flow {
         Ok(outgoing)
     }
 
-    fn poll_connection(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, String> {
+    fn poll_connection(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, Violation> {
         let host = &mut self.hosts[index];
         let len_max = host.len_max();
         let Some(connection) = &mut host.connection else { return Ok(None) };
@@ -229,7 +230,7 @@ impl Flow {
         self.watches[index].sends(now, connection, &transmit.segment)?;
         let text = host.text(transmit.offset, transmit.segment.len);
         if text.len() > mss.max(len_max as usize) {
-            return Err(format!("{} octets at once", text.len()));
+            return Err(Violation::TooLong(text.len()));
         }
         let mut segment = through_the_wire(&transmit.segment);
         self.settings.middlebox.alter(&mut segment);

@@ -6,6 +6,8 @@ use atoll_base::{Instant, Rng};
 use atoll_tcp::{Connection, Events, Record, State, TimeWait, TimeWaitAnswer, Verdict};
 use atoll_wire::tcp::Segment;
 
+use crate::violation::Violation;
+
 /// What an application does.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -92,14 +94,14 @@ impl Host {
 
     /// Simulates that the process with the connection dies, and another one continues with the record. The
     /// buffers and the application live on.
-    pub fn crash(&mut self, now: Instant) -> Result<(), String> {
+    pub fn crash(&mut self, now: Instant) -> Result<(), Violation> {
         if self.time_wait.is_some() || self.connection.is_none() {
             return Ok(());
         }
         self.connection = None;
         let Some(record) = &self.record else { return Ok(()) };
-        let mut connection = Connection::resume(now, record, self.read)
-            .ok_or_else(|| format!("cannot go on with {record:?}"))?;
+        let mut connection =
+            Connection::resume(now, record, self.read).ok_or_else(|| Violation::Record(Box::new(*record)))?;
         connection.check_invariants();
         connection.handle_send_tail(now, self.written);
         if self.closed {
@@ -153,12 +155,12 @@ impl Host {
         rng: &mut Rng,
         segment: &Segment,
         text: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         if let Some(time_wait) = &mut self.time_wait {
             match time_wait.handle_segment(now, segment) {
                 TimeWaitAnswer::Ack(answer) => self.answers.push_back(answer),
                 TimeWaitAnswer::Drop => {}
-                answer => return Err(format!("TIME-WAIT says {answer:?}")),
+                answer => return Err(Violation::TimeWait(answer)),
             }
             return Ok(());
         }
@@ -171,7 +173,7 @@ impl Host {
         let input = connection.handle_segment(now, &segment);
         connection.check_invariants();
         if segment.len > 0 && input.verdict == Verdict::Accepted && input.text != range {
-            return Err(format!("promised {range:?}, took {:?}", input.text));
+            return Err(Violation::Text { promised: range, taken: input.text });
         }
         if input.events.contains(Events::CHALLENGE) {
             connection.send_challenge();
@@ -195,10 +197,10 @@ impl Host {
     }
 
     /// Notes the events that happened; fails if the connection was aborted.
-    pub fn note(&mut self, events: Events) -> Result<(), String> {
+    pub fn note(&mut self, events: Events) -> Result<(), Violation> {
         self.events |= events;
         if events.intersects(Events::RESET | Events::REFUSED | Events::TIMED_OUT) {
-            return Err(format!("unexpected end: {events:?}"));
+            return Err(Violation::Aborted(events));
         }
         Ok(())
     }
@@ -212,7 +214,7 @@ impl Host {
     }
 
     /// Fires the timers that are due.
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), String> {
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Violation> {
         if self.time_wait.is_some_and(|time_wait| time_wait.deadline() <= now) {
             self.time_wait = None;
         }
@@ -234,7 +236,7 @@ impl Host {
     }
 
     /// Lets the application read and write.
-    pub fn act(&mut self, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
+    pub fn act(&mut self, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), Violation> {
         self.wakes_at = None;
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let is_early = connection.waits_for_text() || connection.is_open_early();
@@ -266,7 +268,7 @@ impl Host {
             let some = available.min(self.plan.read_max);
             for at in self.read..self.read + some {
                 if self.buffer.get(at as usize).copied().flatten() != Some(octet(self.salt_in, at)) {
-                    return Err(format!("octet {at} is wrong"));
+                    return Err(Violation::Octet(at));
                 }
             }
             self.read += some;

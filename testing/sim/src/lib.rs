@@ -22,6 +22,7 @@ mod pair;
 mod random_network;
 mod stranger;
 mod trace;
+mod violation;
 mod world;
 
 pub use flow::{Flow, FlowSettings, Outgoing};
@@ -33,7 +34,10 @@ pub use middlebox::Middlebox;
 pub use mortal::{Life, Mortal, POISON};
 pub use network::{Network, NetworkSettings, RoutedFlow};
 pub use pair::{Failure, Pair, Report, Scenario};
-pub use world::{Appetite, Hoard, Poison, ScaledBy, ScalingPlan, Shortage, Story, Workforce, World};
+pub use violation::Violation;
+pub use world::{
+    Appetite, Hoard, Poison, ScaledBy, ScalingPlan, Shortage, Story, Told, Workforce, World, WorldViolation,
+};
 
 /// Returns the seeds to try: `usual` many, unless `ATOLL_SEED=n` names one to replay or `ATOLL_SEEDS=n`
 /// another number.

@@ -18,6 +18,7 @@ use atoll_wire::tcp::{HEADER_MAX, Segment};
 use crate::flow::{Flow, FlowSettings};
 use crate::pair::Failure;
 use crate::trace::Trace;
+use crate::violation::Violation;
 
 /// The lines, the connections over them, and when each begins.
 #[derive(Clone, Debug)]
@@ -148,15 +149,15 @@ impl Network {
         self.try_to_the_end(faults_for).map_err(|what| self.failure(what))
     }
 
-    fn try_to_the_end(&mut self, faults_for: Duration) -> Result<(), String> {
+    fn try_to_the_end(&mut self, faults_for: Duration) -> Result<(), Violation> {
         let faults_end = self.start + faults_for;
         while !self.flows.iter().all(|flow| flow.as_ref().is_some_and(Flow::is_done)) {
-            let next = self.next_event().ok_or("silence before the streams are complete")?;
+            let next = self.next_event().ok_or(Violation::EarlySilence)?;
             if next > faults_end && !self.healed {
                 self.heal();
             }
             if next > faults_end + Duration::from_secs(1200) || self.steps > STEPS_MAX {
-                return Err("no end".into());
+                return Err(Violation::NoEnd);
             }
             self.step_at(next)?;
         }
@@ -164,14 +165,14 @@ impl Network {
         let deadline = self.now + Duration::from_secs(400);
         while let Some(next) = self.next_event() {
             if next > deadline {
-                return Err("no silence".into());
+                return Err(Violation::NoSilence);
             }
             self.step_at(next)?;
         }
         self.flows.iter().flatten().try_for_each(Flow::expect_closed)
     }
 
-    fn run_until(&mut self, end: Instant) -> Result<(), String> {
+    fn run_until(&mut self, end: Instant) -> Result<(), Violation> {
         while let Some(next) = self.next_event().filter(|next| *next <= end) {
             self.step_at(next)?;
         }
@@ -179,8 +180,8 @@ impl Network {
         Ok(())
     }
 
-    fn failure(&self, what: String) -> Failure {
-        Failure { what: format!("{what}, after {:?}", self.now.since(self.start)), trace: self.trace.last() }
+    fn failure(&self, what: Violation) -> Failure {
+        Failure { what, after: self.now.since(self.start), trace: self.trace.last() }
     }
 
     /// Ends all faults: from now on nothing is lost, held back or sent twice, and the lines do not change.
@@ -204,7 +205,7 @@ impl Network {
     }
 
     /// Does everything that is due at `now`.
-    fn step_at(&mut self, now: Instant) -> Result<(), String> {
+    fn step_at(&mut self, now: Instant) -> Result<(), Violation> {
         self.now = self.now.max(now);
         self.steps += 1;
         self.change_lines();
@@ -254,7 +255,7 @@ impl Network {
     }
 
     /// Handles a packet that has passed a line. Returns the end that it has reached, if any.
-    fn arrive(&mut self, mut packet: Packet) -> Result<Option<(usize, usize)>, String> {
+    fn arrive(&mut self, mut packet: Packet) -> Result<Option<(usize, usize)>, Violation> {
         packet.hop += 1;
         let Packet { flow: number, from, hop, .. } = packet;
         if hop < self.settings.flows[number].routes[from].len() {
@@ -272,7 +273,7 @@ impl Network {
     }
 
     /// Sends what an end has to send.
-    fn poll(&mut self, number: usize, end: usize) -> Result<(), String> {
+    fn poll(&mut self, number: usize, end: usize) -> Result<(), Violation> {
         loop {
             let flow = self.flows[number].as_mut().expect("only what has begun is polled");
             let Some(outgoing) = flow.poll(end, self.now)? else { return Ok(()) };
@@ -292,14 +293,15 @@ impl Network {
 
     /// Checks that queues hold no more than they may, and that all that is under way fits into the windows of
     /// the ends.
-    fn check_bounds(&mut self) -> Result<(), String> {
+    fn check_bounds(&mut self) -> Result<(), Violation> {
         for (number, line) in self.lines.iter().enumerate() {
             // A queue that becomes shorter does not lose what already waits.
             let changed = self.settings.changes.iter().filter(|(_, which, _)| *which == number);
             let queues =
                 changed.map(|(.., settings)| settings.queue).chain([self.settings.lines[number].queue]);
-            if line.octets_waiting() > queues.max().unwrap_or(0).max(OCTETS_MAX) {
-                return Err(format!("{} octets wait at line {number}", line.octets_waiting()));
+            let octets = line.octets_waiting();
+            if octets > queues.max().unwrap_or(0).max(OCTETS_MAX) {
+                return Err(Violation::Queue { octets, line: number });
             }
         }
         let under_way = self.lines.iter().map(Line::under_way).sum();

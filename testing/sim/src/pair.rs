@@ -3,6 +3,7 @@
 use atoll_base::{Duration, Instant, Rng, SeqNum};
 use atoll_tcp::Settings;
 use atoll_wire::tcp::{Flags, Segment};
+use thiserror::Error;
 
 use crate::flow::{Flow, FlowSettings, any_algorithm};
 use crate::host::Plan;
@@ -10,6 +11,7 @@ use crate::link::{Link, LinkSettings};
 use crate::middlebox::Middlebox;
 use crate::stranger::forged;
 use crate::trace::Trace;
+use crate::violation::Violation;
 
 /// The parameters of a run, all of which a seed decides.
 #[derive(Clone, Debug)]
@@ -30,10 +32,13 @@ pub struct Scenario {
 }
 
 /// Why a run failed; its output contains what is needed to replay it.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{what}, after {after:?}")]
 pub struct Failure {
     /// What went wrong.
-    pub what: String,
+    pub what: Violation,
+    /// How long after the start.
+    pub after: Duration,
     /// The last lines of the exchange.
     pub trace: Vec<String>,
 }
@@ -53,6 +58,7 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Pair {
     rng: Rng,
+    start: Instant,
     now: Instant,
     flow: Flow,
     links: [Link; 2],
@@ -140,6 +146,7 @@ impl Pair {
         Pair {
             flow: Flow::new(&scenario.flow, now, &mut rng),
             rng,
+            start: now,
             now,
             links: scenario.links.map(Link::new),
             faults_for: scenario.faults_for,
@@ -156,41 +163,43 @@ impl Pair {
 
     /// Runs until both streams are delivered and closed, and then checks that the ends are silent.
     pub fn run(mut self) -> Result<Report, Failure> {
-        self.run_to_the_end().map_err(|what| Failure { what, trace: self.trace.last() })
+        self.run_to_the_end().map_err(|what| {
+            let after = self.now.since(self.start);
+            Failure { what, after, trace: self.trace.last() }
+        })
     }
 
-    fn run_to_the_end(&mut self) -> Result<Report, String> {
-        let start = self.now;
-        let faults_end = self.now + self.faults_for;
+    fn run_to_the_end(&mut self) -> Result<Report, Violation> {
+        let faults_end = self.start + self.faults_for;
         let deadline = faults_end + Duration::from_secs(1200);
         loop {
             self.step()?;
             if self.flow.is_done() {
                 break;
             }
-            self.advance().ok_or("silence before the streams are complete")?;
+            self.advance().ok_or(Violation::EarlySilence)?;
             if self.now > faults_end && !self.healed {
                 self.healed = true;
                 self.links.iter_mut().for_each(Link::heal);
             }
             if self.now > deadline || self.steps > 2_000_000 {
-                return Err("no end".into());
+                return Err(Violation::NoEnd);
             }
         }
-        let delivered_after = self.now.since(start);
+        let delivered_after = self.now.since(self.start);
         self.expect_silence()?;
         Ok(Report { steps: self.steps, delivered_after, retransmits: self.flow.retransmits() })
     }
 
     /// Checks that nothing but the end of TIME-WAIT happens any more.
-    fn expect_silence(&mut self) -> Result<(), String> {
+    fn expect_silence(&mut self) -> Result<(), Violation> {
         self.links.iter_mut().for_each(Link::heal);
         self.crashes = 0;
         let deadline = self.now + Duration::from_secs(400);
         while self.advance().is_some() {
             self.step()?;
             if self.now > deadline {
-                return Err("no silence".into());
+                return Err(Violation::NoSilence);
             }
         }
         self.flow.expect_closed()
@@ -204,7 +213,7 @@ impl Pair {
         Some(())
     }
 
-    fn step(&mut self) -> Result<(), String> {
+    fn step(&mut self) -> Result<(), Violation> {
         self.steps += 1;
         for index in 0..2 {
             while let Some((segment, text)) = self.links[1 - index].receive(self.now) {
@@ -227,7 +236,7 @@ impl Pair {
     }
 
     /// Sends a segment of a stranger to an end, now and then.
-    fn forge(&mut self, index: usize) -> Result<(), String> {
+    fn forge(&mut self, index: usize) -> Result<(), Violation> {
         // The stranger stops at last: each answer is another step, at which it could try again. Where there
         // is no stranger, no random number is drawn for it.
         if self.stranger == 0 || self.forged > FORGED_MAX || !self.rng.chance_per_million(self.stranger) {
@@ -242,7 +251,7 @@ impl Pair {
     }
 
     /// Kills the process of an end now and then, as long as there are faults.
-    fn perhaps_crash(&mut self, index: usize) -> Result<(), String> {
+    fn perhaps_crash(&mut self, index: usize) -> Result<(), Violation> {
         if self.crashes == 0
             || self.healed
             || self.crashed > CRASHES_MAX
@@ -255,7 +264,7 @@ impl Pair {
         self.flow.crash(index, self.now)
     }
 
-    fn poll(&mut self, index: usize) -> Result<(), String> {
+    fn poll(&mut self, index: usize) -> Result<(), Violation> {
         self.flow.commit(index);
         while let Some(outgoing) = self.flow.poll(index, self.now)? {
             if outgoing.segment.has(Flags::SYN) {

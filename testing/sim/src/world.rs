@@ -8,6 +8,7 @@ mod greedy;
 mod hoarding;
 mod program;
 mod scaling;
+mod violation;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,6 +39,7 @@ use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 use crate::mortal::{Life, Mortal, POISON};
 use departing::Departure;
+pub use departing::Told;
 use family::{Farewells, Handing, Letter};
 use forger::Role;
 pub use greedy::Appetite;
@@ -46,6 +48,7 @@ pub use hoarding::{Hoard, Shortage};
 use program::{Program, Socket};
 use scaling::Hosts;
 pub use scaling::{ScaledBy, ScalingPlan};
+pub use violation::WorldViolation;
 
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
@@ -773,12 +776,12 @@ impl World {
 
     /// Runs until every stream has been delivered both ways and every connection is gone. Returns how much
     /// time that took.
-    pub fn run(&mut self) -> Result<Duration, String> {
+    pub fn run(&mut self) -> Result<Duration, WorldViolation> {
         let began = self.now;
         let limit = began + Duration::from_secs(3000);
         loop {
             if self.poisoned > POISONED_MAX {
-                return Err(format!("{} deaths of the same: {}", self.poisoned, self.report()));
+                return Err(WorldViolation::Deaths { count: self.poisoned, report: self.report() });
             }
             if self.turn()? {
                 continue;
@@ -787,14 +790,14 @@ impl World {
                 return Ok(self.now.since(began));
             }
             if !self.go_on(limit) {
-                return Err(self.report());
+                return Err(WorldViolation::Silence(self.report()));
             }
         }
     }
 
     /// Continues after [`World::run`] until replicas have forgotten every connection, and what programs have
     /// had is free again.
-    pub fn settle(&mut self) -> Result<(), String> {
+    pub fn settle(&mut self) -> Result<(), WorldViolation> {
         let limit = self.now + Duration::from_secs(300);
         self.dismiss_greedy();
         self.dismiss_roles();
@@ -806,14 +809,15 @@ impl World {
         for machine in &self.machines {
             let mut all = machine.replicas.iter().flat_map(|replica| replica.sockets(self.now));
             if let Some(left) = all.find(|socket| socket.remote.port != 0) {
-                return Err(format!("{left:?} is left: {}", self.report()));
+                let (socket, report) = (format!("{left:?}"), self.report());
+                return Err(WorldViolation::ConnectionLeft { socket, report });
             }
         }
         for replica in self.machines.iter_mut().flat_map(|machine| &mut machine.replicas) {
             replica.publish_stats();
             let held = replica.stat(Stat::BufferBytes);
             if held > 0 {
-                return Err(format!("{held} octets of buffers are left where no connection is"));
+                return Err(WorldViolation::BuffersLeft(held));
             }
         }
         for process in &mut self.processes {
@@ -831,9 +835,7 @@ impl World {
                 let free = std::iter::from_fn(|| port.allocate_slot()).count();
                 if free != slots {
                     let session = process.session.0;
-                    return Err(format!(
-                        "session {session} has {free} of {slots} slots with replica {replica}"
-                    ));
+                    return Err(WorldViolation::SlotsLeft { session, free, slots, replica });
                 }
             }
         }
@@ -842,7 +844,7 @@ impl World {
 
     /// Lets every component do what there is to do at this moment. Returns whether there was anything; the
     /// clock has advanced a little then.
-    fn turn(&mut self) -> Result<bool, String> {
+    fn turn(&mut self) -> Result<bool, WorldViolation> {
         let mut busy = self.deliver();
         self.attack()?;
         busy |= self.run_link_servers();
@@ -1235,7 +1237,7 @@ impl World {
     }
 
     /// Lets the third machine act; checks that what the server keeps for it stays bounded.
-    fn attack(&mut self) -> Result<(), String> {
+    fn attack(&mut self) -> Result<(), WorldViolation> {
         let Some(adversary) = &mut self.adversary else { return Ok(()) };
         if adversary.acts_at.is_none_or(|at| at > self.now) {
             return Ok(());
@@ -1246,7 +1248,7 @@ impl World {
             let connections = replica.sockets(self.now).count();
             let held = replica.heap_bytes();
             if held > connections * RECORDS_MAX {
-                return Err(format!("{held} octets are held for {connections} connections"));
+                return Err(WorldViolation::Held { held, connections });
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ fn all_streams_arrive_and_then_there_is_silence() {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => {
                 let trace = failure.trace.join("\n");
-                panic!("ATOLL_SEED={seed}: {}\n{settings:#?}\n{trace}", failure.what);
+                panic!("ATOLL_SEED={seed}: {failure}\n{settings:#?}\n{trace}");
             }
             Err(_) => panic!("ATOLL_SEED={seed}: a panic, see above\n{settings:#?}"),
         }

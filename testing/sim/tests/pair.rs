@@ -33,7 +33,7 @@ fn run(usual: u64, change: impl Fn(&mut Scenario)) {
             Ok(Ok(_)) => {}
             Ok(Err(failure)) => {
                 let trace = failure.trace.join("\n");
-                panic!("ATOLL_SEED={seed}: {}\n{scenario:#?}\n{trace}", failure.what);
+                panic!("ATOLL_SEED={seed}: {failure}\n{scenario:#?}\n{trace}");
             }
             Err(_) => panic!("ATOLL_SEED={seed}: a panic, see above\n{scenario:#?}"),
         }

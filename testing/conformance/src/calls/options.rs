@@ -3,16 +3,17 @@
 use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 
 use super::constants::number;
-use super::{Prepared, Result};
+use super::{Prepared, Unsupported};
 use crate::host::Known;
 use crate::script::Value;
 
 /// Interprets setsockopt(2) of `name`.
-pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
+pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared, Unsupported> {
+    let wrong_value = || Unsupported::OptionValue(name.into());
     if name == "SO_LINGER" {
-        let (on, time) = linger(value).ok_or("the value of SO_LINGER")?;
+        let (on, time) = linger(value).ok_or_else(wrong_value)?;
         return if on != 0 && time != 0 {
-            Err("SO_LINGER with a time".to_owned())
+            Err(Unsupported::LingerTime)
         } else {
             Ok(Prepared::Linger(fd, on != 0))
         };
@@ -22,10 +23,10 @@ pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
             Value::Text(name) => CONGESTION_NAMES.iter().position(|known| known == name),
             _ => None,
         };
-        let value = value.ok_or("that congestion control")? as u32;
+        let value = value.ok_or(Unsupported::Congestion)? as u32;
         return Ok(Prepared::SetOption(fd, SocketOption::Congestion, value));
     }
-    let number = number(value).ok_or_else(|| format!("the value of {name}"))?;
+    let number = number(value).ok_or_else(wrong_value)?;
     // A negative value has its high bits set, as in the library.
     let bits = number as u32;
     let (option, number) = match name {
@@ -38,7 +39,10 @@ pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
         // socket(7): the kernel doubles the size; the stack is told the effective one.
         "SO_SNDBUF" => (SocketOption::SendBuffer, bits.saturating_mul(2)),
         "SO_RCVBUF" => (SocketOption::ReceiveBuffer, bits.saturating_mul(2)),
-        _ => (known(name).ok_or_else(|| format!("setsockopt {name}"))?.0, bits),
+        _ => {
+            let unknown = || Unsupported::Name { call: "setsockopt", name: name.into() };
+            (known(name).ok_or_else(unknown)?.0, bits)
+        }
     };
     Ok(Prepared::SetOption(fd, option, number))
 }
@@ -51,9 +55,10 @@ fn linger(value: &Value) -> Option<(i64, i64)> {
 }
 
 /// Interprets getsockopt(2) of `name` with the expected `value`.
-pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
+pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared, Unsupported> {
+    let wrong_value = || Unsupported::OptionValue(name.into());
     if name == "TCP_CONGESTION" {
-        let Value::Text(expected) = value else { return Err("the value of TCP_CONGESTION".to_owned()) };
+        let Value::Text(expected) = value else { return Err(wrong_value()) };
         return Ok(Prepared::Congestion(fd, expected.clone()));
     }
     let option = match name {
@@ -63,11 +68,12 @@ pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
         "SO_RCVBUF" => Known::Buffer(SocketOption::ReceiveBuffer),
         "SO_TYPE" => Known::Fixed(1),
         _ => {
-            let (option, default) = known(name).ok_or_else(|| format!("getsockopt {name}"))?;
+            let unknown = || Unsupported::Name { call: "getsockopt", name: name.into() };
+            let (option, default) = known(name).ok_or_else(unknown)?;
             Known::Set(option, default)
         }
     };
-    let expected = number(value).ok_or_else(|| format!("the value of {name}"))?;
+    let expected = number(value).ok_or_else(wrong_value)?;
     Ok(Prepared::Option(fd, option, expected))
 }
 

@@ -3,7 +3,7 @@
 use atoll_sockets::Failure;
 
 use super::constants::number;
-use super::{Prepared, Result};
+use super::{Prepared, Unsupported, number_at};
 use crate::host::{Control, Host};
 use crate::script::{Call, Value};
 
@@ -31,10 +31,9 @@ fn field(value: &Value, wanted: &str) -> Option<i64> {
 }
 
 /// Interprets poll(2).
-pub fn poll(host: &Host, call: &Call) -> Result<Prepared> {
-    let Some(Value::List(descriptors)) = call.arguments.first() else {
-        return Err("the descriptors of poll".to_owned());
-    };
+pub fn poll(host: &Host, call: &Call) -> Result<Prepared, Unsupported> {
+    let wrong = || Unsupported::part("descriptors", &call.name);
+    let Some(Value::List(descriptors)) = call.arguments.first() else { return Err(wrong()) };
     let polled = descriptors.iter().map(|one| {
         let fd = host.descriptor(field(one, "fd")? as i32);
         Some(Polled {
@@ -43,13 +42,12 @@ pub fn poll(host: &Host, call: &Call) -> Result<Prepared> {
             expected: field(one, "revents").unwrap_or(0) as u32,
         })
     });
-    let polled = polled.collect::<Option<Vec<_>>>().ok_or("the descriptors of poll")?;
-    let timeout = call.arguments.get(2).and_then(number).ok_or("the time-out of poll")?;
-    Ok(Prepared::Poll(polled, timeout))
+    let polled = polled.collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
+    Ok(Prepared::Poll(polled, number_at(call, 2)?))
 }
 
 /// Polls once. `gives_up` says that the time-out has expired.
-pub fn try_poll(host: &mut Host, polled: &[Polled], gives_up: bool) -> std::result::Result<i64, Failure> {
+pub fn try_poll(host: &mut Host, polled: &[Polled], gives_up: bool) -> Result<i64, Failure> {
     let mut ready = Vec::new();
     for one in polled {
         ready.push(host.readiness(one.fd).unwrap_or(0x20) & (one.asked | ALWAYS | 0x20));
@@ -66,21 +64,19 @@ pub fn try_poll(host: &mut Host, polled: &[Polled], gives_up: bool) -> std::resu
 }
 
 /// Interprets epoll_ctl(2).
-pub fn control(host: &Host, call: &Call) -> Result<Prepared> {
-    let number_at = |n: usize| {
-        call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_ctl", n + 1))
-    };
+pub fn control(host: &Host, call: &Call) -> Result<Prepared, Unsupported> {
+    let wrong = |part| Unsupported::part(part, &call.name);
     let op = match call.arguments.get(1) {
         Some(Value::Symbol(name)) if name == "EPOLL_CTL_ADD" => Control::Add,
         Some(Value::Symbol(name)) if name == "EPOLL_CTL_MOD" => Control::Modify,
         Some(Value::Symbol(name)) if name == "EPOLL_CTL_DEL" => Control::Remove,
-        _ => return Err("the operation of epoll_ctl".to_owned()),
+        _ => return Err(wrong("operation")),
     };
-    let (set, fd) = (number_at(0)? as i32, number_at(2)? as i32);
+    let (set, fd) = (number_at(call, 0)? as i32, number_at(call, 2)? as i32);
     let (mut events, mut given) = (0, 0);
     if op != Control::Remove {
-        let event = call.arguments.get(3).ok_or("the event of epoll_ctl")?;
-        events = field(event, "events").ok_or("the events of epoll_ctl")? as u32;
+        let event = call.arguments.get(3).ok_or_else(|| wrong("event"))?;
+        events = field(event, "events").ok_or_else(|| wrong("events"))? as u32;
         given = data(event).unwrap_or(0);
     }
     Ok(Prepared::Control(host.descriptor(set), op, host.descriptor(fd), events, given))
@@ -91,24 +87,22 @@ fn data(event: &Value) -> Option<u64> {
 }
 
 /// Interprets epoll_wait(2): `epoll_wait(5, {events=EPOLLIN, fd=4}, 1, 0)`, or a list of events.
-pub fn wait(host: &Host, call: &Call) -> Result<Prepared> {
-    let number_at = |n: usize| {
-        call.arguments.get(n).and_then(number).ok_or_else(|| format!("argument {} of epoll_wait", n + 1))
-    };
+pub fn wait(host: &Host, call: &Call) -> Result<Prepared, Unsupported> {
+    let wrong = || Unsupported::part("events", &call.name);
     let events: &[Value] = match call.arguments.get(1) {
         Some(Value::List(events)) => events,
         Some(one @ Value::Fields(_)) => std::slice::from_ref(one),
         Some(Value::Whatever) => &[],
-        _ => return Err("the events of epoll_wait".to_owned()),
+        _ => return Err(wrong()),
     };
     let waited = events.iter().map(|event| {
         let events = field(event, "events")? as u32;
         Some(Waited { events, data: data(event) })
     });
-    let waited = waited.collect::<Option<Vec<_>>>().ok_or("the events of epoll_wait")?;
-    let set = host.descriptor(number_at(0)? as i32);
-    let max = usize::try_from(number_at(2)?).unwrap_or(0);
-    Ok(Prepared::Wait { set, waited, max, timeout: number_at(3)? })
+    let waited = waited.collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
+    let set = host.descriptor(number_at(call, 0)? as i32);
+    let max = usize::try_from(number_at(call, 2)?).unwrap_or(0);
+    Ok(Prepared::Wait { set, waited, max, timeout: number_at(call, 3)? })
 }
 
 /// Collects events once. `gives_up` says that the time-out has expired.
@@ -118,7 +112,7 @@ pub fn try_wait(
     max: usize,
     waited: &[Waited],
     gives_up: bool,
-) -> std::result::Result<i64, Failure> {
+) -> Result<i64, Failure> {
     let fired = host.collect(set, max)?;
     if fired.is_empty() && !gives_up {
         return Err(Failure::WouldBlock);

@@ -9,7 +9,7 @@
 
 use atoll_base::{Duration, Instant, Rng, SessionId};
 
-use super::{Process, World};
+use super::{Process, World, WorldViolation};
 
 /// A program that has died, and what each replica knows of that.
 pub(super) struct Departure {
@@ -23,8 +23,10 @@ pub(super) struct Departure {
     delays: Vec<Duration>,
 }
 
+/// What a replica knows of a program that has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+pub enum Told {
+    /// It has heard nothing yet.
     Nothing,
     /// The owner of the session has died.
     Member,
@@ -67,10 +69,11 @@ impl Departure {
     }
 
     /// Checks that every replica has released its arena.
-    pub(super) fn check(&self, session: SessionId) -> Result<(), String> {
+    pub(super) fn check(&self, session: SessionId) -> Result<(), WorldViolation> {
         match self.told.iter().position(|told| *told != Told::Over) {
-            Some(index) => {
-                Err(format!("replica {index} keeps the arena of session {}: {:?}", session.0, self.told))
+            Some(replica) => {
+                let (session, told) = (session.0, self.told.clone());
+                Err(WorldViolation::ArenaKept { replica, session, told })
             }
             None => Ok(()),
         }

@@ -13,7 +13,7 @@ use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::{Cause, Command, Event, HeapMemory};
 use atoll_sockets::datagram::Datagrams;
 
-use super::{Departure, PORT, Process, SERVER, World, address};
+use super::{Departure, PORT, Process, SERVER, World, WorldViolation, address};
 
 /// The port of the honest program's datagram socket.
 const MAILBOX: u16 = 5353;
@@ -99,7 +99,12 @@ impl DatagramSocket {
     }
 
     /// Takes the next step towards being open. Fails if what was granted cannot be had.
-    fn step(&mut self, process: &mut Process, replies: &[Event], rng: &mut Rng) -> Result<(), String> {
+    fn step(
+        &mut self,
+        process: &mut Process,
+        replies: &[Event],
+        rng: &mut Rng,
+    ) -> Result<(), WorldViolation> {
         let (protocol, local) = (Protocol::Udp, Endpoint::new(0, self.port));
         let (reuse_addr, reuse_port, v6_only) = (false, false, false);
         let authority = usize::from(self.port) % process.ports.len();
@@ -125,12 +130,12 @@ impl DatagramSocket {
                     Some((Cause::None, voucher)) => self.open(process, authority, voucher),
                     // The forger has the port now.
                     Some((Cause::AddressInUse, _)) => self.stage = Stage::Unbound,
-                    Some((cause, _)) => return Err(format!("port {} is not granted: {cause:?}", self.port)),
+                    Some((cause, _)) => return Err(WorldViolation::PortRefused { port: self.port, cause }),
                 }
             }
             Stage::Opening => {
                 if let Some(errno) = self.on_replicas(process).find_map(|one| one.refusal()) {
-                    return Err(format!("port {} was granted and is not opened: {errno:?}", self.port));
+                    return Err(WorldViolation::PortNotOpened { port: self.port, errno });
                 }
                 if self.on_replicas(process).all(|one| one.is_open()) {
                     self.stage = Stage::Open;
@@ -187,7 +192,7 @@ impl Mailbox {
         now: Instant,
         replies: &[Event],
         rng: &mut Rng,
-    ) -> Result<(), String> {
+    ) -> Result<(), WorldViolation> {
         let was_open = self.socket.stage == Stage::Open;
         self.socket.step(process, replies, rng)?;
         if self.socket.stage != Stage::Open {
@@ -215,7 +220,7 @@ impl Mailer {
         now: Instant,
         replies: &[Event],
         rng: &mut Rng,
-    ) -> Result<(), String> {
+    ) -> Result<(), WorldViolation> {
         for socket in &mut self.sockets {
             socket.step(process, replies, rng)?;
         }
@@ -237,7 +242,7 @@ impl Mailer {
 }
 
 impl Forger {
-    fn run(&mut self, process: &mut Process, replies: &[Event], rng: &mut Rng) -> Result<(), String> {
+    fn run(&mut self, process: &mut Process, replies: &[Event], rng: &mut Rng) -> Result<(), WorldViolation> {
         for event in replies {
             self.hear(event)?;
         }
@@ -302,16 +307,16 @@ impl Forger {
         }
     }
 
-    fn hear(&mut self, event: &Event) -> Result<(), String> {
+    fn hear(&mut self, event: &Event) -> Result<(), WorldViolation> {
         match event {
             Event::ConnectionAvailable { local, .. } if local.port == PORT => {
-                Err(format!("a connection of another's listener at {local:?}"))
+                Err(WorldViolation::ConnectionStolen(*local))
             }
             Event::BindReply { token, cause: Cause::None, port, voucher } => {
                 let asked = self.asked.iter().find(|(lease, ..)| *lease as u32 == *token).copied();
                 let Some((lease, protocol, local)) = asked else { return Ok(()) };
                 if protocol == Protocol::Tcp && *port == PORT {
-                    return Err("the port of another's listener".into());
+                    return Err(WorldViolation::PortStolen);
                 }
                 let is_mailbox = protocol == Protocol::Udp && *port == MAILBOX;
                 self.had += u32::from(is_mailbox);
@@ -320,7 +325,7 @@ impl Forger {
                 Ok(())
             }
             Event::ListenReply { token, cause: Cause::None, .. } if *token == u32::from(PORT) => {
-                Err("it listens at another's port".into())
+                Err(WorldViolation::ListenerStolen)
             }
             _ => Ok(()),
         }
@@ -503,7 +508,7 @@ impl World {
 
     /// Checks that each datagram reached the program whose port it was sent to. Returns how many did, and how
     /// often the forger had had that port.
-    pub fn mail(&self) -> Result<(usize, u32), String> {
+    pub fn mail(&self) -> Result<(usize, u32), WorldViolation> {
         let (mut sent, mut got, mut periods) = (None, None, None);
         let (mut took, mut had) = (None, 0);
         for role in self.processes.iter().filter_map(|process| process.role.as_ref()) {
@@ -514,13 +519,14 @@ impl World {
             }
         }
         let (Some(sent), Some(got), Some(periods), Some(took)) = (sent, got, periods, took) else {
-            return Err("nobody has written".into());
+            return Err(WorldViolation::NoMail);
         };
         for (at, number) in sent {
             let is_meant = |(from, to): &(Instant, Instant)| *at >= *from + MARGIN && *at + MARGIN <= *to;
             if periods.iter().any(is_meant) && (took.contains(number) || !got.contains(number)) {
                 let thief = if took.contains(number) { "the forger has" } else { "nobody has" };
-                return Err(format!("datagram {number}, sent at {at:?}: {thief} got it; {periods:?}"));
+                let (number, at, periods) = (*number, *at, periods.clone());
+                return Err(WorldViolation::Mail { number, at, thief, periods });
             }
         }
         Ok((got.len(), had))

@@ -7,7 +7,7 @@ use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Command, Event, SocketOption};
 
-use super::{Departure, LEDGER, Process, SHARE, World, address};
+use super::{Departure, LEDGER, Process, SHARE, World, WorldViolation, address};
 
 /// What a greedy program asks for too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +222,7 @@ impl World {
 
     /// Charges time for commands. Checks that others have made progress since the last window, and that
     /// nothing has grown that should not.
-    pub(super) fn watch(&mut self) -> Result<(), String> {
+    pub(super) fn watch(&mut self) -> Result<(), WorldViolation> {
         let Some(mut watch) = self.watch.take() else { return Ok(()) };
         let replicas = || self.machines.iter().flat_map(|machine| &machine.replicas);
         let commands: u64 = replicas().map(|replica| replica.stat(Stat::Commands)).sum();
@@ -234,13 +234,13 @@ impl World {
         let most: usize = (0..2).map(|at| sessions(at) * self.machines[at].replicas.len()).sum();
         let is_ending = self.processes.iter().any(|process| process.departure.is_some());
         if carried_out > most as u64 * u64::from(SHARE) && !is_ending {
-            return Err(format!("{carried_out} commands in one round"));
+            return Err(WorldViolation::Commands(carried_out));
         }
         self.now += Duration::from_nanos(carried_out * COMMAND_NANOS);
         if let Some(most) = replicas().map(|replica| replica.requests_in_force()).max()
             && most > LEDGER.requests as usize
         {
-            return Err(format!("{most} requests are in force"));
+            return Err(WorldViolation::Requests(most));
         }
         let others = self.processes.iter().filter(|process| process.greedy.is_none());
         let done: u64 = others
@@ -255,11 +255,7 @@ impl World {
         if done != watch.done || self.story.connections == 0 {
             (watch.done, watch.since) = (done, self.now);
         } else if self.now.since(watch.since) > window && !self.is_over() {
-            return Err(format!(
-                "nobody else has got on for {:?}: {}",
-                self.now.since(watch.since),
-                self.report()
-            ));
+            return Err(WorldViolation::Starved { time: self.now.since(watch.since), report: self.report() });
         }
         self.watch = Some(watch);
         Ok(())

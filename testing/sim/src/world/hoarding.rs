@@ -5,7 +5,7 @@
 use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;
 
-use super::World;
+use super::{World, WorldViolation};
 
 /// The connections of a program that does not read, and how much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +54,13 @@ impl World {
     }
 
     /// Checks that buffers stay within what they may take.
-    pub(super) fn look_at_memory(&mut self) -> Result<(), String> {
+    pub(super) fn look_at_memory(&mut self) -> Result<(), WorldViolation> {
         let Some(hoard) = self.story.hoard else { return Ok(()) };
         let replicas = self.machines.iter().flat_map(|machine| &machine.replicas);
         let held = replicas.map(|replica| replica.receive_buffers()).max().unwrap_or(0);
         self.shortage.most = self.shortage.most.max(held);
         if held > hoard.memory * TIMES {
-            return Err(format!("{held} octets of buffers where there are {}", hoard.memory));
+            return Err(WorldViolation::Buffers { held, memory: hoard.memory });
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use atoll_fuzz_targets::runner::{Campaign, minimise, root, run_one, seeds};
 use atoll_fuzz_targets::{TARGETS, Target};
+use thiserror::Error;
 
 /// Executions between two looks at the clock.
 const BATCH: u64 = 100;
@@ -24,6 +25,21 @@ struct Options {
     save: bool,
     input: Option<Vec<u8>>,
     targets: Vec<Target>,
+}
+
+/// What is wrong with the arguments.
+#[derive(Debug, Error)]
+enum UsageError {
+    #[error("--input wants hexadecimal digits")]
+    NoInput,
+    #[error("{0} is not hexadecimal")]
+    Input(String),
+    #[error("{0} wants a number")]
+    NoNumber(String),
+    #[error("{0} is no number")]
+    Number(String),
+    #[error("no target is called {0}")]
+    Target(String),
 }
 
 fn main() -> ExitCode {
@@ -74,7 +90,7 @@ fn save(target: &Target, kept: &[Vec<u8>], known_count: usize) {
     }
 }
 
-fn options() -> Result<Options, String> {
+fn options() -> Result<Options, UsageError> {
     let mut options = Options {
         seconds: Duration::from_secs(60),
         executions: u64::MAX,
@@ -86,12 +102,12 @@ fn options() -> Result<Options, String> {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         if argument == "--input" {
-            options.input = Some(bytes_of(&arguments.next().ok_or("--input wants hexadecimal digits")?)?);
+            options.input = Some(bytes_of(&arguments.next().ok_or(UsageError::NoInput)?)?);
             continue;
         }
-        let mut number = || -> Result<u64, String> {
-            let value = arguments.next().ok_or(format!("{argument} wants a number"))?;
-            value.parse().map_err(|_| format!("{value} is no number"))
+        let mut number = || {
+            let value = arguments.next().ok_or_else(|| UsageError::NoNumber(argument.clone()))?;
+            value.parse::<u64>().map_err(|_| UsageError::Number(value))
         };
         match argument.as_str() {
             "--seconds" => options.seconds = Duration::from_secs(number()?),
@@ -100,7 +116,7 @@ fn options() -> Result<Options, String> {
             "--save" => options.save = true,
             name => match TARGETS.iter().find(|target| target.name == name) {
                 Some(target) => options.targets.push(*target),
-                None => return Err(format!("no target is called {name}")),
+                None => return Err(UsageError::Target(name.into())),
             },
         }
     }
@@ -110,7 +126,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-fn bytes_of(hex: &str) -> Result<Vec<u8>, String> {
+fn bytes_of(hex: &str) -> Result<Vec<u8>, UsageError> {
     let byte = |at: usize| hex.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    (0..hex.len()).step_by(2).map(|at| byte(at).ok_or(format!("{hex} is not hexadecimal"))).collect()
+    (0..hex.len()).step_by(2).map(|at| byte(at).ok_or_else(|| UsageError::Input(hex.into()))).collect()
 }
