@@ -36,28 +36,20 @@ pub mod vnet;
 pub use ethernet::Mac;
 
 /// The reason why bytes are not what they claim to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
     /// There are fewer bytes than the header has, or than a length in the header promises.
+    #[error("truncated")]
     Truncated,
     /// A length or offset within the header contradicts itself.
+    #[error("inconsistent length")]
     BadLength,
     /// The checksum does not match.
+    #[error("bad checksum")]
     BadChecksum,
     /// The version, address family or type is not supported by this module.
+    #[error("unsupported")]
     Unsupported,
 }
 
-impl core::fmt::Display for ParseError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            ParseError::Truncated => "truncated",
-            ParseError::BadLength => "inconsistent length",
-            ParseError::BadChecksum => "bad checksum",
-            ParseError::Unsupported => "unsupported",
-        })
-    }
-}
-
-impl core::error::Error for ParseError {}
 extern crate alloc;

@@ -106,24 +106,15 @@ impl fmt::Debug for Gather<'_> {
 }
 
 /// The reason why a part was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatherError {
     /// The range leaves the mapping: the process that named it is wrong or hostile.
+    #[error("range outside the mapped memory")]
     OutOfBounds,
     /// The list already has [`PARTS_MAX`] parts.
+    #[error("more than {PARTS_MAX} parts in one write")]
     TooManyParts,
 }
-
-impl fmt::Display for GatherError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GatherError::OutOfBounds => f.write_str("range outside the mapped memory"),
-            GatherError::TooManyParts => write!(f, "more than {PARTS_MAX} parts in one write"),
-        }
-    }
-}
-
-impl std::error::Error for GatherError {}
 
 #[cfg(test)]
 mod tests {

@@ -220,16 +220,9 @@ impl fmt::Debug for Mapping {
 }
 
 /// The error that a range does not lie inside the mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("range outside the mapped memory")]
 pub struct OutOfBounds;
-
-impl fmt::Display for OutOfBounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("range outside the mapped memory")
-    }
-}
-
-impl std::error::Error for OutOfBounds {}
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,5 @@
 //! How a TAP device is opened, and what is missing if that fails.
 
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
 use atoll_sys::netlink::Netlink;
@@ -190,64 +189,49 @@ fn set_queue_len(name: &str) -> std::io::Result<()> {
 }
 
 /// Why a device was not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// /dev/net/tun does not exist.
+    #[error(
+        "/dev/net/tun does not exist: load the driver (`modprobe tun`), or, in a container, pass the device in \
+         (`--device /dev/net/tun`)"
+    )]
     NoDeviceNode,
     /// /dev/net/tun exists, but no driver answers.
+    #[error("/dev/net/tun has no driver: load it (`modprobe tun`), or use a kernel with CONFIG_TUN")]
     NoDriver,
     /// This process may not open /dev/net/tun.
+    #[error(
+        "no permission to open /dev/net/tun: run as root, or let its users in (`chmod 0666 /dev/net/tun`, the \
+         default of most distributions)"
+    )]
     DeviceNodeNotPermitted,
     /// CAP_NET_ADMIN is missing, or the existing device belongs to another user.
+    #[error(
+        "not permitted to make a TAP: run as root or with CAP_NET_ADMIN, run inside `unshare -Urn`, or attach to \
+         a device made for this user (`ip tuntap add dev NAME mode tap multi_queue vnet_hdr user USER`)"
+    )]
     NotPermitted,
     /// There is a device of that name, or all its queues are in use.
+    #[error("the device is in use: choose another name, or end who uses it")]
     Busy,
     /// There is a link of that name, but it is not a multi-queue TAP with offloads; or the name is not a
     /// valid one.
+    #[error(
+        "the name belongs to a link that is not a multi-queue TAP with vnet_hdr, or is not a valid name: choose \
+         another name"
+    )]
     WrongKind,
     /// The existing device has all the queues it can have.
+    #[error("the device has no queue left (at most {QUEUES_MAX})")]
     DeviceFull,
     /// The name has this many bytes, not `1..=NAME_LEN_MAX`.
+    #[error("the name of a link has 1 to {NAME_LEN_MAX} bytes, this one has {0}")]
     NameLength(usize),
     /// This many queues were asked for, not `1..=QUEUES_MAX`.
+    #[error("a TAP has 1 to {QUEUES_MAX} queues, not {0}")]
     QueueCount(usize),
     /// The named step failed with this errno.
+    #[error("opening a TAP failed at {0}: {error}", error = std::io::Error::from_raw_os_error(*.1))]
     Other(&'static str, i32),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::NoDeviceNode => f.write_str(
-                "/dev/net/tun does not exist: load the driver (`modprobe tun`), or, in a container, pass the device in \
-                 (`--device /dev/net/tun`)",
-            ),
-            OpenError::NoDriver => {
-                f.write_str("/dev/net/tun has no driver: load it (`modprobe tun`), or use a kernel with CONFIG_TUN")
-            }
-            OpenError::DeviceNodeNotPermitted => f.write_str(
-                "no permission to open /dev/net/tun: run as root, or let its users in (`chmod 0666 /dev/net/tun`, the \
-                 default of most distributions)",
-            ),
-            OpenError::NotPermitted => f.write_str(
-                "not permitted to make a TAP: run as root or with CAP_NET_ADMIN, run inside `unshare -Urn`, or attach to \
-                 a device made for this user (`ip tuntap add dev NAME mode tap multi_queue vnet_hdr user USER`)",
-            ),
-            OpenError::Busy => f.write_str("the device is in use: choose another name, or end who uses it"),
-            OpenError::WrongKind => f.write_str(
-                "the name belongs to a link that is not a multi-queue TAP with vnet_hdr, or is not a valid name: choose \
-                 another name",
-            ),
-            OpenError::DeviceFull => write!(f, "the device has no queue left (at most {QUEUES_MAX})"),
-            OpenError::NameLength(len) => {
-                write!(f, "the name of a link has 1 to {NAME_LEN_MAX} bytes, this one has {len}")
-            }
-            OpenError::QueueCount(count) => write!(f, "a TAP has 1 to {QUEUES_MAX} queues, not {count}"),
-            OpenError::Other(step, errno) => {
-                write!(f, "opening a TAP failed at {step}: {}", std::io::Error::from_raw_os_error(*errno))
-            }
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}

@@ -172,38 +172,27 @@ fn cause(step: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
 }
 
 /// Why frames are not steered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SteeringError {
     /// This process may not load BPF programs: steer in software.
+    #[error(
+        "not permitted to load the steering program: it needs CAP_BPF outside of user namespaces; without it \
+         flows are steered in software"
+    )]
     NotPermitted,
     /// The kernel has no BPF, or no TAP steering (before 4.16): steer in software.
+    #[error("the kernel cannot steer TAP queues by a BPF program")]
     Unsupported,
     /// There is no such flow group.
+    #[error("there are only {FLOW_GROUPS} flow groups")]
     BadGroup,
     /// The program or the table is not the one this version was built with.
+    #[error("the steering program or table is not the one of this version")]
     BadProgram,
     /// The named step failed with this errno.
+    #[error("steering failed at {0}: {error}", error = io::Error::from_raw_os_error(*.1))]
     Other(&'static str, i32),
 }
-
-impl fmt::Display for SteeringError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SteeringError::NotPermitted => f.write_str(
-                "not permitted to load the steering program: it needs CAP_BPF outside of user namespaces; without it \
-                 flows are steered in software",
-            ),
-            SteeringError::Unsupported => f.write_str("the kernel cannot steer TAP queues by a BPF program"),
-            SteeringError::BadGroup => write!(f, "there are only {FLOW_GROUPS} flow groups"),
-            SteeringError::BadProgram => f.write_str("the steering program or table is not the one of this version"),
-            SteeringError::Other(step, errno) => {
-                write!(f, "steering failed at {step}: {}", io::Error::from_raw_os_error(*errno))
-            }
-        }
-    }
-}
-
-impl Error for SteeringError {}
 
 #[cfg(test)]
 mod tests;

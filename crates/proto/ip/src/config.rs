@@ -45,19 +45,25 @@ pub struct Config {
 }
 
 /// Why a [`Config`] is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum BadConfig {
     /// The hardware address is a group, or zero.
+    #[error("the hardware address is not that of one station")]
     Mac,
     /// The address is not one that a host can have on this prefix.
+    #[error("the address cannot belong to a host on this prefix")]
     Addr,
     /// The prefix has more than 32 bits.
+    #[error("the prefix is longer than an address")]
     PrefixLen,
     /// The gateway is our own address, or not one that a host can have.
+    #[error("the gateway is not another host")]
     Gateway,
     /// The MTU is below [`Config::MTU_MIN`].
+    #[error("the MTU is below 576, or with IPv6 below 1280")]
     Mtu,
     /// `neighbours_max` or `frames_max` is out of range.
+    #[error("a limit is out of range")]
     Limit,
 }
 
@@ -112,21 +118,6 @@ impl Config {
         Ok(())
     }
 }
-
-impl core::fmt::Display for BadConfig {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            BadConfig::Mac => "the hardware address is not that of one station",
-            BadConfig::Addr => "the address cannot belong to a host on this prefix",
-            BadConfig::PrefixLen => "the prefix is longer than an address",
-            BadConfig::Gateway => "the gateway is not another host",
-            BadConfig::Mtu => "the MTU is below 576, or with IPv6 below 1280",
-            BadConfig::Limit => "a limit is out of range",
-        })
-    }
-}
-
-impl core::error::Error for BadConfig {}
 
 #[cfg(test)]
 mod tests {

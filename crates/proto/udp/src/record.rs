@@ -37,13 +37,16 @@ pub struct Record {
 pub struct Flags(u16);
 
 /// Why a head is not valid. The writer of the buffer is at fault, and loses this socket only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum BadRecord {
     /// The payload is longer than any datagram.
+    #[error("longer than any datagram")]
     TooLong,
     /// Head, payload and padding are not (yet) in the buffer as a whole.
+    #[error("not in the buffer as a whole")]
     Incomplete,
     /// A flag is set that does not exist.
+    #[error("has unknown flags")]
     Reserved,
 }
 
@@ -106,18 +109,6 @@ impl Flags {
         Flags(self.0 | flags.0)
     }
 }
-
-impl core::fmt::Display for BadRecord {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            BadRecord::TooLong => "longer than any datagram",
-            BadRecord::Incomplete => "not in the buffer as a whole",
-            BadRecord::Reserved => "has unknown flags",
-        })
-    }
-}
-
-impl core::error::Error for BadRecord {}
 
 const _: () = assert!((RECORD_LEN as u64).is_multiple_of(RECORD_ALIGN));
 const _: () = assert!(DATAGRAM_MAX as usize == atoll_wire::udp::PAYLOAD_MAX);
