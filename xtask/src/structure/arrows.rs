@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
+use thiserror::Error;
+
+use super::StructureError;
 
 /// A member of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +38,14 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("crates/servers/transport", "crates/servers/ip"), // a TS says on its page what its part of IP knows
 ];
 
+/// This folder of a crate has no storey.
+#[derive(Debug, Error)]
+#[error("{0}: no storey for this folder (ARCHITECTURE.md, \"Layout\")")]
+pub struct NoStorey(String);
+
 /// Returns the storey that a crate's folder gives it; `None` for crates outside of the building (tests,
 /// tools).
-pub fn storey(folder: &str) -> Result<Option<u8>, String> {
+pub fn storey(folder: &str) -> Result<Option<u8>, NoStorey> {
     let storey = match folder.split('/').collect::<Vec<_>>()[..] {
         ["crates", "base"] => Some(0),
         ["crates", "wire" | "ipc"] => Some(1),
@@ -46,7 +54,7 @@ pub fn storey(folder: &str) -> Result<Option<u8>, String> {
         ["crates", "platform", _] | ["crates", "papers"] => Some(4),
         ["bin", _] => Some(5),
         ["testing", ..] | ["xtask"] | ["bench", ..] => None,
-        _ => return Err(format!("{folder}: no storey for this folder (ARCHITECTURE.md, \"Layout\")")),
+        _ => return Err(NoStorey(folder.into())),
     };
     Ok(storey)
 }
@@ -58,8 +66,8 @@ pub fn check(crates: &[Crate]) -> Vec<String> {
         let from = match storey(&member.folder) {
             Ok(Some(storey)) => storey,
             Ok(None) => continue,
-            Err(message) => {
-                violations.push(message);
+            Err(error) => {
+                violations.push(error.to_string());
                 continue;
             }
         };
@@ -78,9 +86,9 @@ pub fn check(crates: &[Crate]) -> Vec<String> {
 }
 
 /// Reads the output of `cargo metadata --no-deps`; returns the members of the workspace.
-pub fn parse_metadata(json: &[u8], root: &Path) -> Result<Vec<Crate>, String> {
-    let metadata: Value = serde_json::from_slice(json).map_err(|error| format!("cargo metadata: {error}"))?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+pub fn parse_metadata(json: &[u8], root: &Path) -> Result<Vec<Crate>, StructureError> {
+    let metadata: Value = serde_json::from_slice(json)?;
+    let packages = metadata["packages"].as_array().ok_or(StructureError::Incomplete("packages"))?;
     let relative = |path: &str| {
         Path::new(path)
             .strip_prefix(root)
@@ -89,9 +97,9 @@ pub fn parse_metadata(json: &[u8], root: &Path) -> Result<Vec<Crate>, String> {
     };
     let mut crates = BTreeMap::new();
     for package in packages {
-        let name = package["name"].as_str().ok_or("cargo metadata: a package without a name")?;
+        let name = package["name"].as_str().ok_or(StructureError::Incomplete("name of a package"))?;
         let manifest =
-            package["manifest_path"].as_str().ok_or("cargo metadata: a package without a manifest")?;
+            package["manifest_path"].as_str().ok_or(StructureError::Incomplete("manifest of a package"))?;
         let folder = relative(manifest.trim_end_matches("/Cargo.toml"));
         let mut arrows = Vec::new();
         for dependency in package["dependencies"].as_array().into_iter().flatten() {

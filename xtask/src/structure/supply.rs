@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::StructureError;
+
 /// The only registry that crates may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -34,12 +36,11 @@ const SEVERAL: &[(&str, &str)] = &[
 ];
 
 /// Checks the output of `cargo metadata`; returns the violations.
-pub fn check(metadata: &[u8]) -> Result<Vec<String>, String> {
-    let metadata: Value =
-        serde_json::from_slice(metadata).map_err(|error| format!("cargo metadata: {error}"))?;
-    let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no graph")?;
+pub fn check(metadata: &[u8]) -> Result<Vec<String>, StructureError> {
+    let metadata: Value = serde_json::from_slice(metadata)?;
+    let nodes = metadata["resolve"]["nodes"].as_array().ok_or(StructureError::Incomplete("graph"))?;
     let used: BTreeSet<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let packages = metadata["packages"].as_array().ok_or(StructureError::Incomplete("packages"))?;
     let mut violations = Vec::new();
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in

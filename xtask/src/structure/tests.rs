@@ -1,7 +1,7 @@
 use super::arrows::{Arrow, Crate};
 use super::requirements::Labels;
 use super::tokens::tokens;
-use super::{arrows, check, columns, proofs, requirements, sizes, sources, supply};
+use super::{arrows, check, columns, errors, proofs, requirements, sizes, sources, supply};
 
 #[test]
 fn the_repository_keeps_to_its_architecture() {
@@ -329,6 +329,34 @@ fn a_crate_from_elsewhere_or_under_another_licence_or_in_two_versions_is_reporte
     assert_eq!(found(&twice), [r#"x: there are several versions: {"1", "2"}"#]);
     // A crate that is not built is not checked.
     assert_eq!(found(&good.replace(r#""id": "x""#, r#""id": "z""#).replace("MIT", "GPL-2.0")), [""; 0]);
+}
+
+#[test]
+fn an_error_that_is_a_text_is_reported() {
+    for line in [
+        "fn f() -> Result<(), String> {}",
+        "fn f() -> io::Result<Result<Program, String>> {}",
+        "fn f() -> Result<(Vec<u8>, [u8; 2]), std::string::String,> {}",
+        "fn f() -> Result<Box<dyn Fn(u8) -> u8>, &'static str> {}",
+        "type Result<T> = std::result::Result<T, String>;",
+        "macro_rules! m { () => { fn f() -> Result<u8, String> {} } }",
+        "impl FromStr for T { type Err = &'static str; }",
+        "let all = parts.collect::<Result<Vec<u8>, String>>();",
+    ] {
+        let found = errors::check("a.rs", &format!("\n{line}\n"));
+        assert_eq!(found, ["a.rs:2: this error is a text: it wants an enum of causes"], "{line}");
+    }
+    for line in [
+        "fn f() -> Result<String, Failure> {}",
+        "fn f() -> Result<BTreeMap<u8, String>, Failure> {}",
+        "fn f() -> Result<(u8, String), Vec<String>> {}",
+        "fn f() -> io::Result<String> {}",
+        "// fn f() -> Result<(), String>",
+        "let text = \"Result<(), String>\";",
+        "type Err = Failure;",
+    ] {
+        assert_eq!(errors::check("a.rs", line), [""; 0], "{line}");
+    }
 }
 
 /// Returns what is found in these files of a crate.
