@@ -236,8 +236,9 @@ pub fn attempt(host: &mut Host, call: &Prepared, gives_up: bool) -> Outcome {
         Prepared::Option(fd, option, expected) => same(host.option(fd, option)?, expected),
         Prepared::Linger(fd, aborts) => host.set_aborts(fd, aborts),
         Prepared::SetFlags(fd, nonblocking) => host.set_nonblocking(fd, nonblocking),
-        // The value is O_RDWR, and O_NONBLOCK if set.
-        Prepared::GetFlags(fd) => Ok(2 | if host.is_nonblocking(fd) { 0o4000 } else { 0 }),
+        Prepared::GetFlags(fd) => {
+            Ok(i64::from(libc::O_RDWR) | if host.is_nonblocking(fd) { NONBLOCK } else { 0 })
+        }
         Prepared::Queued(fd, outgoing, expected) => same(host.queued(fd, outgoing)?, expected),
         Prepared::CreateSet => host.create_set(),
         Prepared::Control(set, op, fd, events, data) => host.control(set, op, fd, events, data),
@@ -357,13 +358,13 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, Unsupported> {
     })
 }
 
-const OOB: i64 = 1;
-const PEEK: i64 = 2;
-const NOW: i64 = 0x40;
-const NO_SIGNAL: i64 = 0x4000;
-const MORE: i64 = 0x8000;
-const FAST: i64 = 0x2000_0000;
-const NONBLOCK: i64 = 0o4000;
+const OOB: i64 = libc::MSG_OOB as i64;
+const PEEK: i64 = libc::MSG_PEEK as i64;
+const NOW: i64 = libc::MSG_DONTWAIT as i64;
+const NO_SIGNAL: i64 = libc::MSG_NOSIGNAL as i64;
+const MORE: i64 = libc::MSG_MORE as i64;
+const FAST: i64 = libc::MSG_FASTOPEN as i64;
+const NONBLOCK: i64 = libc::O_NONBLOCK as i64;
 
 fn received(host: &Host, fd: i32, most: i64, flags: i64) -> Prepared {
     let now = flags & NOW != 0 || host.is_nonblocking(fd);

@@ -14,67 +14,48 @@ pub fn number(value: &Value) -> Option<i64> {
     }
 }
 
-fn constant(name: &str) -> Option<i64> {
-    Some(match name {
-        "AF_UNSPEC" | "SHUT_RD" | "IP_PMTUDISC_DONT" => 0,
-        "SHUT_WR" | "SOCK_STREAM" | "SOL_SOCKET" | "POLLIN" | "EPOLLIN" | "MSG_OOB" | "IP_PMTUDISC_WANT" => 1,
-        "SHUT_RDWR" | "O_RDWR" | "MSG_PEEK" | "AF_INET" | "PF_INET" | "POLLPRI" | "EPOLLPRI"
-        | "SOCK_DGRAM" | "IP_PMTUDISC_DO" => 2,
-        "POLLOUT" | "EPOLLOUT" => 4,
-        "POLLERR" | "EPOLLERR" => 8,
-        "AF_INET6" | "PF_INET6" => 10,
-        "POLLHUP" | "EPOLLHUP" => 0x10,
-        "POLLNVAL" | "MSG_TRUNC" => 0x20,
-        "POLLRDNORM" | "EPOLLRDNORM" | "MSG_DONTWAIT" => 0x40,
-        "MSG_EOR" => 0x80,
-        "POLLWRNORM" | "EPOLLWRNORM" | "MSG_WAITALL" => 0x100,
-        "POLLRDHUP" | "EPOLLRDHUP" | "MSG_ERRQUEUE" => 0x2000,
-        "MSG_NOSIGNAL" => 0x4000,
-        "MSG_MORE" => 0x8000,
-        "MSG_ZEROCOPY" => 0x400_0000,
-        "MSG_FASTOPEN" => 0x2000_0000,
-        "EPOLLEXCLUSIVE" => 1 << 28,
-        "EPOLLONESHOT" => 1 << 30,
-        "EPOLLET" => 1 << 31,
-        "O_NONBLOCK" | "SOCK_NONBLOCK" => 0o4000,
-        "SOCK_CLOEXEC" => 0o2_000_000,
-        "IPPROTO_IP" | "SOL_IP" => 0,
-        "IPPROTO_TCP" | "SOL_TCP" => 6,
-        "IPPROTO_UDP" | "SOL_UDP" => 17,
-        "IPPROTO_IPV6" | "SOL_IPV6" => 41,
-        _ => return errno(name).map(|errno| errno.0.into()),
-    })
+/// Makes the body of a function from names to numbers, which are those of the system's headers.
+macro_rules! by_name {
+    ($name:expr; $($known:ident)*) => {
+        match $name {
+            // A flag may be the highest bit of an `int`.
+            $(stringify!($known) => Some(i64::from(libc::$known as u32)),)*
+            _ => None,
+        }
+    };
 }
 
-const ERRNOS: [(&str, Errno); 24] = [
-    ("EAGAIN", Errno::EAGAIN),
-    ("EWOULDBLOCK", Errno::EAGAIN),
-    ("EBADF", Errno::EBADF),
-    ("EINVAL", Errno::EINVAL),
-    ("EEXIST", Errno::EEXIST),
-    ("ENOENT", Errno::ENOENT),
-    ("EPIPE", Errno::EPIPE),
-    ("EADDRINUSE", Errno::EADDRINUSE),
-    ("EADDRNOTAVAIL", Errno::EADDRNOTAVAIL),
-    ("ECONNABORTED", Errno::ECONNABORTED),
-    ("ECONNRESET", Errno::ECONNRESET),
-    ("EDESTADDRREQ", Errno::EDESTADDRREQ),
-    ("EISCONN", Errno::EISCONN),
-    ("EMSGSIZE", Errno::EMSGSIZE),
-    ("ENOTCONN", Errno::ENOTCONN),
-    ("ETIMEDOUT", Errno::ETIMEDOUT),
-    ("ECONNREFUSED", Errno::ECONNREFUSED),
-    ("EHOSTUNREACH", Errno::EHOSTUNREACH),
-    ("ENETUNREACH", Errno::ENETUNREACH),
-    ("EALREADY", Errno::EALREADY),
-    ("EINPROGRESS", Errno::EINPROGRESS),
-    ("ENOBUFS", Errno::ENOBUFS),
-    ("ENOTSOCK", Errno::ENOTSOCK),
-    ("EOPNOTSUPP", Errno::EOPNOTSUPP),
-];
+fn constant(name: &str) -> Option<i64> {
+    let known = by_name! { name;
+        AF_UNSPEC AF_INET AF_INET6 PF_INET PF_INET6
+        SOCK_STREAM SOCK_DGRAM SOCK_NONBLOCK SOCK_CLOEXEC O_RDWR O_NONBLOCK SHUT_RD SHUT_WR SHUT_RDWR
+        SOL_SOCKET SOL_IP SOL_IPV6 SOL_TCP SOL_UDP IPPROTO_IP IPPROTO_IPV6 IPPROTO_TCP IPPROTO_UDP
+        IP_PMTUDISC_DONT IP_PMTUDISC_WANT IP_PMTUDISC_DO
+        MSG_DONTWAIT MSG_EOR MSG_ERRQUEUE MSG_FASTOPEN MSG_MORE MSG_NOSIGNAL MSG_OOB MSG_PEEK MSG_TRUNC
+        MSG_WAITALL MSG_ZEROCOPY
+        POLLIN POLLPRI POLLOUT POLLERR POLLHUP POLLNVAL POLLRDNORM POLLWRNORM POLLRDHUP
+        EPOLLIN EPOLLPRI EPOLLOUT EPOLLERR EPOLLHUP EPOLLRDNORM EPOLLWRNORM EPOLLRDHUP
+        EPOLLEXCLUSIVE EPOLLONESHOT EPOLLET
+    };
+    known.or_else(|| errno(name).map(|errno| errno.0.into()))
+}
+
+macro_rules! errnos {
+    ($($name:ident)*) => { &[$((stringify!($name), Errno::$name)),*] };
+}
+
+/// The errors that scripts may name.
+const ERRNOS: &[(&str, Errno)] = errnos! {
+    EAGAIN EBADF EINVAL EEXIST ENOENT EPIPE EADDRINUSE EADDRNOTAVAIL ECONNABORTED ECONNRESET
+    EDESTADDRREQ EISCONN EMSGSIZE ENOTCONN ETIMEDOUT ECONNREFUSED EHOSTUNREACH ENETUNREACH EALREADY
+    EINPROGRESS ENOBUFS ENOTSOCK EOPNOTSUPP
+};
 
 /// Returns the number of an error, by its name.
 pub fn errno(name: &str) -> Option<Errno> {
+    if name == "EWOULDBLOCK" {
+        return Some(Errno::EAGAIN);
+    }
     ERRNOS.iter().find_map(|(known, errno)| (*known == name).then_some(*errno))
 }
 

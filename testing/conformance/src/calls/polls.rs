@@ -7,8 +7,8 @@ use super::{Prepared, Unsupported, number_at};
 use crate::host::{Control, Host};
 use crate::script::{Call, Value};
 
-/// POLLERR and POLLHUP, which are always requested.
-const ALWAYS: u32 = 0x18;
+/// What is always requested.
+const ALWAYS: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
 
 /// One descriptor of poll(2): its number, the requested events, and the expected ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
