@@ -2,19 +2,7 @@
 
 use atoll_wire::Mac;
 
-use crate::ip::Link;
-use crate::v4::V4Address;
-
-/// The kind of a destination: how many hosts it means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cast {
-    /// One host.
-    Unicast,
-    /// All hosts on the link: 255.255.255.255, or the last address of our prefix.
-    Broadcast,
-    /// The members of a multicast group: 224.0.0.0/4.
-    Multicast,
-}
+use crate::link::{Cast, Link};
 
 /// The stack's own IPv4 address, prefix and gateway. The value is never changed; a new one replaces it when
 /// the address changes.
@@ -31,21 +19,18 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Creates the classification for `address`. Without an address it knows only loopback addresses,
-    /// 255.255.255.255 and groups.
-    pub(crate) fn new(address: Option<&V4Address>) -> Addresses {
-        let Some(address) = address else {
-            return Addresses { own: NO_ADDRESS, mask: u64::MAX, broadcast: u32::MAX, gateway: None };
-        };
-        let mask = u32::MAX.checked_shl(32 - u32::from(address.prefix_len.min(32))).unwrap_or(0);
+    /// Creates the classification without an address: it knows only loopback addresses, 255.255.255.255 and
+    /// groups.
+    pub(crate) const fn none() -> Addresses {
+        Addresses { own: NO_ADDRESS, mask: u64::MAX, broadcast: u32::MAX, gateway: None }
+    }
+
+    /// Creates the classification for the address `addr` in a prefix of `prefix_len` bits.
+    pub(crate) fn new(addr: u32, prefix_len: u8, gateway: Option<u32>) -> Addresses {
+        let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0);
         // RFC 3021: a prefix of 31 bits has two hosts and no broadcast.
-        let broadcast = if address.prefix_len < 31 { address.addr | !mask } else { u32::MAX };
-        Addresses {
-            own: address.addr.into(),
-            mask: NO_ADDRESS | u64::from(mask),
-            broadcast,
-            gateway: address.gateway,
-        }
+        let broadcast = if prefix_len < 31 { addr | !mask } else { u32::MAX };
+        Addresses { own: addr.into(), mask: NO_ADDRESS | u64::from(mask), broadcast, gateway }
     }
 
     /// Returns the own address, if there is one.
@@ -138,12 +123,12 @@ mod tests {
     use super::*;
 
     fn addresses(addr: u32, prefix_len: u8) -> Addresses {
-        Addresses::new(Some(&V4Address::new(addr, prefix_len)))
+        Addresses::new(addr, prefix_len, None)
     }
 
     #[test]
     fn without_an_address_nothing_is_ours_or_near() {
-        let net = Addresses::new(None);
+        let net = Addresses::none();
         for addr in [0, 1, 0x0a00_0001, 0xf000_0000, u32::MAX] {
             assert!(
                 !net.is_ours(Link::Outside, addr) && !net.is_on_link(addr) && !net.is_neighbour(addr),
@@ -192,10 +177,7 @@ mod tests {
 
     #[test]
     fn a_host_prefix_reaches_its_gateway_only() {
-        let net = Addresses::new(Some(&V4Address {
-            gateway: Some(0x0a00_0002),
-            ..V4Address::new(0x0a00_0001, 32)
-        }));
+        let net = Addresses::new(0x0a00_0001, 32, Some(0x0a00_0002));
         assert_eq!(net.next_hop(0x0a00_0003), Some(0x0a00_0002));
         assert!(net.is_neighbour(0x0a00_0002) && !net.is_neighbour(0x0a00_0003));
     }

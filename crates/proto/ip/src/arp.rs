@@ -10,7 +10,8 @@ use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::{Mac, ParseError};
 
 use crate::counters::Reason;
-use crate::ip::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, Frame, Ip, Link};
+use crate::ip::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, Ip};
+use crate::link::Link;
 use crate::neighbours::{Basis, Claim};
 
 impl Ip {
@@ -38,7 +39,7 @@ impl Ip {
             ParseError::Unsupported => Reason::ArpIgnored,
             _ => Reason::Malformed,
         })?;
-        if !packet.sender_mac.is_station() || packet.sender_mac == self.config.mac {
+        if !packet.sender_mac.is_station() || packet.sender_mac == self.common.mac() {
             return Err(Reason::ArpIgnored);
         }
         if self.handle_arp_for_dhcp(now, &packet) {
@@ -51,7 +52,7 @@ impl Ip {
         let for_us = self.addresses.is_own(packet.target_addr);
         match packet.operation {
             Operation::Request if for_us => self.handle_question(now, &packet),
-            Operation::Reply if for_us && to == self.config.mac => self.handle_answer(now, &packet)?,
+            Operation::Reply if for_us && to == self.common.mac() => self.handle_answer(now, &packet)?,
             _ if packet.sender_addr == packet.target_addr => self.handle_announcement(now, &packet),
             _ => return Err(Reason::ArpIgnored),
         }
@@ -68,14 +69,14 @@ impl Ip {
         }
         let reply = Packet {
             operation: Operation::Reply,
-            sender_mac: self.config.mac,
+            sender_mac: self.common.mac(),
             // The address that was asked for, which is ours.
             sender_addr: packet.target_addr,
             target_mac: packet.sender_mac,
             target_addr: packet.sender_addr,
         };
         if self.send_arp(packet.sender_mac, &reply) {
-            self.counters.arp_replies += 1;
+            self.common.count().arp_replies += 1;
         }
     }
 
@@ -112,7 +113,7 @@ impl Ip {
 
     /// Announces our address once more because another station claims it (RFC 5227 §2.4 (b)).
     fn handle_conflict(&mut self, now: Instant) {
-        self.counters.arp_conflicts += 1;
+        self.common.count().arp_conflicts += 1;
         if self.announcements.defended_at.is_none_or(|at| now.since(at) >= DEFEND_INTERVAL) {
             self.announcements.defended_at = Some(now);
             self.send_announcement();
@@ -135,13 +136,13 @@ impl Ip {
     fn ask_as(&mut self, own: u32, addr: u32, of: Mac) {
         let question = Packet {
             operation: Operation::Request,
-            sender_mac: self.config.mac,
+            sender_mac: self.common.mac(),
             sender_addr: own,
             target_mac: Mac::ZERO,
             target_addr: addr,
         };
         if self.send_arp(of, &question) {
-            self.counters.arp_requests += 1;
+            self.common.count().arp_requests += 1;
         }
     }
 
@@ -155,10 +156,10 @@ impl Ip {
 
     fn send_arp(&mut self, to: Mac, packet: &Packet) -> bool {
         let mut bytes = alloc::vec![0; FRAME_LEN];
-        let header = ethernet::Header { dst: to, src: self.config.mac, ethertype: EtherType::ARP };
+        let header = ethernet::Header { dst: to, src: self.common.mac(), ethertype: EtherType::ARP };
         let at = ethernet::emit(&header, &mut bytes);
         arp::emit(packet, &mut bytes[at..]);
-        self.queue(Frame { link: Link::Outside, bytes })
+        self.common.queue(Link::Outside, bytes)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The configuration of one replica's network.
 
-use atoll_wire::Mac;
+use atoll_base::{Addr, Instant};
+use atoll_wire::{Mac, ipv6};
 
+use crate::addresses::Addresses;
+use crate::link::Cast;
 use crate::reassembly::Limits;
-use crate::v4::V4Address;
-use crate::v6::V6Config;
 
 /// The network of a stack, as every replica of it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,34 @@ pub struct Config {
     /// The most frames that wait for [`Ip::poll_frame`](crate::Ip::poll_frame); further ones are dropped and
     /// counted.
     pub frames_max: usize,
+}
+
+/// The stack's address on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct V4Address {
+    /// The address.
+    pub addr: u32,
+    /// The length of the on-link prefix in bits, 0 to 32.
+    pub prefix_len: u8,
+    /// The next hop of everything that is not on the link; if `None`, nothing else can be reached.
+    pub gateway: Option<u32>,
+    /// The largest IPv4 packet in this network, in octets; the link may carry less.
+    pub mtu: u16,
+    /// When the address is lost unless it is renewed; [`Instant::FAR_FUTURE`] means never.
+    pub valid_until: Instant,
+}
+
+/// The configuration of IPv6 on the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct V6Config {
+    /// The own address and the length of its on-link prefix in bits; there is a link-local address in
+    /// addition.
+    pub address: Option<(Addr, u8)>,
+    /// The next hop of everything that is not on the link; it is tried before the routers that advertise
+    /// themselves.
+    pub gateway: Option<Addr>,
+    /// Whether router advertisements are accepted (RFC 4862).
+    pub autoconf: bool,
 }
 
 /// Why a [`Config`] is rejected.
@@ -114,6 +143,69 @@ impl Config {
         }
         if !(1..=Config::NEIGHBOURS_LIMIT).contains(&self.neighbours_max) || self.frames_max == 0 {
             return Err(BadConfig::Limit);
+        }
+        Ok(())
+    }
+}
+
+impl V4Address {
+    /// Creates an address that is valid for ever, without a gateway.
+    pub const fn new(addr: u32, prefix_len: u8) -> V4Address {
+        V4Address { addr, prefix_len, gateway: None, mtu: u16::MAX, valid_until: Instant::FAR_FUTURE }
+    }
+
+    /// Checks that a host can have this address and its gateway; returns the first fault.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        if self.prefix_len > 32 {
+            return Err(BadConfig::PrefixLen);
+        }
+        let addresses = self.classes();
+        if !addresses.is_host(self.addr) {
+            return Err(BadConfig::Addr);
+        }
+        if self
+            .gateway
+            .is_some_and(|gateway| gateway == self.addr || addresses.cast(gateway) != Some(Cast::Unicast))
+        {
+            return Err(BadConfig::Gateway);
+        }
+        if self.mtu < Config::MTU_MIN {
+            return Err(BadConfig::Mtu);
+        }
+        Ok(())
+    }
+
+    /// Returns what addresses mean as seen from this one.
+    pub(crate) fn classes(&self) -> Addresses {
+        Addresses::new(self.addr, self.prefix_len, self.gateway)
+    }
+
+    /// Returns whether both addresses lead to the same routes.
+    pub(crate) fn is_same_network(&self, other: &V4Address) -> bool {
+        (self.addr, self.prefix_len, self.gateway) == (other.addr, other.prefix_len, other.gateway)
+    }
+}
+
+impl V6Config {
+    /// Checks that the values are valid and agree with each other; returns the first fault.
+    fn check(&self, mtu: u16) -> Result<(), BadConfig> {
+        let is_host = |addr: Addr| {
+            !(addr.is_v4() || addr.is_unspecified() || addr.is_loopback() || addr.is_v6_multicast())
+        };
+        if self.address.is_some_and(|(addr, _)| !is_host(addr) || addr.is_link_local()) {
+            return Err(BadConfig::Addr);
+        }
+        if self.address.is_some_and(|(_, len)| len > 128) {
+            return Err(BadConfig::PrefixLen);
+        }
+        if self
+            .gateway
+            .is_some_and(|gateway| !is_host(gateway) || self.address.is_some_and(|(own, _)| own == gateway))
+        {
+            return Err(BadConfig::Gateway);
+        }
+        if mtu < ipv6::MTU_MIN {
+            return Err(BadConfig::Mtu);
         }
         Ok(())
     }

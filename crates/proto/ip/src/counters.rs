@@ -1,5 +1,7 @@
 //! Counters of what has happened, and the reasons for which frames are dropped.
 
+use alloc::collections::VecDeque;
+
 /// Why a frame was dropped. None of these is an error of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
@@ -117,6 +119,17 @@ impl Counters {
 
     pub(crate) const fn drop(&mut self, reason: Reason) {
         self.dropped[reason as usize] += 1;
+    }
+
+    /// Appends to a queue of at most `max` items, or counts the overflow. Returns whether there was room.
+    pub(crate) fn push<T>(&mut self, queue: &mut VecDeque<T>, item: T, max: usize) -> bool {
+        let room = queue.len() < max;
+        if room {
+            queue.push_back(item);
+        } else {
+            self.overflows += 1;
+        }
+        room
     }
 }
 

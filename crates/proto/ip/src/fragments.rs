@@ -1,17 +1,16 @@
 //! Splits packets into fragments and reassembles them. IPv4: RFC 791 §3.2, RFC 1122 §3.3.2 and §3.3.3.
 //! `v6/fragments.rs` has what only IPv6 needs; both families share the limits.
 
-use alloc::boxed::Box;
-
-use atoll_base::{Addr, Duration, Instant, Rng};
+use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::icmp::Message;
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{ethernet, icmpv6, ipv6, tcp};
+use atoll_wire::{ethernet, icmpv6, tcp};
 
 use crate::counters::Reason;
 use crate::input::Received;
-use crate::ip::{Frame, Ip, Link};
-use crate::output::{HEADERS_LEN, HEADERS_LEN_MAX, Outgoing};
+use crate::ip::Ip;
+use crate::link::{Frame, Link};
+use crate::output::{Outgoing, Part};
 use crate::reassembly::{Fragment, FragmentKey, Outcome, Refusal};
 
 /// What the fragments of one packet have in common (RFC 791 §3.2, RFC 8200 §4.5).
@@ -61,66 +60,6 @@ fn hash<const N: usize>(secret: [u64; 2], start: u64, words: [u64; N]) -> u64 {
     })
 }
 
-/// One fragment of a payload that is to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// The offset of the fragment in the payload, in octets: a multiple of 8.
-    pub offset: usize,
-    /// The length of the fragment, in octets.
-    pub len: usize,
-    /// Whether other fragments follow.
-    pub more: bool,
-}
-
-/// Returns the fragments of a payload of `len` octets to `dst`, from octet `from` (a multiple of 8) on.
-/// Packets have at most `mtu` octets, which is at least 68 (RFC 791), or 1280 with IPv6.
-pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item = Part> {
-    let headers = if dst.is_v4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN };
-    let room = (usize::from(mtu).saturating_sub(headers) & !7).max(8);
-    (from..len).step_by(room).map(move |offset| {
-        let end = len.min(offset + room);
-        Part { offset, len: end - offset, more: end < len }
-    })
-}
-
-/// Generates the identifications of packets that may be fragmented. They must not repeat for a source,
-/// destination and protocol (RFC 6864 §4.3), and must not reveal how much is sent to others (RFC 7739 §5.4).
-/// So each destination counts from an offset of its own, in one of some counters. IPv4 uses the lower 16
-/// bits.
-#[derive(Debug)]
-pub(crate) struct Identifications {
-    counters: Box<[u32; COUNTERS]>,
-    key: u64,
-    index: u32,
-    step: u32,
-}
-
-const COUNTERS: usize = 256;
-
-impl Identifications {
-    /// Creates the generator of replica `index` of `count`; these share an address, and so divide its
-    /// identifications.
-    pub(crate) fn new(rng: &mut Rng, (index, count): (u8, u8)) -> Identifications {
-        let mut counters = Box::new([0; COUNTERS]);
-        counters.fill_with(|| rng.next_u32());
-        let step = u32::from(count.clamp(1, 128)).next_power_of_two();
-        Identifications { counters, key: rng.next_u64(), index: u32::from(index) % step, step }
-    }
-
-    pub(crate) fn next(&mut self, dst: Addr, protocol: Protocol) -> u32 {
-        // With IPv6 the identification alone tells the packets between two addresses apart.
-        let mut word = dst.to_v4().map_or(0, |v4| u64::from(v4) << 8 | u64::from(protocol.0));
-        if !dst.is_v4() {
-            let [high, low] = dst.to_u64s();
-            word = Rng::new(self.key ^ high).next_u64() ^ low;
-        }
-        let place = Rng::new(self.key ^ word).next_u64();
-        let counter = &mut self.counters[place as usize % COUNTERS];
-        *counter = counter.wrapping_add(1);
-        counter.wrapping_add((place >> 32) as u32).wrapping_mul(self.step).wrapping_add(self.index)
-    }
-}
-
 impl Ip {
     /// Returns the next reassembled packet, from the Ethernet header on. The owner of its flow must handle it
     /// like a frame of its link without checksum offload.
@@ -130,30 +69,19 @@ impl Ip {
 
     /// Returns the identification for a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
     pub fn identify(&mut self, dst: impl Into<Addr>, protocol: Protocol) -> u32 {
-        self.identifications.next(dst.into(), protocol)
+        self.common.identify(dst.into(), protocol)
     }
 
     /// Writes the headers of one fragment of `packet`, as [`Ip::emit_headers`] does for a whole packet.
     /// Returns their length in octets, at most [`FRAGMENT_HEADERS_LEN_MAX`]. Call [`Ip::fragment_sent`] once
     /// the link has taken the fragment.
     pub fn emit_fragment(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
-        if !packet.dst.is_v4() {
-            return self.emit_fragment_v6(out, packet, id, part);
-        }
-        let header = ipv4::Header {
-            payload_len: part.len as u16,
-            id: id as u16,
-            dont_fragment: false,
-            more_fragments: part.more,
-            fragment_offset: (part.offset / 8) as u16,
-            ..packet.header()
-        };
-        self.emit(out, packet.dst_mac, &header)
+        packet.emit_fragment(out, self.common.mac(), id, part)
     }
 
     /// Counts a fragment that was sent.
     pub fn fragment_sent(&mut self) {
-        self.counters.fragments_out += 1;
+        self.common.count().fragments_out += 1;
     }
 
     /// Keeps a fragment until its packet is complete. `head_len` is the number of octets of `frame` before
@@ -168,7 +96,7 @@ impl Ip {
         header: &ipv4::Header,
         payload: &[u8],
     ) -> Result<Received<'a>, Reason> {
-        self.counters.fragments_in += 1;
+        self.common.count().fragments_in += 1;
         if is_tiny(header, payload) {
             return Err(Reason::FragmentTiny);
         }
@@ -193,7 +121,7 @@ impl Ip {
             Outcome::Complete(mut whole) => {
                 let packet = whole.bytes.get_mut(ethernet::HEADER_LEN..).ok_or(Reason::FragmentMalformed)?;
                 ipv4::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
-                self.counters.reassembled += 1;
+                self.common.count().reassembled += 1;
                 self.queue_whole(Frame { link, bytes: whole.bytes });
                 Ok(Received::Consumed)
             }
@@ -205,7 +133,7 @@ impl Ip {
     /// fragment had arrived (RFC 1122 §3.3.2, RFC 8200 §4.5).
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
         while let Some((key, expired)) = self.reassembly.expire(now) {
-            self.counters.reassembly_timeouts += 1;
+            self.common.count().reassembly_timeouts += 1;
             if let Some(frame) = expired.first {
                 let link = if key.inside { Link::Inside } else { Link::Outside };
                 match key.src.is_v4() {
@@ -238,13 +166,8 @@ pub(crate) const fn reason(refusal: Refusal) -> Reason {
     }
 }
 
-/// The most octets that [`Ip::emit_fragment`] writes: Ethernet, IPv6 and fragment header.
-pub const FRAGMENT_HEADERS_LEN_MAX: usize = HEADERS_LEN_MAX + ipv6::FRAGMENT_LEN;
-
 /// The code of "time exceeded" for reassembly (RFC 792, RFC 4443 §3.3).
 const REASSEMBLY: u8 = 1;
-
-const _: () = assert!(HEADERS_LEN == ethernet::HEADER_LEN + ipv4::HEADER_LEN);
 
 #[cfg(test)]
 mod tests;

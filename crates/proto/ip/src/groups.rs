@@ -8,9 +8,11 @@ use atoll_wire::igmp::{self, Kind, Message, Record};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{ParseError, ethernet};
 
-use crate::addresses::{Cast, multicast_mac};
+use crate::addresses::multicast_mac;
 use crate::counters::Reason;
-use crate::ip::{Frame, Ip, Link};
+use crate::ip::Ip;
+use crate::link::Cast;
+use crate::link::Link;
 use crate::membership::{Change, Group, Heard, Say};
 use crate::output::HEADERS_LEN;
 
@@ -100,12 +102,12 @@ impl Ip {
             Message::Leave { .. } => return Ok(()),
             Message::Other => return Err(Reason::IgmpIgnored),
         };
-        self.groups.handle(now, &mut self.rng, heard);
+        self.groups.handle(now, self.common.rng(), heard);
         Ok(())
     }
 
     pub(crate) fn expire_groups(&mut self, now: Instant) {
-        for say in self.groups.expire(now, &mut self.rng) {
+        for say in self.groups.expire(now, self.common.rng()) {
             match say {
                 Say::Report(records) => {
                     let mut message = vec![0; igmp::HEADER_LEN + records.len() * igmp::RECORD_LEN];
@@ -139,7 +141,7 @@ impl Ip {
         let mut bytes = vec![0; ethernet::HEADER_LEN + igmp::IP_HEADER_LEN];
         let header = ethernet::Header {
             dst: multicast_mac(dst),
-            src: self.config.mac,
+            src: self.common.mac(),
             ethertype: ethernet::EtherType::IPV4,
         };
         let at = ethernet::emit(&header, &mut bytes);
@@ -147,8 +149,8 @@ impl Ip {
         // RFC 3376 §4.2.13: the source is 0.0.0.0 as long as we have no address.
         igmp::emit_ip_header(self.addr().unwrap_or(0), dst, id, message.len(), &mut bytes[at..]);
         bytes.extend_from_slice(message);
-        if self.queue(Frame { link: Link::Outside, bytes }) {
-            self.counters.igmp_out += 1;
+        if self.common.queue(Link::Outside, bytes) {
+            self.common.count().igmp_out += 1;
         }
     }
 }

@@ -15,13 +15,14 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
 
-use crate::addresses::Cast;
+use crate::config::V4Address;
 use crate::dhcp;
-use crate::ip::{Ip, Link, push};
+use crate::ip::Ip;
+use crate::link::Cast;
+use crate::link::Link;
 use crate::neighbours::RETRY;
 use crate::output::Route;
 use crate::paths::PathUpdate;
-use crate::v4::V4Address;
 use crate::v6::OwnAddress;
 
 /// What an IP server knows of the network that transport servers have to know. Each one replaces the one
@@ -200,14 +201,15 @@ impl Ip {
 
     pub(crate) fn request_path(&mut self, update: PathUpdate) {
         if let Some(half) = &mut self.half {
-            push(&mut half.paths, update, self.config.frames_max, &mut self.counters);
+            let max = self.common.config().frames_max;
+            self.common.count().push(&mut half.paths, update, max);
         }
     }
 
     /// Returns the route to `dst`: packets that are not local leave without a hardware destination.
     pub(crate) fn route_half(&self, now: Instant, dst: Addr) -> Route {
         if self.is_own(dst) {
-            return if self.config.loopback { Route::Local } else { Route::Unreachable };
+            return if self.common.config().loopback { Route::Local } else { Route::Unreachable };
         }
         let is_unreachable = || {
             self.half

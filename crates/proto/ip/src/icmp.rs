@@ -8,9 +8,9 @@ use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{Mac, ParseError, ethernet, icmpv6};
 
 use crate::counters::Reason;
-use crate::fragments::parts;
 use crate::input::Received;
-use crate::ip::{Frame, Ip, Link};
+use crate::ip::Ip;
+use crate::link::Link;
 use crate::output::{HEADERS_LEN, Outgoing, TTL};
 
 /// An ICMP error about a packet of ours.
@@ -109,9 +109,9 @@ impl Ip {
     pub(crate) fn report(&mut self, now: Instant, link: Link, frame: &[u8], error: Message) {
         let sent = self.send_error(now, link, frame, error);
         if sent.is_some() {
-            self.counters.errors_out += 1;
+            self.common.count().errors_out += 1;
         } else {
-            self.counters.errors_suppressed += 1;
+            self.common.count().errors_suppressed += 1;
         }
         self.check_invariants();
     }
@@ -144,7 +144,7 @@ impl Ip {
             dont_fragment: false,
         };
         if self.send_icmp(link, &outgoing, &reply, body) {
-            self.counters.echoes += 1;
+            self.common.count().echoes += 1;
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Ip {
         }
         // The cost is random, so that a host cannot count our errors to others by those that it still gets
         // (CVE-2020-25705).
-        let cost = 1 + self.rng.below(3);
+        let cost = 1 + self.common.rng().below(3);
         if !self.error_limit.take(now, cost) {
             return None;
         }
@@ -216,18 +216,8 @@ impl Ip {
         let text = &mut bytes[HEADERS_LEN..];
         text[icmp::HEADER_LEN..].copy_from_slice(body);
         icmp::emit(message, text);
-        if link == Link::Inside || ipv4::HEADER_LEN + outgoing.payload_len <= usize::from(self.mtu()) {
-            self.emit_headers(&mut bytes, outgoing);
-            return self.queue(Frame { link, bytes });
-        }
-        let id = self.identify(outgoing.dst, outgoing.protocol);
-        parts(outgoing.dst, outgoing.payload_len, 0, self.mtu()).all(|part| {
-            let mut fragment = alloc::vec![0; HEADERS_LEN];
-            self.emit_fragment(&mut fragment, outgoing, id, &part);
-            self.fragment_sent();
-            fragment.extend_from_slice(&bytes[HEADERS_LEN + part.offset..][..part.len]);
-            self.queue(Frame { link, bytes: fragment })
-        })
+        let mtu = self.mtu();
+        self.common.send(link, outgoing, bytes, mtu)
     }
 }
 

@@ -6,10 +6,11 @@ use atoll_wire::icmp::code;
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{ParseError, checksum, icmp, udp};
 
-use crate::addresses::Cast;
 use crate::counters::Reason;
 use crate::icmp::NetworkError;
-use crate::ip::{Ip, Link};
+use crate::ip::Ip;
+use crate::link::Cast;
+use crate::link::Link;
 
 /// What the link says about the transport checksum of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,14 +89,14 @@ impl Ip {
         frame: &'a [u8],
         offload: ChecksumOffload,
     ) -> Received<'a> {
-        self.counters.frames_in += 1;
+        self.common.count().frames_in += 1;
         let received = self.receive(now, link, frame, offload).unwrap_or_else(Received::Dropped);
         match received {
-            Received::Tcp { .. } => self.counters.tcp_in += 1,
-            Received::Udp { .. } => self.counters.udp_in += 1,
-            Received::Error(_) => self.counters.errors_in += 1,
+            Received::Tcp { .. } => self.common.count().tcp_in += 1,
+            Received::Udp { .. } => self.common.count().udp_in += 1,
+            Received::Error(_) => self.common.count().errors_in += 1,
             Received::Consumed => {}
-            Received::Dropped(reason) => self.counters.drop(reason),
+            Received::Dropped(reason) => self.common.count().drop(reason),
         }
         self.check_invariants();
         received
@@ -110,7 +111,7 @@ impl Ip {
         offload: ChecksumOffload,
     ) -> Result<Received<'a>, Reason> {
         let (ethernet, at) = ethernet::parse(frame).map_err(|_| Reason::Malformed)?;
-        if (ethernet.dst != self.config.mac && !ethernet.dst.is_group()) || ethernet.src.is_group() {
+        if (ethernet.dst != self.common.mac() && !ethernet.dst.is_group()) || ethernet.src.is_group() {
             return Err(Reason::NotOurStation);
         }
         let packet = frame.get(at..).unwrap_or_default();

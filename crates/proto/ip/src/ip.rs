@@ -7,12 +7,14 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Duration, Instant, Rng};
 use atoll_wire::Mac;
 
-use crate::addresses::{Addresses, Cast};
-use crate::config::{BadConfig, Config};
+use crate::addresses::Addresses;
+use crate::common::Common;
+use crate::config::{BadConfig, Config, V4Address};
 use crate::counters::Counters;
 use crate::dhcp::Client;
-use crate::fragments::{Identifications, PacketKey};
+use crate::fragments::PacketKey;
 use crate::half::Half;
+use crate::link::{Cast, Frame};
 use crate::membership::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
@@ -33,11 +35,9 @@ use crate::v6::V6;
 /// for [`Ip::next_timeout`].
 #[derive(Debug)]
 pub struct Ip {
-    pub(crate) config: Config,
+    pub(crate) common: Common,
     pub(crate) addresses: Addresses,
     pub(crate) neighbours: Neighbours,
-    pub(crate) rng: Rng,
-    pub(crate) identifications: Identifications,
     pub(crate) reassembly: Reassembly<PacketKey>,
     pub(crate) groups: Groups<u32>,
     /// Reassembled packets that wait for [`Ip::poll_whole`].
@@ -47,7 +47,6 @@ pub struct Ip {
     pub(crate) echo_limit: TokenBucket,
     pub(crate) error_limit: TokenBucket,
     pub(crate) announcements: Announcements,
-    pub(crate) counters: Counters,
     pub(crate) v4: V4,
     /// The DHCP client, in the replica that asks for an address; boxed, to keep it away from what packets
     /// need.
@@ -55,27 +54,8 @@ pub struct Ip {
     pub(crate) v6: V6,
     /// The additional state of a transport server's part; `None` in a full IP layer.
     pub(crate) half: Option<Box<Half>>,
-    frames: VecDeque<Frame>,
     updates: VecDeque<NeighbourUpdate>,
     failed: VecDeque<u32>,
-}
-
-/// One of a replica's two links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Link {
-    /// The TAP queue, device queue or shared-memory link to others.
-    Outside,
-    /// The link from the stack to itself: its own address and 127.0.0.0/8. There is no ARP on it.
-    Inside,
-}
-
-/// A frame that [`Ip`] wants sent: ARP, IGMP, an echo reply or an ICMP error. Its checksums are complete.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// The link to send it over.
-    pub link: Link,
-    /// The octets of the frame, from the Ethernet header on.
-    pub bytes: Vec<u8>,
 }
 
 /// When our own address is announced (RFC 5227 §2.3, §2.4).
@@ -101,7 +81,7 @@ impl Ip {
         let asks = config.dhcp && leads;
         let mut ip = Ip {
             v6: V6::new(&config, v6_key, now),
-            addresses: Addresses::new(address.as_ref()),
+            addresses: address.as_ref().map_or(Addresses::none(), V4Address::classes),
             v4: V4::new(address),
             dhcp: asks.then(|| Box::new(Client::new(config.mac, config.mtu))),
             neighbours: Neighbours::new(
@@ -109,7 +89,6 @@ impl Ip {
                 address.and_then(|address| address.gateway),
                 key,
             ),
-            identifications: Identifications::new(&mut rng, config.sibling),
             reassembly: Reassembly::new(config.reassembly, fragments_key),
             groups: Groups::new(leads),
             wholes: VecDeque::new(),
@@ -118,13 +97,10 @@ impl Ip {
             echo_limit: TokenBucket::new(ECHO_PER_SECOND, ECHO_BURST, now),
             error_limit: TokenBucket::new(ERRORS_PER_SECOND, ERRORS_BURST, now),
             announcements: Announcements { due: None, defended_at: None },
-            counters: Counters::default(),
             half: config.apart.then(Box::default),
-            frames: VecDeque::new(),
             updates: VecDeque::new(),
             failed: VecDeque::new(),
-            rng,
-            config,
+            common: Common::new(config, rng),
         };
         if ip.half.is_none() {
             ip.listen_to_own(now);
@@ -134,7 +110,7 @@ impl Ip {
 
     /// Returns the next frame to send, if any.
     pub fn poll_frame(&mut self) -> Option<Frame> {
-        self.frames.pop_front()
+        self.common.poll_frame()
     }
 
     /// Returns the next neighbour update for the other replicas, if any. A stack of one replica may discard
@@ -156,7 +132,7 @@ impl Ip {
         let NeighbourUpdate { addr, mac, basis } = update;
         if self.half.is_some()
             || !mac.is_station()
-            || mac == self.config.mac
+            || mac == self.common.mac()
             || !self.addresses.is_neighbour(addr)
         {
             return;
@@ -206,8 +182,9 @@ impl Ip {
             match what {
                 Due::Ask { addr, of } => self.ask(addr, of),
                 Due::Failed { addr } => {
-                    self.counters.neighbours_failed += 1;
-                    push(&mut self.failed, addr, self.config.neighbours_max, &mut self.counters);
+                    self.common.count().neighbours_failed += 1;
+                    let max = self.common.config().neighbours_max;
+                    self.common.count().push(&mut self.failed, addr, max);
                 }
             }
         }
@@ -244,13 +221,13 @@ impl Ip {
 
     /// Returns the counters.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        self.common.counters()
     }
 
     /// Returns the hardware address of the stack, which is also the destination of every frame on the inside
     /// link.
     pub fn mac(&self) -> Mac {
-        self.config.mac
+        self.common.mac()
     }
 
     /// Returns the IPv4 address of the stack, if it has one.
@@ -261,7 +238,7 @@ impl Ip {
     /// Returns the size in octets of the largest IPv4 packet that the outside link carries.
     #[inline]
     pub fn mtu(&self) -> u16 {
-        self.v4.mtu(self.config.mtu)
+        self.v4.mtu(self.common.config().mtu)
     }
 
     /// Returns the size in octets of the largest packet that the outside link carries, for the family of
@@ -283,7 +260,8 @@ impl Ip {
         let dst = dst.into();
         if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
             let update = PathUpdate { dst, mtu };
-            push(&mut self.path_updates, update, self.config.frames_max, &mut self.counters);
+            let max = self.common.config().frames_max;
+            self.common.count().push(&mut self.path_updates, update, max);
             self.request_path(update);
         }
     }
@@ -313,26 +291,23 @@ impl Ip {
         }
     }
 
-    /// Queues `frame` for [`Ip::poll_frame`], or drops it if too many wait. Returns whether it was queued.
-    pub(crate) fn queue(&mut self, frame: Frame) -> bool {
-        push(&mut self.frames, frame, self.config.frames_max, &mut self.counters)
-    }
-
     /// Queues a packet for [`Ip::poll_whole`], or drops it if too many wait.
     pub(crate) fn queue_whole(&mut self, frame: Frame) {
-        push(&mut self.wholes, frame, self.config.frames_max, &mut self.counters);
+        let max = self.common.config().frames_max;
+        self.common.count().push(&mut self.wholes, frame, max);
     }
 
     /// Queues a neighbour update for the other replicas.
     pub(crate) fn tell(&mut self, addr: u32, mac: Mac, basis: Basis) {
         let update = NeighbourUpdate { addr, mac, basis };
-        push(&mut self.updates, update, self.config.frames_max, &mut self.counters);
+        let max = self.common.config().frames_max;
+        self.common.count().push(&mut self.updates, update, max);
     }
 
     /// Learns `mac` for `addr` from a source that needs no confirmation. Returns what became of the claim.
     pub(crate) fn learn(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
         let (claim, evicted) = self.neighbours.learn(now, addr, mac);
-        self.counters.neighbours_evicted += u64::from(evicted);
+        self.common.count().neighbours_evicted += u64::from(evicted);
         claim
     }
 
@@ -344,26 +319,15 @@ impl Ip {
             self.neighbours.check_invariants();
             self.reassembly.check_invariants();
             self.groups.check_invariants();
-            assert!(self.wholes.len() <= self.config.frames_max);
-            assert!(self.path_updates.len() <= self.config.frames_max);
+            assert!(self.wholes.len() <= self.common.config().frames_max);
+            assert!(self.path_updates.len() <= self.common.config().frames_max);
             self.v6.neighbours.check_invariants();
             self.v6.groups.check_invariants();
-            assert!(self.frames.len() <= self.config.frames_max);
-            assert!(self.updates.len() <= self.config.frames_max);
-            assert!(self.failed.len() <= self.config.neighbours_max);
+            self.common.check_invariants();
+            assert!(self.updates.len() <= self.common.config().frames_max);
+            assert!(self.failed.len() <= self.common.config().neighbours_max);
         }
     }
-}
-
-/// Appends to a bounded queue, or counts the overflow. Returns whether there was room.
-pub(crate) fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize, counters: &mut Counters) -> bool {
-    let room = queue.len() < max;
-    if room {
-        queue.push_back(item);
-    } else {
-        counters.overflows += 1;
-    }
-    room
 }
 
 /// Echo requests answered per second: far more than any operator sends, far fewer than a flood.

@@ -19,6 +19,7 @@ extern crate std;
 
 mod addresses;
 mod arp;
+mod common;
 mod config;
 mod counters;
 mod dhcp;
@@ -26,8 +27,10 @@ mod fragments;
 mod groups;
 mod half;
 mod icmp;
+mod identifications;
 mod input;
 mod ip;
+mod link;
 mod membership;
 mod neighbours;
 mod output;
@@ -38,21 +41,21 @@ mod reassembly;
 mod v4;
 mod v6;
 
-pub use addresses::Cast;
-pub use config::{BadConfig, Config};
+pub use config::{BadConfig, Config, V4Address, V6Config};
 pub use counters::{Counters, Reason};
 pub use dhcp::{
     Client as DhcpClient, Lease as DhcpLease, News as DhcpNews, Output as DhcpOutput, State as DhcpState,
 };
-pub use fragments::{FRAGMENT_HEADERS_LEN_MAX, Part, parts};
 pub use half::{Request, Told};
 pub use icmp::{ErrorKind, NetworkError};
 pub use input::{ChecksumOffload, ChecksumState, Received};
-pub use ip::{Frame, Ip, Link};
+pub use ip::Ip;
+pub use link::{Cast, Frame, Link};
 pub use neighbours::{Basis, NeighbourUpdate};
-pub use output::{HEADERS_LEN, HEADERS_LEN_MAX, Outgoing, Route, TTL, headers_len};
+pub use output::{
+    FRAGMENT_HEADERS_LEN_MAX, HEADERS_LEN, HEADERS_LEN_MAX, Outgoing, Part, Route, TTL, headers_len, parts,
+};
 pub use past::Past;
 pub use paths::{PathMtu, PathUpdate};
 pub use reassembly::{Expired, Fragment, FragmentKey, Limits, Outcome, Reassembly, Refusal, Whole};
-pub use v4::V4Address;
-pub use v6::{OwnAddress, State as AddressState, V6Config};
+pub use v6::{OwnAddress, State as AddressState};

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use atoll_base::{Duration, Instant, Rng};
 
-use crate::ip::Link;
+use crate::link::Link;
 
 /// The address of a multicast group in one family.
 pub(crate) trait Group: Copy + Ord {

@@ -6,14 +6,18 @@ use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::ipv6;
 
-use crate::addresses::{Cast, is_loopback, multicast_mac};
+use crate::addresses::{is_loopback, multicast_mac};
 use crate::ip::Ip;
+use crate::link::Cast;
 use crate::neighbours::Lookup;
 
 /// The octets of the headers of an IPv4 packet: Ethernet and IPv4.
 pub const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 /// The most octets that [`Ip::emit_headers`] writes: Ethernet and IPv6.
 pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+
+/// The most octets that [`Ip::emit_fragment`] writes: Ethernet, IPv6 and fragment header.
+pub const FRAGMENT_HEADERS_LEN_MAX: usize = HEADERS_LEN_MAX + ipv6::FRAGMENT_LEN;
 
 /// Returns the number of octets that [`Ip::emit_headers`] writes for a packet to `dst`.
 #[inline]
@@ -63,6 +67,28 @@ pub struct Outgoing {
     pub dont_fragment: bool,
 }
 
+/// One fragment of a payload that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The offset of the fragment in the payload, in octets: a multiple of 8.
+    pub offset: usize,
+    /// The length of the fragment, in octets.
+    pub len: usize,
+    /// Whether other fragments follow.
+    pub more: bool,
+}
+
+/// Returns the fragments of a payload of `len` octets to `dst`, from octet `from` (a multiple of 8) on.
+/// Packets have at most `mtu` octets, which is at least 68 (RFC 791), or 1280 with IPv6.
+pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item = Part> {
+    let headers = if dst.is_v4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN };
+    let room = (usize::from(mtu).saturating_sub(headers) & !7).max(8);
+    (from..len).step_by(room).map(move |offset| {
+        let end = len.min(offset + room);
+        Part { offset, len: end - offset, more: end < len }
+    })
+}
+
 impl Ip {
     /// Returns the route to `dst`, and asks for the neighbour if it is not known. The cost is a hash lookup.
     #[inline]
@@ -80,7 +106,7 @@ impl Ip {
     #[inline]
     fn route_v4(&mut self, now: Instant, dst: u32) -> Route {
         if self.addresses.is_own(dst) || is_loopback(dst) {
-            return if self.config.loopback { Route::Local } else { Route::Unreachable };
+            return if self.common.config().loopback { Route::Local } else { Route::Unreachable };
         }
         match self.addresses.cast(dst) {
             Some(Cast::Unicast) => {}
@@ -114,24 +140,7 @@ impl Ip {
     /// Panics if `out` is shorter than that. The caller writes the payload and its checksum.
     #[inline]
     pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
-        if !packet.dst.is_v4() {
-            return self.emit_headers_v6(out, packet);
-        }
-        debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
-        // RFC 6864 §4: the identification only matters where a packet may be fragmented.
-        let id = if packet.dont_fragment {
-            0
-        } else {
-            self.identifications.next(packet.dst, packet.protocol) as u16
-        };
-        self.emit(out, packet.dst_mac, &ipv4::Header { id, ..packet.header() })
-    }
-
-    #[inline]
-    pub(crate) fn emit(&self, out: &mut [u8], dst_mac: Mac, header: &ipv4::Header) -> usize {
-        let ethernet = ethernet::Header { dst: dst_mac, src: self.config.mac, ethertype: EtherType::IPV4 };
-        let at = ethernet::emit(&ethernet, out);
-        at + ipv4::emit(header, &mut out[at..])
+        self.common.emit_headers(out, packet)
     }
 
     #[cold]
@@ -140,7 +149,7 @@ impl Ip {
             return Route::Unreachable;
         }
         let evicted = self.neighbours.resolve(now, next_hop);
-        self.counters.neighbours_evicted += u64::from(evicted);
+        self.common.count().neighbours_evicted += u64::from(evicted);
         self.ask(next_hop, Mac::BROADCAST);
         self.check_invariants();
         Route::Resolving
@@ -148,9 +157,58 @@ impl Ip {
 }
 
 impl Outgoing {
+    /// Writes the Ethernet and IPv4 headers of the whole packet, which the station `mac` sends. Returns their
+    /// length.
+    #[inline]
+    pub(crate) fn emit_v4(&self, out: &mut [u8], mac: Mac, id: u16) -> usize {
+        debug_assert!(self.payload_len <= ipv4::PAYLOAD_MAX);
+        let at = ethernet::emit(&self.ethernet(mac, EtherType::IPV4), out);
+        at + ipv4::emit(&ipv4::Header { id, ..self.header_v4() }, &mut out[at..])
+    }
+
+    /// Writes the Ethernet and IPv6 headers of the whole packet, which the station `mac` sends. Returns their
+    /// length.
+    #[inline]
+    pub(crate) fn emit_v6(&self, out: &mut [u8], mac: Mac) -> usize {
+        debug_assert!(self.payload_len <= ipv6::PAYLOAD_MAX);
+        let at = ethernet::emit(&self.ethernet(mac, EtherType::IPV6), out);
+        at + ipv6::emit(&self.header_v6(), &mut out[at..])
+    }
+
+    /// Writes the headers of one fragment of the packet, which the station `mac` sends. Returns their length.
+    pub(crate) fn emit_fragment(&self, out: &mut [u8], mac: Mac, id: u32, part: &Part) -> usize {
+        let offset = (part.offset / 8) as u16;
+        if self.dst.is_v4() {
+            let header = ipv4::Header {
+                payload_len: part.len as u16,
+                id: id as u16,
+                dont_fragment: false,
+                more_fragments: part.more,
+                fragment_offset: offset,
+                ..self.header_v4()
+            };
+            let at = ethernet::emit(&self.ethernet(mac, EtherType::IPV4), out);
+            return at + ipv4::emit(&header, &mut out[at..]);
+        }
+        let header = ipv6::Header {
+            next_header: Protocol(ipv6::FRAGMENT),
+            payload_len: (ipv6::FRAGMENT_LEN + part.len) as u16,
+            ..self.header_v6()
+        };
+        let mut at = ethernet::emit(&self.ethernet(mac, EtherType::IPV6), out);
+        at += ipv6::emit(&header, &mut out[at..]);
+        let fragment = ipv6::Fragment { offset, more: part.more, id };
+        at + ipv6::emit_fragment(self.protocol, &fragment, &mut out[at..])
+    }
+
+    #[inline]
+    const fn ethernet(&self, src: Mac, ethertype: EtherType) -> ethernet::Header {
+        ethernet::Header { dst: self.dst_mac, src, ethertype }
+    }
+
     /// Returns the IPv4 header of the whole packet, with identification 0.
     #[inline]
-    pub(crate) fn header(&self) -> ipv4::Header {
+    fn header_v4(&self) -> ipv4::Header {
         ipv4::Header {
             src: self.src.to_v4().unwrap_or_default(),
             dst: self.dst.to_v4().unwrap_or_default(),
@@ -162,6 +220,20 @@ impl Outgoing {
             dont_fragment: self.dont_fragment,
             more_fragments: false,
             fragment_offset: 0,
+        }
+    }
+
+    /// Returns the IPv6 header of the whole packet.
+    #[inline]
+    const fn header_v6(&self) -> ipv6::Header {
+        ipv6::Header {
+            src: self.src,
+            dst: self.dst,
+            next_header: self.protocol,
+            payload_len: self.payload_len as u16,
+            traffic_class: self.tos,
+            flow_label: 0,
+            hop_limit: self.ttl,
         }
     }
 }

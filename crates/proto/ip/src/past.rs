@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, Instant};
 
+use crate::config::V4Address;
 use crate::dhcp::Lease;
 use crate::ip::Ip;
-use crate::v4::V4Address;
 use crate::v6::OwnAddress;
 
 /// What a predecessor knew of the network.

@@ -3,26 +3,9 @@
 //! The first replica of a stack gets the address from its configuration or by DHCP. The others have the same
 //! configuration, or are told the address.
 
-use atoll_base::Instant;
-
-use crate::addresses::{Addresses, Cast};
-use crate::config::{BadConfig, Config};
+use crate::addresses::Addresses;
+use crate::config::V4Address;
 use crate::ip::Ip;
-
-/// The stack's address on its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct V4Address {
-    /// The address.
-    pub addr: u32,
-    /// The length of the on-link prefix in bits, 0 to 32.
-    pub prefix_len: u8,
-    /// The next hop of everything that is not on the link; if `None`, nothing else can be reached.
-    pub gateway: Option<u32>,
-    /// The largest IPv4 packet in this network, in octets; the link may carry less.
-    pub mtu: u16,
-    /// When the address is lost unless it is renewed; [`Instant::FAR_FUTURE`] means never.
-    pub valid_until: Instant,
-}
 
 /// The IPv4 side of the network.
 #[derive(Debug)]
@@ -31,39 +14,6 @@ pub(crate) struct V4 {
     generation: u64,
     /// A number that grows whenever the address or the state of the DHCP client changes.
     news: u64,
-}
-
-impl V4Address {
-    /// Creates an address that is valid for ever, without a gateway.
-    pub const fn new(addr: u32, prefix_len: u8) -> V4Address {
-        V4Address { addr, prefix_len, gateway: None, mtu: u16::MAX, valid_until: Instant::FAR_FUTURE }
-    }
-
-    /// Checks that a host can have this address and its gateway; returns the first fault.
-    pub fn check(&self) -> Result<(), BadConfig> {
-        if self.prefix_len > 32 {
-            return Err(BadConfig::PrefixLen);
-        }
-        let addresses = Addresses::new(Some(self));
-        if !addresses.is_host(self.addr) {
-            return Err(BadConfig::Addr);
-        }
-        if self
-            .gateway
-            .is_some_and(|gateway| gateway == self.addr || addresses.cast(gateway) != Some(Cast::Unicast))
-        {
-            return Err(BadConfig::Gateway);
-        }
-        if self.mtu < Config::MTU_MIN {
-            return Err(BadConfig::Mtu);
-        }
-        Ok(())
-    }
-
-    /// Returns whether both addresses lead to the same routes.
-    fn is_same_network(&self, other: &V4Address) -> bool {
-        (self.addr, self.prefix_len, self.gateway) == (other.addr, other.prefix_len, other.gateway)
-    }
 }
 
 impl V4 {
@@ -107,7 +57,7 @@ impl Ip {
     /// Applies the address that the replica with the DHCP client has sent, after checking it. Does nothing if
     /// the address does not come by DHCP, or this replica runs the client itself.
     pub fn handle_v4_address(&mut self, address: Option<V4Address>) {
-        let is_told = self.config.dhcp && self.dhcp.is_none();
+        let is_told = self.common.config().dhcp && self.dhcp.is_none();
         if is_told && address.is_none_or(|address| address.check().is_ok()) {
             self.set_v4_address(address);
             self.check_invariants();
@@ -126,7 +76,7 @@ impl Ip {
         self.v4.generation += 1;
         self.v4.note();
         if !stays {
-            self.addresses = Addresses::new(address.as_ref());
+            self.addresses = address.as_ref().map_or(Addresses::none(), V4Address::classes);
             self.neighbours.clear(address.and_then(|address| address.gateway));
             self.announcements.due = None;
         }

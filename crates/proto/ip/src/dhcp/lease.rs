@@ -7,9 +7,10 @@ use alloc::vec::Vec;
 use atoll_base::{Duration, Instant, Rng};
 use atoll_wire::dhcp::{Message, option};
 
-use crate::addresses::{Addresses, Cast};
+use crate::addresses::Addresses;
 use crate::config::Config;
-use crate::v4::V4Address;
+use crate::config::V4Address;
+use crate::link::Cast;
 
 /// A lease: an address for a time, and what the server says about the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +151,7 @@ const fn classful_mask(addr: u32) -> u32 {
 
 /// Returns whether a server can have this address.
 pub(super) fn is_server(addr: u32) -> bool {
-    Addresses::new(None).cast(addr) == Some(Cast::Unicast)
+    Addresses::none().cast(addr) == Some(Cast::Unicast)
 }
 
 /// The most octets of classless routes that are read.

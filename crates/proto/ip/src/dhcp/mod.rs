@@ -17,10 +17,11 @@ use atoll_wire::ethernet;
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{Mac, udp};
 
-use crate::addresses::Cast;
 use crate::counters::Reason;
 use crate::input::{self, ChecksumOffload, Received};
-use crate::ip::{Frame, Ip, Link};
+use crate::ip::Ip;
+use crate::link::Cast;
+use crate::link::Link;
 use crate::output::{HEADERS_LEN, Outgoing, Route, TTL};
 
 pub use client::{Client, Output, State};
@@ -111,7 +112,7 @@ impl Ip {
         };
         let mut believed = false;
         self.with_client(now, |client, rng| believed = client.handle(now, from, payload, rng));
-        self.counters.dhcp_ignored += u64::from(!believed);
+        self.common.count().dhcp_ignored += u64::from(!believed);
         Ok(Received::Consumed)
     }
 
@@ -123,7 +124,7 @@ impl Ip {
         if packet.sender_addr != probed && !is_probe {
             return false;
         }
-        self.counters.arp_conflicts += 1;
+        self.common.count().arp_conflicts += 1;
         self.with_client(now, |client, rng| client.handle_conflict(now, rng));
         true
     }
@@ -132,7 +133,7 @@ impl Ip {
     fn with_client(&mut self, now: Instant, act: impl FnOnce(&mut Client, &mut atoll_base::Rng)) {
         let Some(mut client) = self.dhcp.take() else { return };
         let before = client.state();
-        act(&mut client, &mut self.rng);
+        act(&mut client, self.common.rng());
         if client.state() != before {
             self.v4.note();
         }
@@ -182,7 +183,7 @@ impl Ip {
         bytes.extend_from_slice(message);
         udp::seal(src, dst, &mut bytes[at..]);
         debug_assert_eq!(at, ethernet::HEADER_LEN + ipv4::HEADER_LEN);
-        self.queue(Frame { link: Link::Outside, bytes });
+        self.common.queue(Link::Outside, bytes);
     }
 }
 

@@ -9,7 +9,7 @@ use atoll_wire::Mac;
 use atoll_wire::dhcp::{self, Header, Kind, Message, option};
 
 use super::{Client, Lease, Output, State};
-use crate::v4::V4Address;
+use crate::config::V4Address;
 
 const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const STATION: Mac = Mac([2, 0, 0, 0, 0, 9]);

@@ -1,13 +1,12 @@
-use std::collections::BTreeSet;
 use std::vec::Vec;
 
-use atoll_base::{Endpoint, Rng};
+use atoll_base::Endpoint;
 use atoll_wire::icmp;
 use atoll_wire::ipv4::Header;
 
 use super::*;
 use crate::ip::tests::{Build, MAC_PEER, MAC_US, PEER, US, at, ip, packet, receive, tcp_packet, udp_packet};
-use crate::{ChecksumOffload, Config};
+use crate::{ChecksumOffload, Config, HEADERS_LEN, Part, parts};
 
 /// Returns the fragments of a packet, with `room` octets in each.
 fn torn(build: &Build, room: usize) -> Vec<Vec<u8>> {
@@ -214,30 +213,6 @@ fn a_long_echo_is_answered_in_fragments() {
     let reply = peer.poll_whole().expect("all fragments were sent");
     let (message, _) = icmp::parse(&reply.bytes[34..]).unwrap();
     assert_eq!((message, &reply.bytes[42..]), (icmp::Message::EchoReply { id: 1, seq: 2 }, &text[8..]));
-}
-
-#[test]
-fn identifications_do_not_repeat_soon() {
-    // RFC 6864 §4.3 also holds for two replicas with one address.
-    let mut rng = Rng::new(3);
-    let mut siblings = [0, 1].map(|index| Identifications::new(&mut rng, (index, 2)));
-    let mut seen = BTreeSet::new();
-    for _ in 0..32_768 {
-        for sibling in &mut siblings {
-            assert!(seen.insert(sibling.next(PEER.into(), Protocol::UDP) as u16));
-        }
-    }
-    // RFC 7739 §4.1: with IPv6 this holds for all protocols together, because only the identification tells
-    // packets apart.
-    let dst = Addr::from_octets([0x20; 16]);
-    let mut seen = BTreeSet::new();
-    for n in 0..100_000 {
-        let protocol = [Protocol::UDP, Protocol::ICMPV6][n % 2];
-        assert!(siblings.iter_mut().all(|sibling| seen.insert(sibling.next(dst, protocol))));
-    }
-    let [here, there] =
-        [[0x20; 16], [0x21; 16]].map(|octets| siblings[0].next(Addr::from_octets(octets), Protocol::UDP));
-    assert!(here.abs_diff(there) > 1000, "what is sent to others does not show");
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::vec::Vec;
 use atoll_wire::Mac;
 
 use super::*;
-use crate::ip::tests::{Build, PEER, US, at, ip, packet, receive, udp_packet};
+use crate::ip::tests::{Build, PEER, US, at, config, ip, packet, receive, udp_packet};
 use crate::membership::GROUPS_MAX;
 use crate::{Config, Received};
 
@@ -89,7 +89,7 @@ fn joining_and_leaving_are_told_twice() {
 
 #[test]
 fn only_one_replica_speaks() {
-    let config = Config { sibling: (1, 2), ..ip().config };
+    let config = Config { sibling: (1, 2), ..config() };
     let mut ip = Ip::new(config, 1, at(0)).unwrap();
     assert!(ip.join_group(at(0), Link::Outside, GROUP) && ip.is_member(Link::Outside, GROUP));
     assert_eq!(receive(&mut ip, &query(0, 100, 3)), Received::Dropped(Reason::IgmpIgnored));

@@ -14,7 +14,7 @@ use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{checksum, udp};
 
 use super::*;
-use crate::{ChecksumOffload, Reason, Received, Route};
+use crate::{ChecksumOffload, Link, Reason, Received, Route};
 
 pub(crate) const US: u32 = 0xc612_0001;
 pub(crate) const PEER: u32 = 0xc612_0002;
@@ -24,9 +24,12 @@ pub(crate) const MAC_US: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 pub(crate) const MAC_OTHER: Mac = Mac([2, 0, 0, 0, 0, 3]);
 
+pub(crate) fn config() -> Config {
+    Config { gateway: Some(GATEWAY), ..Config::new(MAC_US, US, 24) }
+}
+
 pub(crate) fn ip() -> Ip {
-    let config = Config { gateway: Some(GATEWAY), ..Config::new(MAC_US, US, 24) };
-    Ip::new(config, 42, Instant::ZERO).unwrap()
+    Ip::new(config(), 42, Instant::ZERO).unwrap()
 }
 
 pub(crate) fn at(millis: u64) -> Instant {

@@ -5,8 +5,9 @@ use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
 
 use super::RETRANS_TIMER;
-use crate::addresses::Cast;
-use crate::ip::{Ip, Link};
+use crate::ip::Ip;
+use crate::link::Cast;
+use crate::link::Link;
 
 /// One own IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,19 +2,17 @@
 //! 8200 §4.5, RFC 7112).
 
 use atoll_base::Instant;
-use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::ethernet;
 use atoll_wire::icmpv6::{Message, code};
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::ipv6::{
-    self, FRAGMENT, FRAGMENT_LEN, FirstError, HEADER_LEN, HOP_BY_HOP, PAYLOAD_LEN_AT, Upper,
-};
+use atoll_wire::ipv6::{self, FRAGMENT_LEN, FirstError, HEADER_LEN, HOP_BY_HOP, PAYLOAD_LEN_AT, Upper};
 
 use super::is_discovery;
 use crate::counters::Reason;
-use crate::fragments::{PacketKey, Part, reason};
+use crate::fragments::{PacketKey, reason};
 use crate::input::Received;
-use crate::ip::{Frame, Ip, Link};
-use crate::output::Outgoing;
+use crate::ip::Ip;
+use crate::link::{Frame, Link};
 use crate::reassembly::{Fragment, Outcome};
 
 impl Ip {
@@ -30,7 +28,7 @@ impl Ip {
         upper: &Upper,
     ) -> Result<Received<'a>, Reason> {
         let fragment = upper.fragment.ok_or(Reason::Malformed)?;
-        self.counters.fragments_in += 1;
+        self.common.count().fragments_in += 1;
         let offset = u32::from(fragment.offset) * 8;
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
         // These headers are repeated by every fragment; the fragment header is not part of the whole packet.
@@ -78,27 +76,12 @@ impl Ip {
                 let hole =
                     ipv6::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
                 whole.bytes.drain(ethernet::HEADER_LEN + hole.start..ethernet::HEADER_LEN + hole.end);
-                self.counters.reassembled += 1;
+                self.common.count().reassembled += 1;
                 self.queue_whole(Frame { link, bytes: whole.bytes });
                 Ok(Received::Consumed)
             }
             Outcome::Dropped(refusal) => Err(reason(refusal)),
         }
-    }
-
-    /// Writes the headers of one fragment of an IPv6 packet; see [`Ip::emit_fragment`].
-    pub(crate) fn emit_fragment_v6(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
-        let ethernet =
-            ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
-        let mut at = ethernet::emit(&ethernet, out);
-        let header = ipv6::Header {
-            next_header: Protocol(FRAGMENT),
-            payload_len: (FRAGMENT_LEN + part.len) as u16,
-            ..packet.header_v6()
-        };
-        at += ipv6::emit(&header, &mut out[at..]);
-        let fragment = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id };
-        at + ipv6::emit_fragment(packet.protocol, &fragment, &mut out[at..])
     }
 }
 

@@ -7,9 +7,9 @@ use atoll_wire::ipv6;
 
 use super::addresses::cast;
 use super::{Lease, ON_LINK_MAX, OWN_MAX, ROUTERS_MAX};
-use crate::addresses::Cast;
 use crate::half::Told;
 use crate::ip::Ip;
+use crate::link::Cast;
 
 impl Ip {
     /// Notes that routes may have changed.
@@ -35,7 +35,7 @@ impl Ip {
             (self.v6.own, self.v6.on_link, self.v6.routers) = (own, on_link, routers);
             self.change_routes();
         }
-        self.v6.mtu = told.mtu_v6.clamp(ipv6::MTU_MIN, self.config.mtu.max(ipv6::MTU_MIN));
+        self.v6.mtu = told.mtu_v6.clamp(ipv6::MTU_MIN, self.common.config().mtu.max(ipv6::MTU_MIN));
         self.v6.hop_limit = told.hop_limit.max(1);
     }
 }

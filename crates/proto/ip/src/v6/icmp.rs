@@ -6,10 +6,10 @@ use atoll_wire::ipv4::Protocol;
 use atoll_wire::{Mac, ParseError, ethernet, icmp, ipv6, mld, nd};
 
 use crate::counters::Reason;
-use crate::fragments::{FRAGMENT_HEADERS_LEN_MAX, parts};
 use crate::icmp::{ErrorKind, NetworkError};
 use crate::input::Received;
-use crate::ip::{Frame, Ip, Link};
+use crate::ip::Ip;
+use crate::link::Link;
 use crate::output::{Outgoing, headers_len};
 
 impl Ip {
@@ -77,8 +77,8 @@ impl Ip {
     /// Queues an error about `frame`, or counts that it may not be sent (RFC 4443 §2.4 (e), (f)).
     pub(crate) fn error_v6(&mut self, now: Instant, link: Link, frame: &[u8], message: Message) {
         match self.send_error_v6(now, link, frame, message) {
-            Some(()) => self.counters.errors_out += 1,
-            None => self.counters.errors_suppressed += 1,
+            Some(()) => self.common.count().errors_out += 1,
+            None => self.common.count().errors_suppressed += 1,
         }
     }
 
@@ -107,7 +107,7 @@ impl Ip {
             }
         }
         let src = if self.is_ours_v6(link, header.dst) { header.dst } else { self.source_for(header.src)? };
-        let cost = 1 + self.rng.below(3);
+        let cost = 1 + self.common.rng().below(3);
         if !self.error_limit.take(now, cost) {
             return None;
         }
@@ -153,7 +153,7 @@ impl Ip {
             dont_fragment: true,
         };
         if self.send_icmpv6(now, link, &outgoing, &reply, body) {
-            self.counters.echoes += 1;
+            self.common.count().echoes += 1;
         }
         Ok(())
     }
@@ -194,18 +194,7 @@ impl Ip {
         text[icmpv6::HEADER_LEN..].copy_from_slice(body);
         icmpv6::emit(outgoing.src, outgoing.dst, message, text);
         let mtu = self.path_mtu(now, outgoing.dst).map_or(self.mtu_v6(), |path| path.mtu);
-        if link == Link::Inside || ipv6::HEADER_LEN + outgoing.payload_len <= usize::from(mtu) {
-            self.emit_headers(&mut bytes, outgoing);
-            return self.queue(Frame { link, bytes });
-        }
-        let id = self.identify(outgoing.dst, outgoing.protocol);
-        parts(outgoing.dst, outgoing.payload_len, 0, mtu).all(|part| {
-            let mut fragment = alloc::vec![0; FRAGMENT_HEADERS_LEN_MAX];
-            self.emit_fragment(&mut fragment, outgoing, id, &part);
-            self.fragment_sent();
-            fragment.extend_from_slice(&bytes[at + part.offset..][..part.len]);
-            self.queue(Frame { link, bytes: fragment })
-        })
+        self.common.send(link, outgoing, bytes, mtu)
     }
 }
 

@@ -9,10 +9,11 @@ use atoll_wire::{checksum, udp};
 
 use super::addresses::cast;
 use super::is_discovery;
-use crate::addresses::Cast;
 use crate::counters::Reason;
 use crate::input::{ChecksumOffload, ChecksumState, Received};
-use crate::ip::{Ip, Link};
+use crate::ip::Ip;
+use crate::link::Cast;
+use crate::link::Link;
 
 impl Ip {
     /// Judges the packet behind an Ethernet header of IPv6. `frame` is the whole frame.
@@ -49,7 +50,7 @@ impl Ip {
         }
         match upper.fragment {
             // RFC 6946: such a fragment is the whole packet, whatever else has the same identification.
-            Some(fragment) if fragment.is_atomic() => self.counters.atomic_fragments += 1,
+            Some(fragment) if fragment.is_atomic() => self.common.count().atomic_fragments += 1,
             Some(_) => return self.handle_fragment_v6(now, link, frame, &header, payload, &upper),
             None => {}
         }

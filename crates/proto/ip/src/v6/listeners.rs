@@ -12,7 +12,8 @@ use atoll_wire::nd::solicited_node;
 
 use super::addresses::{ALL_NODES, State};
 use crate::counters::Reason;
-use crate::ip::{Ip, Link};
+use crate::ip::Ip;
+use crate::link::Link;
 use crate::membership::{Change, Group, Heard, Say};
 
 impl Group for Addr {
@@ -56,7 +57,7 @@ impl Ip {
 
     /// Sends the messages to routers that are due at `now`.
     pub(super) fn expire_listeners(&mut self, now: Instant) {
-        for say in self.v6.groups.expire(now, &mut self.rng) {
+        for say in self.v6.groups.expire(now, self.common.rng()) {
             match say {
                 Say::Report(records) => self.send_report(&records),
                 Say::OlderReport { group, .. } => self.send_older_v6(&Message::Report { group }),
@@ -90,7 +91,7 @@ impl Ip {
             Message::Report { group } => Heard::Report { group },
             Message::Done { .. } => return Ok(()),
         };
-        self.v6.groups.handle(now, &mut self.rng, heard);
+        self.v6.groups.handle(now, self.common.rng(), heard);
         Ok(())
     }
 
@@ -129,7 +130,7 @@ impl Ip {
     fn send_mld(&mut self, src: Addr, dst: Addr, text: &[u8]) {
         let payload = [&mld::ROUTER_ALERT[..], text].concat();
         if self.send_v6(src, dst, multicast_mac(dst), 1, Protocol(ipv6::HOP_BY_HOP), &payload) {
-            self.counters.listener_reports += 1;
+            self.common.count().listener_reports += 1;
         }
     }
 }

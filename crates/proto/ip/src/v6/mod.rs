@@ -25,7 +25,7 @@ use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::Mac;
 use atoll_wire::nd;
 
-use crate::config::{BadConfig, Config};
+use crate::config::{Config, V6Config};
 use crate::counters::Reason;
 use crate::ip::Ip;
 use crate::membership::Groups;
@@ -34,19 +34,6 @@ use crate::past::Past;
 
 pub use addresses::{OwnAddress, State};
 use redirects::Redirects;
-
-/// The configuration of IPv6 on the link.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct V6Config {
-    /// The own address and the length of its on-link prefix in bits; there is a link-local address in
-    /// addition.
-    pub address: Option<(Addr, u8)>,
-    /// The next hop of everything that is not on the link; it is tried before the routers that advertise
-    /// themselves.
-    pub gateway: Option<Addr>,
-    /// Whether router advertisements are accepted (RFC 4862).
-    pub autoconf: bool,
-}
 
 /// What is known about the IPv6 side of the network.
 #[derive(Debug)]
@@ -85,31 +72,6 @@ struct Lease<T> {
 struct Solicitations {
     left: u8,
     due: Instant,
-}
-
-impl V6Config {
-    /// Checks that the values are valid and agree with each other; returns the first fault.
-    pub(crate) fn check(&self, mtu: u16) -> Result<(), BadConfig> {
-        let is_host = |addr: Addr| {
-            !(addr.is_v4() || addr.is_unspecified() || addr.is_loopback() || addr.is_v6_multicast())
-        };
-        if self.address.is_some_and(|(addr, _)| !is_host(addr) || addr.is_link_local()) {
-            return Err(BadConfig::Addr);
-        }
-        if self.address.is_some_and(|(_, len)| len > 128) {
-            return Err(BadConfig::PrefixLen);
-        }
-        if self
-            .gateway
-            .is_some_and(|gateway| !is_host(gateway) || self.address.is_some_and(|(own, _)| own == gateway))
-        {
-            return Err(BadConfig::Gateway);
-        }
-        if mtu < atoll_wire::ipv6::MTU_MIN {
-            return Err(BadConfig::Mtu);
-        }
-        Ok(())
-    }
 }
 
 impl V6 {
@@ -208,7 +170,7 @@ impl Ip {
         let obeys = config.autoconf;
         for own in past.addresses.iter().filter(|own| own.valid_until > now) {
             let is_mine =
-                own.addr == addresses::with_identifier(own.addr, self.config.mac) && own.prefix_len == 64;
+                own.addr == addresses::with_identifier(own.addr, self.common.mac()) && own.prefix_len == 64;
             match self.v6.own.iter().position(|known| known.addr == own.addr) {
                 Some(at) if !own.is_tentative() => self.v6.own[at].state = own.state,
                 None if obeys && own.dynamic && is_mine && self.v6.own.len() < OWN_MAX => {
@@ -249,7 +211,7 @@ impl Ip {
             match what {
                 Due::Ask { addr, of } => self.ask_v6(addr, of),
                 Due::Failed { addr } => {
-                    self.counters.neighbours_failed += 1;
+                    self.common.count().neighbours_failed += 1;
                     self.v6.redirects.forget(addr);
                 }
             }
@@ -313,7 +275,7 @@ impl Ip {
         bytes: &[u8],
     ) -> Result<(), Reason> {
         // RFC 4861 §11.2: a message that a router may have forwarded is not believed.
-        if header.hop_limit != nd::HOP_LIMIT || from == self.config.mac {
+        if header.hop_limit != nd::HOP_LIMIT || from == self.common.mac() {
             return Err(Reason::NdIgnored);
         }
         match nd::parse(bytes).map_err(|_| Reason::Malformed)? {

@@ -10,7 +10,8 @@ use atoll_wire::nd::{self, Message, solicited_node};
 
 use super::addresses::{ALL_NODES, State};
 use crate::counters::Reason;
-use crate::ip::{Frame, Ip, Link};
+use crate::ip::Ip;
+use crate::link::Link;
 use crate::neighbours::Claim;
 
 impl Ip {
@@ -45,7 +46,7 @@ impl Ip {
             return Err(Reason::NdIgnored);
         }
         if self.is_neighbour_v6(header.src)
-            && let Some(mac) = source_mac.filter(|mac| mac.is_station() && *mac != self.config.mac)
+            && let Some(mac) = source_mac.filter(|mac| mac.is_station() && *mac != self.common.mac())
         {
             self.learn_v6(now, header.src, mac);
         }
@@ -72,13 +73,14 @@ impl Ip {
             if own.is_tentative() {
                 self.handle_conflict_v6(target);
             } else {
-                self.counters.nd_conflicts += 1;
+                self.common.count().nd_conflicts += 1;
             }
             return Ok(());
         }
         // RFC 4861 §7.2.5: an answer to one station's question need not name the station again.
         let known = self.v6.neighbours.station(target);
-        let Some(mac) = target_mac.or(known).filter(|mac| mac.is_station() && *mac != self.config.mac) else {
+        let Some(mac) = target_mac.or(known).filter(|mac| mac.is_station() && *mac != self.common.mac())
+        else {
             return Err(Reason::NdIgnored);
         };
         if !self.is_neighbour_v6(target) {
@@ -105,7 +107,7 @@ impl Ip {
     /// known station is asked.
     pub(super) fn learn_v6(&mut self, now: Instant, addr: Addr, mac: Mac) {
         let (claim, evicted) = self.v6.neighbours.learn(now, addr, mac);
-        self.counters.neighbours_evicted += u64::from(evicted);
+        self.common.count().neighbours_evicted += u64::from(evicted);
         if let Claim::Ask { of } = claim {
             self.ask_v6(addr, of);
         }
@@ -113,7 +115,7 @@ impl Ip {
 
     /// Gives up a tentative address because another station has it or wants it (RFC 4862 §5.4.5).
     fn handle_conflict_v6(&mut self, addr: Addr) {
-        self.counters.nd_conflicts += 1;
+        self.common.count().nd_conflicts += 1;
         if let Some(own) = self.v6.own.iter_mut().find(|own| own.addr == addr) {
             own.state = State::Duplicate;
         }
@@ -126,13 +128,13 @@ impl Ip {
         let Some(src) = self.source_for(addr) else { return };
         // RFC 4429 §3.2: a tentative address must not get into the caches of others.
         let tentative = self.v6.own.iter().any(|own| own.addr == src && own.is_tentative());
-        let source_mac = (!tentative).then_some(self.config.mac);
+        let source_mac = (!tentative).then_some(self.common.mac());
         let (dst, mac) = match of.is_broadcast() {
             true => (solicited_node(addr), multicast_mac(solicited_node(addr))),
             false => (addr, of),
         };
         if self.send_nd(src, dst, mac, &Message::NeighbourSolicitation { target: addr, source_mac }) {
-            self.counters.nd_solicitations += 1;
+            self.common.count().nd_solicitations += 1;
         }
     }
 
@@ -141,7 +143,7 @@ impl Ip {
         let group = solicited_node(addr);
         let message = Message::NeighbourSolicitation { target: addr, source_mac: None };
         if self.send_nd(Addr::ANY, group, multicast_mac(group), &message) {
-            self.counters.nd_solicitations += 1;
+            self.common.count().nd_solicitations += 1;
         }
     }
 
@@ -149,11 +151,11 @@ impl Ip {
     fn advertise(&mut self, dst: Addr, to: Mac, target: Addr, solicited: bool) {
         // RFC 4429 §3.3: a tentative address does not replace that of another station.
         let overriding = !self.v6.own.iter().any(|own| own.addr == target && own.is_tentative());
-        let target_mac = Some(self.config.mac);
+        let target_mac = Some(self.common.mac());
         let message =
             Message::NeighbourAdvertisement { target, router: false, solicited, overriding, target_mac };
         if self.send_nd(target, dst, to, &message) {
-            self.counters.nd_advertisements += 1;
+            self.common.count().nd_advertisements += 1;
         }
     }
 
@@ -175,7 +177,7 @@ impl Ip {
         payload: &[u8],
     ) -> bool {
         let mut bytes = alloc::vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN];
-        let header = ethernet::Header { dst: mac, src: self.config.mac, ethertype: EtherType::IPV6 };
+        let header = ethernet::Header { dst: mac, src: self.common.mac(), ethertype: EtherType::IPV6 };
         let at = ethernet::emit(&header, &mut bytes);
         // The cast cannot truncate: these messages are short.
         let payload_len = payload.len() as u16;
@@ -183,6 +185,6 @@ impl Ip {
             ipv6::Header { src, dst, next_header, payload_len, traffic_class: 0, flow_label: 0, hop_limit };
         ipv6::emit(&header, &mut bytes[at..]);
         bytes.extend_from_slice(payload);
-        self.queue(Frame { link: Link::Outside, bytes })
+        self.common.queue(Link::Outside, bytes)
     }
 }

@@ -2,20 +2,19 @@
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
-use atoll_wire::ethernet::{self, EtherType};
-use atoll_wire::ipv6::{self, multicast_mac};
+use atoll_wire::ipv6::multicast_mac;
 
 use super::addresses::cast;
-use crate::addresses::Cast;
 use crate::ip::Ip;
+use crate::link::Cast;
 use crate::neighbours::Lookup;
-use crate::output::{Outgoing, Route};
+use crate::output::Route;
 
 impl Ip {
     #[inline]
     pub(crate) fn route_v6(&mut self, now: Instant, dst: Addr) -> Route {
         if dst == Addr::LOOPBACK || self.is_own_v6(dst) {
-            return if self.config.loopback { Route::Local } else { Route::Unreachable };
+            return if self.common.config().loopback { Route::Local } else { Route::Unreachable };
         }
         match cast(dst) {
             Some(Cast::Unicast) => {}
@@ -64,40 +63,15 @@ impl Ip {
         self.v6.hop_limit
     }
 
-    #[inline]
-    pub(crate) fn emit_headers_v6(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
-        debug_assert!(packet.payload_len <= ipv6::PAYLOAD_MAX);
-        let ethernet =
-            ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
-        let at = ethernet::emit(&ethernet, out);
-        at + ipv6::emit(&packet.header_v6(), &mut out[at..])
-    }
-
     #[cold]
     fn resolve_v6(&mut self, now: Instant, next_hop: Addr) -> Route {
         if !self.is_neighbour_v6(next_hop) {
             return Route::Unreachable;
         }
         let evicted = self.v6.neighbours.resolve(now, next_hop);
-        self.counters.neighbours_evicted += u64::from(evicted);
+        self.common.count().neighbours_evicted += u64::from(evicted);
         self.ask_v6(next_hop, Mac::BROADCAST);
         self.check_invariants();
         Route::Resolving
-    }
-}
-
-impl Outgoing {
-    /// Returns the IPv6 header of the whole packet.
-    #[inline]
-    pub(crate) fn header_v6(&self) -> ipv6::Header {
-        ipv6::Header {
-            src: self.src,
-            dst: self.dst,
-            next_header: self.protocol,
-            payload_len: self.payload_len as u16,
-            traffic_class: self.tos,
-            flow_label: 0,
-            hop_limit: self.ttl,
-        }
     }
 }

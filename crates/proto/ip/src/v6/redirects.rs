@@ -10,9 +10,9 @@ use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::{Mac, ipv6};
 
 use super::addresses::cast;
-use crate::addresses::Cast;
 use crate::counters::Reason;
 use crate::ip::Ip;
+use crate::link::Cast;
 use crate::neighbours::Claim;
 
 /// The better next hops, by destination. The table is bounded; the oldest entry goes first.
@@ -98,8 +98,8 @@ impl Ip {
             return Err(Reason::NdIgnored);
         }
         self.v6.redirects.insert(now, destination, target);
-        self.counters.redirects += 1;
-        if let Some(mac) = target_mac.filter(|mac| mac.is_station() && *mac != self.config.mac) {
+        self.common.count().redirects += 1;
+        if let Some(mac) = target_mac.filter(|mac| mac.is_station() && *mac != self.common.mac()) {
             match self.v6.neighbours.station(target) {
                 None => {
                     self.learn_v6(now, target, mac);

@@ -22,19 +22,20 @@ impl Ip {
         if !obeys || !header.src.is_link_local() {
             return Err(Reason::NdIgnored);
         }
-        self.counters.router_advertisements += 1;
+        self.common.count().router_advertisements += 1;
         self.v6.generation += 1;
         if advertisement.hop_limit != 0 {
             self.v6.hop_limit = advertisement.hop_limit;
         }
         // RFC 4861 §6.3.4: an MTU above the link's, or below what every link carries, is not believed.
         if let Some(mtu) = advertisement.mtu.and_then(|mtu| u16::try_from(mtu).ok())
-            && (MTU_MIN..=self.config.mtu).contains(&mtu)
+            && (MTU_MIN..=self.common.config().mtu).contains(&mtu)
         {
             self.v6.mtu = mtu;
         }
         self.take_router(now, header.src, advertisement.router_lifetime);
-        if let Some(mac) = advertisement.source_mac.filter(|mac| mac.is_station() && *mac != self.config.mac)
+        if let Some(mac) =
+            advertisement.source_mac.filter(|mac| mac.is_station() && *mac != self.common.mac())
             && self.is_neighbour_v6(header.src)
         {
             self.learn_v6(now, header.src, mac);
@@ -118,7 +119,7 @@ impl Ip {
         if prefix.len != 64 {
             return;
         }
-        let addr = with_identifier(prefix.prefix, self.config.mac);
+        let addr = with_identifier(prefix.prefix, self.common.mac());
         let (preferred, valid) = (moment(now, prefix.preferred_lifetime), moment(now, prefix.valid_lifetime));
         if let Some(own) = self.v6.own.iter_mut().find(|own| own.addr == addr) {
             if !own.dynamic {
@@ -161,7 +162,7 @@ impl Ip {
         solicitations.due = if left > 0 { now + SOLICITATION_INTERVAL } else { Instant::FAR_FUTURE };
         // RFC 4861 §4.1: without a source address, the solicitation names no station.
         let own = self.v6.own.first().filter(|own| own.state == State::Preferred).map(|own| own.addr);
-        let source_mac = own.map(|_| self.config.mac);
+        let source_mac = own.map(|_| self.common.mac());
         let (src, mac) = (own.unwrap_or_default(), multicast_mac(ALL_ROUTERS));
         self.send_nd(src, ALL_ROUTERS, mac, &Message::RouterSolicitation { source_mac });
     }

@@ -8,7 +8,8 @@ use super::super::tests::{
     Build, MAC_PEER, addr, at, local_us, machine, next_packet, packet, peer, receive, router, us,
 };
 use super::*;
-use crate::fragments::parts;
+use crate::{Outgoing, Part, parts};
+use atoll_wire::ipv6::FRAGMENT;
 use crate::{ChecksumOffload, Config, V6Config};
 
 /// Returns the fragments of a packet in packets of `mtu` octets. `before` has extension headers that all of
