@@ -104,6 +104,18 @@ impl Common {
         })
     }
 
+    /// Queues a packet of the stack itself to others, which is small enough for every link.
+    pub(crate) fn send_small(&mut self, packet: &Outgoing, payload: &[u8]) -> bool {
+        let mut bytes = alloc::vec![0; headers_len(packet.dst)];
+        bytes.extend_from_slice(payload);
+        self.send(Link::Outside, packet, bytes, u16::MAX)
+    }
+
+    /// Appends to a queue of what waits to be polled, or drops and counts what is too much.
+    pub(crate) fn push<T>(&mut self, queue: &mut VecDeque<T>, item: T) {
+        self.counters.push(queue, item, self.config.frames_max);
+    }
+
     /// Returns the next frame to send, if any.
     pub(crate) fn poll_frame(&mut self) -> Option<Frame> {
         self.frames.pop_front()

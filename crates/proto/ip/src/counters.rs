@@ -2,6 +2,8 @@
 
 use alloc::collections::VecDeque;
 
+use atoll_wire::ParseError;
+
 /// Why a frame was dropped. None of these is an error of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
@@ -130,6 +132,15 @@ impl Counters {
             self.overflows += 1;
         }
         room
+    }
+}
+
+impl From<ParseError> for Reason {
+    fn from(error: ParseError) -> Reason {
+        match error {
+            ParseError::BadChecksum => Reason::BadChecksum,
+            _ => Reason::Malformed,
+        }
     }
 }
 

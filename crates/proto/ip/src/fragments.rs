@@ -1,17 +1,34 @@
-//! Splits packets into fragments and reassembles them. IPv4: RFC 791 §3.2, RFC 1122 §3.3.2 and §3.3.3.
-//! `v6/fragments.rs` has what only IPv6 needs; both families share the limits.
+//! How do both families reassemble packets? What they share: which fragments belong together, the limits, and
+//! the packets that are complete (RFC 1122 §3.3.2, RFC 8200 §4.5).
+//!
+//! `v4/fragments.rs` and `v6/fragments.rs` read the headers of fragments.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use atoll_base::{Addr, Duration, Instant};
-use atoll_wire::icmp::Message;
-use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{ethernet, icmpv6, tcp};
 
+use crate::common::Common;
 use crate::counters::Reason;
 use crate::input::Received;
-use crate::ip::Ip;
 use crate::link::{Frame, Link};
-use crate::output::{Outgoing, Part};
-use crate::reassembly::{Fragment, FragmentKey, Outcome, Refusal};
+use crate::reassembly::{Fragment, FragmentKey, Limits, Outcome, Reassembly, Refusal};
+
+/// The incomplete packets of both families, and the complete ones that wait for
+/// [`Ip::poll_whole`](crate::Ip::poll_whole).
+#[derive(Debug)]
+pub(crate) struct Fragments {
+    incomplete: Reassembly<PacketKey>,
+    wholes: VecDeque<Frame>,
+}
+
+/// A packet that was given up because its fragments have not all arrived in time.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    pub(crate) link: Link,
+    /// The frame of the first fragment, if that had arrived.
+    pub(crate) first: Option<Vec<u8>>,
+}
 
 /// What the fragments of one packet have in common (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,114 +77,72 @@ fn hash<const N: usize>(secret: [u64; 2], start: u64, words: [u64; N]) -> u64 {
     })
 }
 
-impl Ip {
-    /// Returns the next reassembled packet, from the Ethernet header on. The owner of its flow must handle it
-    /// like a frame of its link without checksum offload.
-    pub fn poll_whole(&mut self) -> Option<Frame> {
+impl PacketKey {
+    const fn link(&self) -> Link {
+        if self.inside { Link::Inside } else { Link::Outside }
+    }
+}
+
+impl Fragments {
+    /// Creates the part without any packet. `secret` must be unpredictable from outside.
+    pub(crate) fn new(limits: Limits, secret: [u64; 2]) -> Fragments {
+        Fragments { incomplete: Reassembly::new(limits, secret), wholes: VecDeque::new() }
+    }
+
+    /// Keeps a fragment until its packet is complete. `make_whole` then makes the frame of the whole packet
+    /// from the head of the first fragment and the payload, in place; the flag is whether a fragment carried
+    /// "congestion experienced".
+    pub(crate) fn insert<'a>(
+        &mut self,
+        now: Instant,
+        common: &mut Common,
+        key: PacketKey,
+        fragment: &Fragment<'_>,
+        make_whole: impl FnOnce(&mut Vec<u8>, bool) -> Option<()>,
+    ) -> Result<Received<'a>, Reason> {
+        match self.incomplete.insert(now, key, fragment) {
+            Outcome::Kept => {}
+            Outcome::Complete(mut whole) => {
+                make_whole(&mut whole.bytes, whole.congested).ok_or(Reason::FragmentMalformed)?;
+                common.count().reassembled += 1;
+                common.push(&mut self.wholes, Frame { link: key.link(), bytes: whole.bytes });
+            }
+            Outcome::Dropped(Refusal::Malformed) => return Err(Reason::FragmentMalformed),
+            Outcome::Dropped(Refusal::Overlap) => return Err(Reason::FragmentOverlap),
+            Outcome::Dropped(Refusal::Duplicate) => return Err(Reason::FragmentDuplicate),
+        }
+        Ok(Received::Consumed)
+    }
+
+    /// Gives up the next packet whose fragments have not all arrived in time; the caller sends an ICMP error
+    /// if the first one had (RFC 1122 §3.3.2, RFC 8200 §4.5).
+    pub(crate) fn expire(&mut self, now: Instant, common: &mut Common) -> Option<GivenUp> {
+        let (key, expired) = self.incomplete.expire(now)?;
+        common.count().reassembly_timeouts += 1;
+        Some(GivenUp { link: key.link(), first: expired.first })
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.incomplete.next_timeout()
+    }
+
+    pub(crate) fn poll_whole(&mut self) -> Option<Frame> {
         self.wholes.pop_front()
     }
 
-    /// Returns the identification for a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
-    pub fn identify(&mut self, dst: impl Into<Addr>, protocol: Protocol) -> u32 {
-        self.common.identify(dst.into(), protocol)
+    /// Returns the number of incomplete packets.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.incomplete.len()
     }
 
-    /// Writes the headers of one fragment of `packet`, as [`Ip::emit_headers`] does for a whole packet.
-    /// Returns their length in octets, at most [`FRAGMENT_HEADERS_LEN_MAX`]. Call [`Ip::fragment_sent`] once
-    /// the link has taken the fragment.
-    pub fn emit_fragment(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
-        packet.emit_fragment(out, self.common.mac(), id, part)
+    /// Returns the number of incomplete packets that were evicted to make room for others.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.incomplete.evicted()
     }
 
-    /// Counts a fragment that was sent.
-    pub fn fragment_sent(&mut self) {
-        self.common.count().fragments_out += 1;
-    }
-
-    /// Keeps a fragment until its packet is complete. `head_len` is the number of octets of `frame` before
-    /// `payload`.
-    #[cold]
-    pub(crate) fn handle_fragment<'a>(
-        &mut self,
-        now: Instant,
-        link: Link,
-        frame: &[u8],
-        head_len: usize,
-        header: &ipv4::Header,
-        payload: &[u8],
-    ) -> Result<Received<'a>, Reason> {
-        self.common.count().fragments_in += 1;
-        if is_tiny(header, payload) {
-            return Err(Reason::FragmentTiny);
-        }
-        let head = frame.get(..head_len).ok_or(Reason::Malformed)?;
-        let key = PacketKey {
-            src: Addr::v4(header.src),
-            dst: Addr::v4(header.dst),
-            id: header.id.into(),
-            protocol: header.protocol.0,
-            inside: link == Link::Inside,
-        };
-        let fragment = Fragment {
-            offset: u32::from(header.fragment_offset) * 8,
-            more: header.more_fragments,
-            head,
-            payload,
-            payload_max: (usize::from(u16::MAX) + ethernet::HEADER_LEN).saturating_sub(head_len) as u32,
-            ecn: header.ecn() as u8,
-        };
-        match self.reassembly.insert(now, key, &fragment) {
-            Outcome::Kept => Ok(Received::Consumed),
-            Outcome::Complete(mut whole) => {
-                let packet = whole.bytes.get_mut(ethernet::HEADER_LEN..).ok_or(Reason::FragmentMalformed)?;
-                ipv4::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
-                self.common.count().reassembled += 1;
-                self.queue_whole(Frame { link, bytes: whole.bytes });
-                Ok(Received::Consumed)
-            }
-            Outcome::Dropped(refusal) => Err(reason(refusal)),
-        }
-    }
-
-    /// Gives up packets whose fragments have not all arrived in time, and sends an ICMP error if the first
-    /// fragment had arrived (RFC 1122 §3.3.2, RFC 8200 §4.5).
-    pub(crate) fn expire_fragments(&mut self, now: Instant) {
-        while let Some((key, expired)) = self.reassembly.expire(now) {
-            self.common.count().reassembly_timeouts += 1;
-            if let Some(frame) = expired.first {
-                let link = if key.inside { Link::Inside } else { Link::Outside };
-                match key.src.is_v4() {
-                    true => self.report(now, link, &frame, Message::TimeExceeded { code: REASSEMBLY }),
-                    false => {
-                        self.error_v6(now, link, &frame, icmpv6::Message::TimeExceeded { code: REASSEMBLY })
-                    }
-                }
-            }
-        }
+    pub(crate) fn check_invariants(&self, frames_max: usize) {
+        self.incomplete.check_invariants();
+        assert!(self.wholes.len() <= frames_max);
     }
 }
-
-/// Returns whether a fragment splits a TCP header; that only serves to get past a filter (RFC 1858 §3, RFC
-/// 3128).
-fn is_tiny(header: &ipv4::Header, payload: &[u8]) -> bool {
-    header.protocol == Protocol::TCP
-        && match header.fragment_offset {
-            0 => payload.len() < tcp::HEADER_MIN,
-            offset => usize::from(offset) * 8 < tcp::HEADER_MIN,
-        }
-}
-
-/// Returns the reason that is counted for a refused fragment.
-pub(crate) const fn reason(refusal: Refusal) -> Reason {
-    match refusal {
-        Refusal::Malformed => Reason::FragmentMalformed,
-        Refusal::Overlap => Reason::FragmentOverlap,
-        Refusal::Duplicate => Reason::FragmentDuplicate,
-    }
-}
-
-/// The code of "time exceeded" for reassembly (RFC 792, RFC 4443 §3.3).
-const REASSEMBLY: u8 = 1;
-
-#[cfg(test)]
-mod tests;

@@ -13,15 +13,12 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Instant};
-use atoll_wire::Mac;
 
+use crate::common::Common;
 use crate::config::V4Address;
 use crate::dhcp;
-use crate::ip::Ip;
-use crate::link::Cast;
 use crate::link::Link;
 use crate::neighbours::RETRY;
-use crate::output::Route;
 use crate::paths::PathUpdate;
 use crate::v6::OwnAddress;
 
@@ -58,7 +55,7 @@ pub enum Request {
     Progress(Addr),
 }
 
-/// What the part in a transport server keeps besides the state of a full [`Ip`]. It does not survive a crash,
+/// What the part in a transport server keeps besides the state of a full [`Ip`](crate::Ip). It does not survive a crash,
 /// as that state does not either.
 #[derive(Debug, Default)]
 pub(crate) struct Half {
@@ -73,7 +70,7 @@ pub(crate) struct Half {
     progress_due: VecDeque<Addr>,
     /// Destinations that cannot be reached, and until when that is believed.
     unreachable: BTreeMap<Addr, Instant>,
-    pub(crate) dhcp: Option<dhcp::News>,
+    dhcp: Option<dhcp::News>,
 }
 
 /// The most unreachable destinations that are remembered; packets to further ones are sent in vain.
@@ -82,147 +79,106 @@ const UNREACHABLE_MAX: usize = 256;
 /// itself, by asking them.
 const PROGRESS_MAX: usize = 64;
 
-impl Ip {
-    /// Returns what the transport servers of this IP server have to know.
-    pub fn told(&self) -> Told {
-        Told {
-            v4: self.v4_address().copied(),
-            dhcp: self.dhcp_news(),
-            addresses: self.v6_addresses().to_vec(),
-            on_link: self.v6_on_link().map(|(prefix, len, _)| (prefix, len)).collect(),
-            routers: self.v6_routers().map(|(addr, _)| addr).collect(),
-            mtu_v6: self.mtu_v6(),
-            hop_limit: self.hop_limit(),
-        }
+impl Half {
+    /// Returns what the IP server has told of DHCP.
+    pub(crate) const fn dhcp(&self) -> Option<&dhcp::News> {
+        self.dhcp.as_ref()
     }
 
-    /// Applies what the IP server has told, after checking it. Does nothing if this is not the part in a
-    /// transport server.
-    pub fn handle_told(&mut self, told: Told) {
-        let Some(half) = &mut self.half else { return };
-        if half.dhcp != told.dhcp {
-            half.dhcp = told.dhcp.clone();
-            self.v4.note();
-        }
-        let v4 = told.v4.filter(|address| address.check().is_ok());
-        if self.v4_address() != v4.as_ref() {
-            self.set_v4_address(v4);
-        }
-        self.take_v6(&told);
-        self.check_invariants();
+    /// Notes what the IP server has told of DHCP. Returns whether it is new.
+    pub(crate) fn set_dhcp(&mut self, news: Option<dhcp::News>) -> bool {
+        core::mem::replace(&mut self.dhcp, news) != self.dhcp
     }
 
     /// Notes that the IP server cannot deliver packets to `dst`. That is believed for a second, as for a
-    /// neighbour that does not answer.
-    pub fn handle_unreachable(&mut self, now: Instant, dst: Addr) {
-        let Some(half) = &mut self.half else { return };
-        half.unreachable.retain(|_, until| *until > now);
-        if half.unreachable.len() < UNREACHABLE_MAX {
-            half.unreachable.insert(dst, now + RETRY);
-            self.change_routes();
+    /// neighbour that does not answer. Returns whether it was noted.
+    pub(crate) fn note_unreachable(&mut self, now: Instant, dst: Addr) -> bool {
+        self.unreachable.retain(|_, until| *until > now);
+        let has_room = self.unreachable.len() < UNREACHABLE_MAX;
+        if has_room {
+            self.unreachable.insert(dst, now + RETRY);
         }
+        has_room
     }
 
-    /// Forgets what was asked of the IP server, because a new one has taken over that knows of no group.
-    pub fn forget_requests(&mut self) {
-        if let Some(half) = &mut self.half {
-            half.asked.clear();
-            half.is_behind = true;
-        }
+    pub(crate) fn is_unreachable(&self, now: Instant, dst: Addr) -> bool {
+        self.unreachable.get(&dst).is_some_and(|until| *until > now)
+    }
+
+    /// Forgets what was asked of the IP server.
+    pub(crate) fn forget_requests(&mut self) {
+        self.asked.clear();
+        self.is_behind = true;
     }
 
     /// Returns whether there is something to ask of the IP server.
-    pub fn has_requests(&self) -> bool {
-        self.half
-            .as_ref()
-            .is_some_and(|half| half.is_behind || !half.paths.is_empty() || !half.progress_due.is_empty())
+    pub(crate) fn has_requests(&self) -> bool {
+        self.is_behind || !self.paths.is_empty() || !self.progress_due.is_empty()
     }
 
     /// Passes each pending request to `send`, which returns whether it was accepted. A request that was not
-    /// is offered again by the next call.
-    pub fn send_requests(&mut self, mut send: impl FnMut(Request) -> bool) {
-        let Some(half) = &mut self.half else { return };
-        if half.is_behind {
-            let v4 = self.groups.members().map(Addr::v4);
-            let wanted: BTreeSet<Addr> = v4.chain(self.v6.groups.members()).collect();
-            let left: Vec<Addr> = half.asked.difference(&wanted).copied().collect();
+    /// is offered again by the next call. `wanted` are the groups that sockets are in.
+    pub(crate) fn send_requests(
+        &mut self,
+        wanted: impl Iterator<Item = Addr>,
+        mut send: impl FnMut(Request) -> bool,
+    ) {
+        if self.is_behind {
+            let wanted: BTreeSet<Addr> = wanted.collect();
+            let left: Vec<Addr> = self.asked.difference(&wanted).copied().collect();
             // Groups that were left go first, so that the IP server never has more than the limit.
             for group in left {
                 if !send(Request::Leave(group)) {
                     return;
                 }
-                half.asked.remove(&group);
+                self.asked.remove(&group);
             }
             for group in wanted {
-                if !half.asked.contains(&group) {
+                if !self.asked.contains(&group) {
                     if !send(Request::Join(group)) {
                         return;
                     }
-                    half.asked.insert(group);
+                    self.asked.insert(group);
                 }
             }
-            half.is_behind = false;
+            self.is_behind = false;
         }
-        while let Some(update) = half.paths.front() {
+        while let Some(update) = self.paths.front() {
             if !send(Request::Path(*update)) {
                 return;
             }
-            half.paths.pop_front();
+            self.paths.pop_front();
         }
-        while let Some(hop) = half.progress_due.front() {
+        while let Some(hop) = self.progress_due.front() {
             if !send(Request::Progress(*hop)) {
                 return;
             }
-            half.progress_due.pop_front();
+            self.progress_due.pop_front();
         }
     }
 
     /// Notes that a socket has joined or left a group.
     pub(crate) fn note_membership(&mut self, link: Link) {
-        if let Some(half) = self.half.as_mut().filter(|_| link == Link::Outside) {
-            half.is_behind = true;
-        }
+        self.is_behind |= link == Link::Outside;
     }
 
     /// Notes that packets arrive through `hop`, for [`Request::Progress`].
-    pub(crate) fn request_progress(&mut self, now: Instant, hop: Addr) {
-        let Some(half) = &mut self.half else { return };
-        if half.progress.get(&hop).is_some_and(|at| now.since(*at) < RETRY) {
+    pub(crate) fn note_progress(&mut self, now: Instant, hop: Addr) {
+        if self.progress.get(&hop).is_some_and(|at| now.since(*at) < RETRY) {
             return;
         }
-        if half.progress.len() >= PROGRESS_MAX {
-            half.progress.retain(|_, at| now.since(*at) < RETRY);
+        if self.progress.len() >= PROGRESS_MAX {
+            self.progress.retain(|_, at| now.since(*at) < RETRY);
         }
-        if half.progress.len() < PROGRESS_MAX && half.progress_due.len() < PROGRESS_MAX {
-            half.progress.insert(hop, now);
-            half.progress_due.push_back(hop);
-        }
-    }
-
-    pub(crate) fn request_path(&mut self, update: PathUpdate) {
-        if let Some(half) = &mut self.half {
-            let max = self.common.config().frames_max;
-            self.common.count().push(&mut half.paths, update, max);
+        if self.progress.len() < PROGRESS_MAX && self.progress_due.len() < PROGRESS_MAX {
+            self.progress.insert(hop, now);
+            self.progress_due.push_back(hop);
         }
     }
 
-    /// Returns the route to `dst`: packets that are not local leave without a hardware destination.
-    pub(crate) fn route_half(&self, now: Instant, dst: Addr) -> Route {
-        if self.is_own(dst) {
-            return if self.common.config().loopback { Route::Local } else { Route::Unreachable };
-        }
-        let is_unreachable = || {
-            self.half
-                .as_ref()
-                .is_some_and(|half| half.unreachable.get(&dst).is_some_and(|until| *until > now))
-        };
-        let has_way = match self.cast(dst) {
-            Some(Cast::Unicast) => self.next_hop(dst).is_some() && !is_unreachable(),
-            Some(Cast::Broadcast) => true,
-            Some(Cast::Multicast) => dst.is_v4() || !self.v6_addresses().is_empty(),
-            None => false,
-        };
-        if has_way { Route::Via { mac: Mac::ZERO } } else { Route::Unreachable }
+    /// Notes what a path takes, for [`Request::Path`].
+    pub(crate) fn note_path(&mut self, common: &mut Common, update: PathUpdate) {
+        common.push(&mut self.paths, update);
     }
 }
 

@@ -1,17 +1,17 @@
-//! Answers and sends ICMP messages, and stays silent where that is required (RFC 792, RFC 1122 §3.2.2, RFC
-//! 1812 §4.3.2).
+//! What do ICMP and ICMPv6 have in common? What an error of others tells a transport, how a message of our
+//! own is sent, and how many are (RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2, RFC 4443).
+//!
+//! `v4/icmp.rs` and `v6/icmp.rs` read messages, and decide which packets get an answer or an error.
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
-use atoll_wire::ethernet::EtherType;
-use atoll_wire::icmp::{self, Message, code};
-use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{Mac, ParseError, ethernet, icmpv6};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::{Mac, icmp, icmpv6};
 
+use crate::common::Common;
 use crate::counters::Reason;
-use crate::input::Received;
-use crate::ip::Ip;
 use crate::link::Link;
-use crate::output::{HEADERS_LEN, Outgoing, TTL};
+use crate::output::{Outgoing, headers_len};
+use crate::rate::TokenBucket;
 
 /// An ICMP error about a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,185 +54,139 @@ pub enum ErrorKind {
     Problem,
 }
 
-impl Ip {
-    /// Judges an ICMP message. `from` is the station that sent the frame.
-    #[inline(never)]
-    pub(crate) fn handle_icmp<'a>(
-        &mut self,
-        now: Instant,
-        link: Link,
-        from: Mac,
-        header: &ipv4::Header,
-        bytes: &'a [u8],
-    ) -> Result<Received<'a>, Reason> {
-        let (message, head) = icmp::parse(bytes).map_err(|error| match error {
-            ParseError::BadChecksum => Reason::BadChecksum,
-            _ => Reason::Malformed,
-        })?;
-        let body = bytes.get(head..).unwrap_or_default();
-        let kind = match message {
-            Message::EchoRequest { id, seq } => {
-                self.answer_echo(now, link, from, header, Message::EchoReply { id, seq }, body)?;
-                return Ok(Received::Consumed);
-            }
-            Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu } => {
-                ErrorKind::FragNeeded { mtu: next_hop_mtu }
-            }
-            Message::Unreachable { code, .. } => ErrorKind::Unreachable { code },
-            Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
-            // RFC 1122 §3.2.2.5.
-            Message::Other { kind: icmp::PARAMETER_PROBLEM, .. } => ErrorKind::Problem,
-            Message::EchoReply { .. } | Message::Other { .. } => return Err(Reason::IcmpIgnored),
-        };
-        self.attribute(link, header.src, kind, body).map(Received::Error)
-    }
+/// The limits on answers and errors, which both families share.
+#[derive(Debug)]
+pub(crate) struct Icmp {
+    echo_limit: TokenBucket,
+    error_limit: TokenBucket,
+}
 
-    /// Queues "destination unreachable" with `code` about `frame` (from the Ethernet header on), which
-    /// arrived over `link`.
-    ///
-    /// Sends nothing and counts that where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors,
-    /// broadcasts, later fragments, packets from no single host), or where too many were sent (RFC 1812
-    /// §4.3.2.8).
-    #[inline(never)]
-    pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
-        let is_v6 = frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes());
-        if is_v6 {
-            let code = if code == code::PORT { icmpv6::code::PORT } else { icmpv6::code::ADDRESS };
-            self.error_v6(now, link, frame, icmpv6::Message::Unreachable { code });
-            return;
-        }
-        self.report(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
-    }
+/// A message of either family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Message {
+    V4(icmp::Message),
+    V6(icmpv6::Message),
+}
 
-    /// Sends the ICMP error `error` about an IPv4 frame, under the same rules as [`Ip::unreachable`], and
-    /// counts it.
-    pub(crate) fn report(&mut self, now: Instant, link: Link, frame: &[u8], error: Message) {
-        let sent = self.send_error(now, link, frame, error);
-        if sent.is_some() {
-            self.common.count().errors_out += 1;
+/// A message that answers a packet.
+#[derive(Debug)]
+pub(crate) struct Reply<'a> {
+    pub(crate) link: Link,
+    /// The station that sent the packet. It gets the message without ARP or neighbour discovery: that also
+    /// works where another replica had asked for the station.
+    pub(crate) to: Mac,
+    pub(crate) src: Addr,
+    pub(crate) dst: Addr,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    pub(crate) message: Message,
+    /// What follows the message's header: the data of an echo, or the packet that an error is about.
+    pub(crate) body: &'a [u8],
+    /// The size in octets above which the message is sent in fragments.
+    pub(crate) mtu: u16,
+}
+
+impl NetworkError {
+    /// Returns the error about a packet of `len` octets if the packet can have been sent: from an address of
+    /// ours, and by a protocol that reports errors.
+    pub(crate) fn believe(self, is_ours: bool, len: usize) -> Result<NetworkError, Reason> {
+        // RFC 5927 §7.2: a packet that fits was not lost for its size.
+        let fits = matches!(self.kind, ErrorKind::FragNeeded { mtu } if usize::from(mtu) > len);
+        if is_ours && !fits && matches!(self.protocol, Protocol::TCP | Protocol::UDP) {
+            Ok(self)
         } else {
-            self.common.count().errors_suppressed += 1;
+            Err(Reason::IcmpNotAboutUs)
         }
-        self.check_invariants();
+    }
+}
+
+impl Icmp {
+    pub(crate) const fn new(now: Instant) -> Icmp {
+        Icmp {
+            echo_limit: TokenBucket::new(ECHO_PER_SECOND, ECHO_BURST, now),
+            error_limit: TokenBucket::new(ERRORS_PER_SECOND, ERRORS_BURST, now),
+        }
     }
 
-    /// Answers an echo request with its own data; source and destination change places (RFC 1122 §3.2.2.6).
-    fn answer_echo(
+    /// Answers an echo request that arrived over a link whose packets have at most `mtu` octets.
+    pub(crate) fn answer_echo(
         &mut self,
         now: Instant,
-        link: Link,
-        from: Mac,
-        header: &ipv4::Header,
-        reply: Message,
-        body: &[u8],
+        common: &mut Common,
+        mtu: u16,
+        reply: &Reply<'_>,
     ) -> Result<(), Reason> {
         // A request that came in fragments is answered in fragments, each of which takes a token.
-        let len = icmp::HEADER_LEN + body.len();
-        if !self.echo_limit.take(now, 1 + (len / usize::from(self.mtu())) as u32) {
+        if !self.echo_limit.take(now, 1 + (reply.len() / usize::from(mtu)) as u32) {
             return Err(Reason::EchoLimit);
         }
-        // The reply goes to the station that the request came from, without ARP: that also works where
-        // another replica had asked ARP. RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
-        let outgoing = Outgoing {
-            dst_mac: from,
-            src: Addr::v4(header.dst),
-            dst: Addr::v4(header.src),
-            protocol: Protocol::ICMP,
-            payload_len: len,
-            tos: header.tos & !3,
-            ttl: TTL,
-            dont_fragment: false,
-        };
-        if self.send_icmp(link, &outgoing, &reply, body) {
-            self.common.count().echoes += 1;
+        if reply.send(common) {
+            common.count().echoes += 1;
         }
         Ok(())
     }
 
-    /// Returns the error for the packet that an ICMP error quotes; fails if the packet is not ours.
-    fn attribute(
-        &self,
-        link: Link,
-        reporter: u32,
-        kind: ErrorKind,
-        quotation: &[u8],
-    ) -> Result<NetworkError, Reason> {
-        let quoted = icmp::quoted(quotation).map_err(|_| Reason::Malformed)?;
-        let protocol = quoted.header.protocol;
-        if !self.addresses.is_ours(link, quoted.header.src)
-            || !matches!(protocol, Protocol::TCP | Protocol::UDP)
-        {
-            return Err(Reason::IcmpNotAboutUs);
-        }
-        let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
-        let kind = match kind {
-            ErrorKind::FragNeeded { mtu: 0 } => ErrorKind::FragNeeded { mtu: plateau_below(lost) },
-            // RFC 5927 §7.2: a packet that fits was not lost for its size.
-            ErrorKind::FragNeeded { mtu } if mtu > lost => return Err(Reason::IcmpNotAboutUs),
-            ErrorKind::FragNeeded { mtu } => ErrorKind::FragNeeded { mtu: mtu.max(MTU_FLOOR) },
-            kind => kind,
-        };
-        let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
-        Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter: Addr::v4(reporter) })
-    }
-
-    fn send_error(&mut self, now: Instant, link: Link, frame: &[u8], message: Message) -> Option<()> {
-        let (ethernet, at) = ethernet::parse(frame).ok()?;
-        let packet = frame.get(at..)?;
-        let (header, header_len) = ipv4::parse(packet).ok()?;
-        let payload = packet.get(header_len..header_len + usize::from(header.payload_len))?;
-        let about_one_host = !ethernet.dst.is_group()
-            && self.addresses.is_ours(link, header.dst)
-            && self.addresses.is_source(link, header.src);
-        // The checksum of a first fragment cannot be verified; the type is enough.
-        let about_an_error = header.protocol == Protocol::ICMP && icmp::is_error(payload);
-        if !about_one_host || about_an_error || header.fragment_offset != 0 || ethernet.src.is_group() {
-            return None;
-        }
+    /// Sends an error unless it is `None`, because it is forbidden, or too many were sent (RFC 1812
+    /// §4.3.2.8, RFC 4443 §2.4 (f)). Counts it, or that it was not sent.
+    pub(crate) fn report(&mut self, now: Instant, common: &mut Common, error: Option<Reply<'_>>) {
         // The cost is random, so that a host cannot count our errors to others by those that it still gets
         // (CVE-2020-25705).
-        let cost = 1 + self.common.rng().below(3);
-        if !self.error_limit.take(now, cost) {
-            return None;
+        let is_sent = error.is_some_and(|error| {
+            let cost = 1 + common.rng().below(3);
+            self.error_limit.take(now, cost) && error.send(common)
+        });
+        match is_sent {
+            true => common.count().errors_out += 1,
+            false => common.count().errors_suppressed += 1,
         }
-        // RFC 1812 §4.3.2.3: the error quotes as much of the packet as fits in 576 octets.
-        let whole = header_len + payload.len();
-        let quotation = packet.get(..whole.min(QUOTATION_MAX))?;
-        let outgoing = Outgoing {
-            dst_mac: ethernet.src,
-            src: Addr::v4(header.dst),
-            dst: Addr::v4(header.src),
-            protocol: Protocol::ICMP,
-            payload_len: icmp::HEADER_LEN + quotation.len(),
-            tos: INTERNETWORK_CONTROL,
-            ttl: TTL,
-            dont_fragment: false,
+    }
+}
+
+impl Reply<'_> {
+    /// Returns the length of the message in octets.
+    const fn len(&self) -> usize {
+        HEADER_LEN + self.body.len()
+    }
+
+    fn send(&self, common: &mut Common) -> bool {
+        let (protocol, dont_fragment) = match self.message {
+            Message::V4(_) => (Protocol::ICMP, false),
+            Message::V6(_) => (Protocol::ICMPV6, true),
         };
-        self.send_icmp(link, &outgoing, &message, quotation).then_some(())
-    }
-
-    fn send_icmp(&mut self, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
-        let mut bytes = alloc::vec![0; HEADERS_LEN + outgoing.payload_len];
-        let text = &mut bytes[HEADERS_LEN..];
-        text[icmp::HEADER_LEN..].copy_from_slice(body);
-        icmp::emit(message, text);
-        let mtu = self.mtu();
-        self.common.send(link, outgoing, bytes, mtu)
+        let packet = Outgoing {
+            dst_mac: self.to,
+            src: self.src,
+            dst: self.dst,
+            protocol,
+            payload_len: self.len(),
+            tos: self.tos,
+            ttl: self.ttl,
+            dont_fragment,
+        };
+        let at = headers_len(self.dst);
+        let mut bytes = alloc::vec![0; at + packet.payload_len];
+        let text = &mut bytes[at..];
+        text[HEADER_LEN..].copy_from_slice(self.body);
+        match &self.message {
+            Message::V4(message) => icmp::emit(message, text),
+            Message::V6(message) => icmpv6::emit(self.src, self.dst, message, text),
+        };
+        common.send(self.link, &packet, bytes, self.mtu)
     }
 }
 
-/// Returns the largest plateau of RFC 1191 §7.1 that is below `size`.
-fn plateau_below(size: u16) -> u16 {
-    PLATEAUS.into_iter().find(|plateau| *plateau < size).unwrap_or(MTU_FLOOR)
-}
+/// The octets of the header of a message, in both families.
+pub(crate) const HEADER_LEN: usize = icmp::HEADER_LEN;
+const _: () = assert!(icmp::HEADER_LEN == icmpv6::HEADER_LEN);
 
-const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
+/// The code of "time exceeded" for reassembly (RFC 792, RFC 4443 §3.3).
+pub(crate) const REASSEMBLY: u8 = 1;
 
-/// The smallest MTU that is believed: every link carries 68 octets (RFC 791).
-const MTU_FLOOR: u16 = 68;
+/// Echo requests answered per second: far more than any operator sends, far fewer than a flood.
+pub(crate) const ECHO_PER_SECOND: u32 = 10_000;
+const ECHO_BURST: u32 = 1_000;
 
-/// The most octets of a packet that an error quotes: an error is at most 576 octets long (RFC 1812 §4.3.2.3).
-const QUOTATION_MAX: usize = 576 - ipv4::HEADER_LEN - icmp::HEADER_LEN;
-
-/// The TOS of ICMP errors: precedence 6 (RFC 1812 §4.3.2.5).
-const INTERNETWORK_CONTROL: u8 = 0xc0;
+/// Tokens for ICMP errors per second. Each error costs 1 to 3, so there are about 500 errors. Linux has
+/// icmp_msgs_per_sec 1000 and icmp_msgs_burst 50.
+const ERRORS_PER_SECOND: u32 = 1_000;
+const ERRORS_BURST: u32 = 100;

@@ -1,29 +1,48 @@
-//! [`Ip`]: the state that one replica keeps about its network, and its queues of outputs.
+//! [`Ip`]: the parts of one replica's IP layer, and the order in which a packet passes them.
+//!
+//! ```text
+//!   a frame arrives              handle_frame: for our station? which family?
+//!     v4, v6                       own address, group or broadcast? can it come from there? extension headers
+//!     fragments                    kept until the packet is whole           --> poll_whole, then here again
+//!     v4, v6  ARP, ND, IGMP,       learn and answer; DHCP and router
+//!             MLD, DHCP            advertisements change the addresses      --> poll_neighbour, poll_unreachable
+//!     icmp    ICMP, ICMPv6         echo is answered                         --> poll_frame
+//!             errors               about our packets                        --> Received::Error
+//!     (none)  TCP, UDP             the checksum is verified                 --> Received::Tcp, Received::Udp
+//!     icmp    a bad packet         an error, as far as the rate allows      --> poll_frame
+//!
+//!   a transport sends            route: what does the destination mean? which neighbour? at which station?
+//!     half                         in a transport server: the IP server knows the station
+//!     v4, v6                       next hop, then ARP or ND; asks if needed --> poll_frame
+//!     paths                        path_mtu: how large may it be?
+//!     common                       emit_headers, or identify and emit_fragment
+//! ```
+//! The fields of a part are its own. A method of a part gets the other parts that it needs as arguments, and
+//! [`Common`] is what all of them need. The methods here connect the parts.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
-use atoll_base::{Addr, Duration, Instant, Rng};
-use atoll_wire::Mac;
+use atoll_base::{Addr, Instant, Rng};
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::{Mac, icmp, icmpv6};
 
-use crate::addresses::Addresses;
 use crate::common::Common;
 use crate::config::{BadConfig, Config, V4Address};
-use crate::counters::Counters;
-use crate::dhcp::Client;
-use crate::fragments::PacketKey;
-use crate::half::Half;
-use crate::link::{Cast, Frame};
-use crate::membership::Groups;
-use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
+use crate::counters::{Counters, Reason};
+use crate::dhcp::{self, Client};
+use crate::fragments::Fragments;
+use crate::half::{Half, Request, Told};
+use crate::icmp::{Icmp, REASSEMBLY};
+use crate::input::{Arrival, ChecksumOffload, Received};
+use crate::link::{Cast, Frame, Link};
+use crate::neighbours::NeighbourUpdate;
+use crate::output::{Outgoing, Part, Route};
+use crate::past::Past;
 use crate::paths::{PathMtu, PathUpdate, Paths};
-use crate::rate::TokenBucket;
-use crate::reassembly::Reassembly;
 use crate::v4::V4;
-use crate::v6::V6;
+use crate::v6::{OwnAddress, V6};
 
-// structure: Ip: the two families are not parts of their own yet
 /// The IP layer of one replica: IPv4 with ARP and ICMP, and IPv6 with neighbour discovery.
 ///
 /// Only what others have given for a time survives a crash ([`Ip::resume`]). A new incarnation starts with an
@@ -35,36 +54,14 @@ use crate::v6::V6;
 /// for [`Ip::next_timeout`].
 #[derive(Debug)]
 pub struct Ip {
-    pub(crate) common: Common,
-    pub(crate) addresses: Addresses,
-    pub(crate) neighbours: Neighbours,
-    pub(crate) reassembly: Reassembly<PacketKey>,
-    pub(crate) groups: Groups<u32>,
-    /// Reassembled packets that wait for [`Ip::poll_whole`].
-    pub(crate) wholes: VecDeque<Frame>,
+    common: Common,
+    v4: V4,
+    v6: V6,
+    icmp: Icmp,
+    fragments: Fragments,
     paths: Paths,
-    path_updates: VecDeque<PathUpdate>,
-    pub(crate) echo_limit: TokenBucket,
-    pub(crate) error_limit: TokenBucket,
-    pub(crate) announcements: Announcements,
-    pub(crate) v4: V4,
-    /// The DHCP client, in the replica that asks for an address; boxed, to keep it away from what packets
-    /// need.
-    pub(crate) dhcp: Option<Box<Client>>,
-    pub(crate) v6: V6,
     /// The additional state of a transport server's part; `None` in a full IP layer.
-    pub(crate) half: Option<Box<Half>>,
-    updates: VecDeque<NeighbourUpdate>,
-    failed: VecDeque<u32>,
-}
-
-/// When our own address is announced (RFC 5227 §2.3, §2.4).
-#[derive(Debug)]
-pub(crate) struct Announcements {
-    /// When the next announcement is sent.
-    pub(crate) due: Option<Instant>,
-    /// When we last defended our address against a station that claimed it.
-    pub(crate) defended_at: Option<Instant>,
+    half: Option<Box<Half>>,
 }
 
 impl Ip {
@@ -73,39 +70,144 @@ impl Ip {
     pub fn new(config: Config, seed: u64, now: Instant) -> Result<Ip, BadConfig> {
         config.check()?;
         let mut rng = Rng::new(seed);
-        let key = [rng.next_u64(), rng.next_u64()];
-        let v6_key = [rng.next_u64(), rng.next_u64()];
-        let fragments_key = [rng.next_u64(), rng.next_u64()];
-        let address = config.address();
-        let leads = config.sibling.0 == 0 && !config.apart;
-        let asks = config.dhcp && leads;
-        let mut ip = Ip {
+        let [v4_key, v6_key, fragments_key] = [(); 3].map(|()| [rng.next_u64(), rng.next_u64()]);
+        Ok(Ip {
+            v4: V4::new(&config, v4_key),
             v6: V6::new(&config, v6_key, now),
-            addresses: address.as_ref().map_or(Addresses::none(), V4Address::classes),
-            v4: V4::new(address),
-            dhcp: asks.then(|| Box::new(Client::new(config.mac, config.mtu))),
-            neighbours: Neighbours::new(
-                config.neighbours_max,
-                address.and_then(|address| address.gateway),
-                key,
-            ),
-            reassembly: Reassembly::new(config.reassembly, fragments_key),
-            groups: Groups::new(leads),
-            wholes: VecDeque::new(),
+            icmp: Icmp::new(now),
+            fragments: Fragments::new(config.reassembly, fragments_key),
             paths: Paths::default(),
-            path_updates: VecDeque::new(),
-            echo_limit: TokenBucket::new(ECHO_PER_SECOND, ECHO_BURST, now),
-            error_limit: TokenBucket::new(ERRORS_PER_SECOND, ERRORS_BURST, now),
-            announcements: Announcements { due: None, defended_at: None },
             half: config.apart.then(Box::default),
-            updates: VecDeque::new(),
-            failed: VecDeque::new(),
             common: Common::new(config, rng),
-        };
-        if ip.half.is_none() {
-            ip.listen_to_own(now);
+        })
+    }
+
+    /// Judges `frame` (from the Ethernet header on), which arrived over `link`. `offload` is taken from the
+    /// link's vnet header.
+    ///
+    /// Never panics, whatever the bytes are. A TCP segment whose checksum need not be computed costs a few
+    /// ns.
+    #[inline]
+    pub fn handle_frame<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &'a [u8],
+        offload: ChecksumOffload,
+    ) -> Received<'a> {
+        self.common.count().frames_in += 1;
+        let received = self.receive(now, link, frame, offload).unwrap_or_else(Received::Dropped);
+        let counters = self.common.count();
+        match received {
+            Received::Tcp { .. } => counters.tcp_in += 1,
+            Received::Udp { .. } => counters.udp_in += 1,
+            Received::Error(_) => counters.errors_in += 1,
+            Received::Consumed => {}
+            Received::Dropped(reason) => counters.drop(reason),
         }
-        Ok(ip)
+        self.check_invariants();
+        received
+    }
+
+    #[inline]
+    fn receive<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &'a [u8],
+        offload: ChecksumOffload,
+    ) -> Result<Received<'a>, Reason> {
+        let (ethernet, _) = ethernet::parse(frame).map_err(|_| Reason::Malformed)?;
+        let ethernet::Header { dst: to, src: from, ethertype } = ethernet;
+        if (to != self.common.mac() && !to.is_group()) || from.is_group() {
+            return Err(Reason::NotOurStation);
+        }
+        let arrival = Arrival { now, link, from, to, frame, offload };
+        let Ip { common, v4, v6, icmp, fragments, paths, .. } = self;
+        match ethertype {
+            EtherType::IPV4 => v4.receive(&arrival, common, icmp, fragments),
+            EtherType::IPV6 => v6.receive(&arrival, common, icmp, fragments, paths),
+            EtherType::ARP if common.config().apart => Err(Reason::NotForTransport),
+            EtherType::ARP if link == Link::Outside => v4.receive_arp(&arrival, common),
+            _ => Err(Reason::UnknownEtherType),
+        }
+    }
+
+    /// Queues "destination unreachable" with `code` about `frame` (from the Ethernet header on), which
+    /// arrived over `link`.
+    ///
+    /// Sends nothing and counts that where an error is forbidden (RFC 1122 §3.2.2, RFC 4443 §2.4), or where
+    /// too many were sent (RFC 1812 §4.3.2.8).
+    #[inline(never)]
+    pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
+        let of_v6 = if code == icmp::code::PORT { icmpv6::code::PORT } else { icmpv6::code::ADDRESS };
+        let v4 = icmp::Message::Unreachable { code, next_hop_mtu: 0 };
+        self.report(now, link, frame, v4, icmpv6::Message::Unreachable { code: of_v6 });
+    }
+
+    /// Sends the error of its family about `frame`, or counts that it may not be sent.
+    fn report(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &[u8],
+        of_v4: icmp::Message,
+        of_v6: icmpv6::Message,
+    ) {
+        let Ip { common, v4, v6, icmp, .. } = self;
+        if frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes()) {
+            v6.report(now, common, icmp, link, frame, of_v6);
+        } else {
+            v4.report(now, common, icmp, link, frame, of_v4);
+        }
+        self.check_invariants();
+    }
+
+    /// Announces our IPv4 address to the link, now and once more after two seconds (RFC 5227 §2.3):
+    /// neighbours that knew the address at another station learn the new one. Also starts duplicate address
+    /// detection for the IPv6 addresses (RFC 4862 §5.4), router solicitation, and the DHCP client if the
+    /// address comes by DHCP. One replica of a stack calls this when its link comes up.
+    pub fn announce(&mut self, now: Instant) {
+        self.v4.announce(now, &mut self.common);
+        self.v6.start(now, &mut self.common);
+        self.v4.start_dhcp(now, &mut self.common);
+    }
+
+    /// Continues with what a predecessor knew, as far as it is valid at `now` and nothing contradicts it.
+    /// Call this before [`Ip::announce`], which then asks for no address that is there, and probes none that
+    /// was probed already.
+    pub fn resume(&mut self, now: Instant, past: &Past) {
+        match (&past.lease, past.v4) {
+            (Some(lease), _) => self.v4.resume(now, &mut self.common, lease),
+            (None, Some(address)) if address.valid_until > now => self.handle_v4_address(Some(address)),
+            _ => {}
+        }
+        self.v6.resume(now, &self.common, &past.addresses, &past.on_link, &past.routers);
+    }
+
+    /// Releases the address to the server, if it came from one. Call when the stack ends.
+    pub fn release(&mut self, now: Instant) {
+        self.v4.release(now, &mut self.common);
+    }
+
+    /// Does what is due at `now`; does nothing if nothing is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.v4.handle_timeout(now, &mut self.common);
+        self.v6.handle_timeout(now, &mut self.common);
+        while let Some(packet) = self.fragments.expire(now, &mut self.common) {
+            if let Some(frame) = packet.first {
+                let v4 = icmp::Message::TimeExceeded { code: REASSEMBLY };
+                let v6 = icmpv6::Message::TimeExceeded { code: REASSEMBLY };
+                self.report(now, packet.link, &frame, v4, v6);
+            }
+        }
+        self.check_invariants();
+    }
+
+    /// Returns when to call [`Ip::handle_timeout`]; `None` if nothing is pending.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let all = [self.v4.next_timeout(), self.v6.next_timeout(), self.fragments.next_timeout()];
+        all.into_iter().flatten().min()
     }
 
     /// Returns the next frame to send, if any.
@@ -116,35 +218,110 @@ impl Ip {
     /// Returns the next neighbour update for the other replicas, if any. A stack of one replica may discard
     /// it.
     pub fn poll_neighbour(&mut self) -> Option<NeighbourUpdate> {
-        self.updates.pop_front()
+        self.v4.poll_update()
     }
 
     /// Returns the next neighbour that did not answer, if any. No destination whose [`Ip::next_hop`] it is
     /// can be reached for now: drop the packets kept for it, and report EHOSTUNREACH to sockets where the
     /// protocol wants it.
     pub fn poll_unreachable(&mut self) -> Option<u32> {
-        self.failed.pop_front()
+        self.v4.poll_failed()
+    }
+
+    /// Returns the next path update for the other replicas, if any.
+    pub fn poll_path(&mut self) -> Option<PathUpdate> {
+        self.paths.poll_update()
+    }
+
+    /// Returns the next reassembled packet, from the Ethernet header on. The owner of its flow must handle it
+    /// like a frame of its link without checksum offload.
+    pub fn poll_whole(&mut self) -> Option<Frame> {
+        self.fragments.poll_whole()
+    }
+
+    /// Returns the number of incomplete packets that were evicted to make room for others.
+    pub fn reassembly_evictions(&self) -> u64 {
+        self.fragments.evictions()
+    }
+
+    /// Returns the route to `dst`, and asks for the neighbour if it is not known. The cost is a hash lookup.
+    #[inline]
+    pub fn route(&mut self, now: Instant, dst: impl Into<Addr>) -> Route {
+        let dst = dst.into();
+        if let Some(half) = &self.half {
+            return self.route_half(half, now, dst);
+        }
+        match dst.to_v4() {
+            Some(v4) => self.v4.route(now, &mut self.common, v4),
+            None => self.v6.route(now, &mut self.common, dst),
+        }
+    }
+
+    /// Returns the route to `dst` in a transport server: packets that are not local leave without a hardware
+    /// destination.
+    fn route_half(&self, half: &Half, now: Instant, dst: Addr) -> Route {
+        if self.is_own(dst) {
+            return if self.common.config().loopback { Route::Local } else { Route::Unreachable };
+        }
+        let has_way = match self.cast(dst) {
+            Some(Cast::Unicast) => self.next_hop(dst).is_some() && !half.is_unreachable(now, dst),
+            Some(Cast::Broadcast) => true,
+            Some(Cast::Multicast) => dst.is_v4() || !self.v6_addresses().is_empty(),
+            None => false,
+        };
+        if has_way { Route::Via { mac: Mac::ZERO } } else { Route::Unreachable }
+    }
+
+    /// Returns the neighbour that takes packets for `dst`. `None` means that there is none: `dst` is our own
+    /// address or a group, or there is no gateway.
+    pub fn next_hop(&self, dst: impl Into<Addr>) -> Option<Addr> {
+        let dst = dst.into();
+        match dst.to_v4() {
+            Some(v4) => self.v4.next_hop(v4),
+            None => self.v6.next_hop(dst),
+        }
+    }
+
+    /// Returns a number that grows whenever [`Ip::route`] may answer differently: a neighbour was resolved,
+    /// moved to another station or failed, or own addresses have changed. It also grows when there is
+    /// something new to report about these.
+    pub fn neighbour_generation(&self) -> u64 {
+        self.v4.generation() + self.v6.generation()
+    }
+
+    /// Writes the Ethernet and IP headers of `packet` at the start of `out`; returns their length,
+    /// [`headers_len`](crate::headers_len).
+    ///
+    /// Panics if `out` is shorter than that. The caller writes the payload and its checksum.
+    #[inline]
+    pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
+        self.common.emit_headers(out, packet)
+    }
+
+    /// Returns the identification for a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
+    pub fn identify(&mut self, dst: impl Into<Addr>, protocol: Protocol) -> u32 {
+        self.common.identify(dst.into(), protocol)
+    }
+
+    /// Writes the headers of one fragment of `packet`, as [`Ip::emit_headers`] does for a whole packet.
+    /// Returns their length in octets, at most [`FRAGMENT_HEADERS_LEN_MAX`](crate::FRAGMENT_HEADERS_LEN_MAX).
+    /// Call [`Ip::fragment_sent`] once the link has taken the fragment.
+    pub fn emit_fragment(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
+        packet.emit_fragment(out, self.common.mac(), id, part)
+    }
+
+    /// Counts a fragment that was sent.
+    pub fn fragment_sent(&mut self) {
+        self.common.count().fragments_out += 1;
     }
 
     /// Applies a neighbour update from another replica, after checking it. Updates about addresses that are
     /// no neighbours of ours are ignored.
     pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
-        let NeighbourUpdate { addr, mac, basis } = update;
-        if self.half.is_some()
-            || !mac.is_station()
-            || mac == self.common.mac()
-            || !self.addresses.is_neighbour(addr)
-        {
-            return;
+        if self.half.is_none() {
+            self.v4.handle_neighbour(now, &mut self.common, update);
+            self.check_invariants();
         }
-        let claim = match basis {
-            Basis::Learned => self.learn(now, addr, mac),
-            Basis::Overheard => self.neighbours.answer(now, addr, mac),
-        };
-        if let Claim::Ask { of } = claim {
-            self.ask(addr, of);
-        }
-        self.check_invariants();
     }
 
     /// Notes that packets to `dst` arrive, as the progress of a transport shows (RFC 4861 §7.3.1). This
@@ -152,10 +329,9 @@ impl Ip {
     /// segment.
     pub fn note_progress(&mut self, now: Instant, dst: Addr) {
         let Some(hop) = self.next_hop(dst) else { return };
-        if self.half.is_some() {
-            self.request_progress(now, hop);
-        } else {
-            self.confirm_neighbour(now, hop, true);
+        match &mut self.half {
+            Some(half) => half.note_progress(now, hop),
+            None => self.confirm_neighbour(now, hop, true),
         }
     }
 
@@ -169,54 +345,151 @@ impl Ip {
 
     fn confirm_neighbour(&mut self, now: Instant, hop: Addr, settles: bool) {
         match hop.to_v4() {
-            Some(v4) => self.neighbours.progress(now, v4, settles),
-            None => self.v6.neighbours.progress(now, hop, settles),
+            Some(v4) => self.v4.progress(now, v4, settles),
+            None => self.v6.progress(now, hop, settles),
         }
     }
 
-    /// Does what is due at `now`; does nothing if nothing is due.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        let mut due = Vec::new();
-        self.neighbours.expire(now, |what| due.push(what));
-        for what in due {
-            match what {
-                Due::Ask { addr, of } => self.ask(addr, of),
-                Due::Failed { addr } => {
-                    self.common.count().neighbours_failed += 1;
-                    let max = self.common.config().neighbours_max;
-                    self.common.count().push(&mut self.failed, addr, max);
-                }
-            }
+    /// Joins a socket to `group`: packets to the group are accepted, and routers are told if the socket is
+    /// its first member. Returns `false` if `group` is no multicast address, or there are too many groups.
+    pub fn join_group(&mut self, now: Instant, link: Link, group: impl Into<Addr>) -> bool {
+        let group = group.into();
+        let joined = self.cast(group) == Some(Cast::Multicast)
+            && match group.to_v4() {
+                Some(group) => self.v4.groups_mut().join(now, link, group),
+                None => self.v6.join_group(now, link, group),
+            };
+        if let Some(half) = self.half.as_mut().filter(|_| joined) {
+            half.note_membership(link);
         }
-        self.handle_timeout_v6(now);
-        self.handle_timeout_dhcp(now);
-        if self.announcements.due.is_some_and(|due| due <= now) {
-            self.announcements.due = None;
-            self.send_announcement();
+        self.check_invariants();
+        joined
+    }
+
+    /// Removes a socket from a group that it had joined.
+    pub fn leave_group(&mut self, now: Instant, link: Link, group: impl Into<Addr>) {
+        let group = group.into();
+        match group.to_v4() {
+            Some(group) => self.v4.groups_mut().leave(now, link, group),
+            None => self.v6.leave_group(now, link, group),
         }
-        self.expire_fragments(now);
-        self.expire_groups(now);
+        if let Some(half) = &mut self.half {
+            half.note_membership(link);
+        }
         self.check_invariants();
     }
 
-    /// Returns when to call [`Ip::handle_timeout`]; `None` if nothing is pending.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        let all = [
-            self.neighbours.next_due(),
-            self.announcements.due,
-            self.reassembly.next_timeout(),
-            self.groups.next_timeout(),
-            self.v6.next_timeout(),
-            self.dhcp.as_deref().and_then(Client::next_timeout),
-        ];
-        all.into_iter().flatten().min()
+    /// Returns whether a socket is in `group`.
+    pub fn is_member(&self, link: Link, group: impl Into<Addr>) -> bool {
+        let group = group.into();
+        match group.to_v4() {
+            Some(group) => self.v4.groups().has(link, group),
+            None => self.v6.groups().has(link, group),
+        }
     }
 
-    /// Returns a number that grows whenever [`Ip::route`] may answer differently: a neighbour was resolved,
-    /// moved to another station or failed, or own addresses have changed. It also grows when there is
-    /// something new to report about these.
-    pub fn neighbour_generation(&self) -> u64 {
-        self.neighbours.generation() + self.v6.generation() + self.v4.news()
+    /// Returns the packet size that the path to `dst` takes, if that is known to be less than
+    /// [`Ip::mtu_for`].
+    #[inline]
+    pub fn path_mtu(&self, now: Instant, dst: impl Into<Addr>) -> Option<PathMtu> {
+        self.paths.get(now, dst.into())
+    }
+
+    /// Notes that the path to `dst` only takes packets of `mtu` octets, and informs the other replicas. The
+    /// caller has checked that the ICMP error was about a packet of ours.
+    pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
+        let dst = dst.into();
+        let (update, link_mtu) = (PathUpdate { dst, mtu }, self.mtu_for(dst));
+        let learned = self.paths.report(now, &mut self.common, update, link_mtu);
+        if let Some(half) = self.half.as_mut().filter(|_| learned) {
+            half.note_path(&mut self.common, update);
+        }
+    }
+
+    /// Applies a path update from another replica.
+    pub fn handle_path(&mut self, now: Instant, update: PathUpdate) {
+        self.paths.learn(now, update.dst, update.mtu, self.mtu_for(update.dst));
+    }
+
+    /// Returns what the transport servers of this IP server have to know.
+    pub fn told(&self) -> Told {
+        Told {
+            v4: self.v4_address().copied(),
+            dhcp: self.dhcp_news(),
+            addresses: self.v6_addresses().to_vec(),
+            on_link: self.v6_on_link().map(|(prefix, len, _)| (prefix, len)).collect(),
+            routers: self.v6_routers().map(|(addr, _)| addr).collect(),
+            mtu_v6: self.v6.mtu(),
+            hop_limit: self.hop_limit(),
+        }
+    }
+
+    /// Applies what the IP server has told, after checking it. Does nothing if this is not the part in a
+    /// transport server.
+    pub fn handle_told(&mut self, told: Told) {
+        let Some(half) = &mut self.half else { return };
+        if half.set_dhcp(told.dhcp) {
+            self.v4.note();
+        }
+        let v4 = told.v4.filter(|address| address.check().is_ok());
+        if self.v4_address() != v4.as_ref() {
+            self.v4.set_address(v4);
+        }
+        self.v6.replace(&told.addresses, &told.on_link, &told.routers);
+        self.v6.set_limits(&self.common, told.mtu_v6, told.hop_limit);
+        self.check_invariants();
+    }
+
+    /// Notes that the IP server cannot deliver packets to `dst`. That is believed for a second, as for a
+    /// neighbour that does not answer.
+    pub fn handle_unreachable(&mut self, now: Instant, dst: Addr) {
+        if self.half.as_mut().is_some_and(|half| half.note_unreachable(now, dst)) {
+            self.v6.change_routes();
+        }
+    }
+
+    /// Forgets what was asked of the IP server, because a new one has taken over that knows of no group.
+    pub fn forget_requests(&mut self) {
+        if let Some(half) = &mut self.half {
+            half.forget_requests();
+        }
+    }
+
+    /// Returns whether there is something to ask of the IP server.
+    pub fn has_requests(&self) -> bool {
+        self.half.as_ref().is_some_and(|half| half.has_requests())
+    }
+
+    /// Passes each pending request to `send`, which returns whether it was accepted. A request that was not
+    /// is offered again by the next call.
+    pub fn send_requests(&mut self, send: impl FnMut(Request) -> bool) {
+        if let Some(half) = &mut self.half {
+            let v4 = self.v4.groups().members().map(Addr::v4);
+            half.send_requests(v4.chain(self.v6.groups().members()), send);
+        }
+    }
+
+    /// Applies the address that the replica with the DHCP client has sent, after checking it. Does nothing if
+    /// the address does not come by DHCP, or this replica runs the client itself.
+    pub fn handle_v4_address(&mut self, address: Option<V4Address>) {
+        let is_told = self.common.config().dhcp && self.dhcp().is_none();
+        if is_told && address.is_none_or(|address| address.check().is_ok()) {
+            self.v4.set_address(address);
+            self.check_invariants();
+        }
+    }
+
+    /// Returns the DHCP client; `None` if this replica does not run one.
+    pub fn dhcp(&self) -> Option<&Client> {
+        self.v4.dhcp()
+    }
+
+    /// Returns what is known of DHCP; `None` if neither this replica nor its IP server runs a client.
+    pub fn dhcp_news(&self) -> Option<dhcp::News> {
+        match self.dhcp() {
+            Some(client) => Some(dhcp::News::of(client)),
+            None => self.half.as_ref().and_then(|half| half.dhcp().cloned()),
+        }
     }
 
     /// Returns the counters.
@@ -232,53 +505,57 @@ impl Ip {
 
     /// Returns the IPv4 address of the stack, if it has one.
     pub fn addr(&self) -> Option<u32> {
-        self.addresses.own()
+        self.v4.addresses().own()
     }
 
-    /// Returns the size in octets of the largest IPv4 packet that the outside link carries.
-    #[inline]
-    pub fn mtu(&self) -> u16 {
-        self.v4.mtu(self.common.config().mtu)
+    /// Returns the stack's IPv4 address with its network, if it has one.
+    pub fn v4_address(&self) -> Option<&V4Address> {
+        self.v4.address()
     }
 
-    /// Returns the size in octets of the largest packet that the outside link carries, for the family of
-    /// `dst`.
-    pub fn mtu_for(&self, dst: Addr) -> u16 {
-        if dst.is_v4() { self.mtu() } else { self.mtu_v6() }
+    /// Returns a number that grows whenever [`Ip::v4_address`] has changed. The replica that asks for the
+    /// address then informs the others.
+    pub fn v4_generation(&self) -> u64 {
+        self.v4.address_generation()
     }
 
-    /// Returns the packet size that the path to `dst` takes, if that is known to be less than
-    /// [`Ip::mtu_for`].
-    #[inline]
-    pub fn path_mtu(&self, now: Instant, dst: impl Into<Addr>) -> Option<PathMtu> {
-        self.paths.get(now, dst.into())
+    /// Returns the IPv6 addresses of the stack on its link, the link-local one first.
+    pub fn v6_addresses(&self) -> &[OwnAddress] {
+        self.v6.addresses()
     }
 
-    /// Notes that the path to `dst` only takes packets of `mtu` octets, and informs the other replicas. The
-    /// caller has checked that the ICMP error was about a packet of ours.
-    pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
-        let dst = dst.into();
-        if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
-            let update = PathUpdate { dst, mtu };
-            let max = self.common.config().frames_max;
-            self.common.count().push(&mut self.path_updates, update, max);
-            self.request_path(update);
+    /// Returns the prefixes that are reached without a router, their lengths in bits, and until when.
+    pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
+        self.v6.on_link()
+    }
+
+    /// Returns the IPv6 routers in the order in which they are tried, and until when they serve as such.
+    pub fn v6_routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
+        self.v6.routers()
+    }
+
+    /// Returns whether there is a route to IPv6 addresses that are not on the link.
+    pub fn has_v6_router(&self) -> bool {
+        self.v6.routers().next().is_some()
+    }
+
+    /// Returns whether `addr` is one of the stack's own, of either family: on its link, or a loopback
+    /// address.
+    pub fn is_own(&self, addr: Addr) -> bool {
+        match addr.to_v4() {
+            Some(v4) => self.v4.addresses().is_ours(Link::Inside, v4),
+            None => self.v6.is_own(addr),
         }
     }
 
-    /// Returns the next path update for the other replicas, if any.
-    pub fn poll_path(&mut self) -> Option<PathUpdate> {
-        self.path_updates.pop_front()
-    }
-
-    /// Applies a path update from another replica.
-    pub fn handle_path(&mut self, now: Instant, update: PathUpdate) {
-        self.paths.learn(now, update.dst, update.mtu, self.mtu_for(update.dst));
-    }
-
-    /// Returns the number of incomplete packets that were evicted to make room for others.
-    pub fn reassembly_evictions(&self) -> u64 {
-        self.reassembly.evicted()
+    /// Returns the source address for packets to `dst`; `None` if we have none from which `dst` can be
+    /// reached.
+    pub fn source_for(&self, dst: Addr) -> Option<Addr> {
+        match dst.to_v4() {
+            Some(_) if dst.is_loopback() => Some(dst.loopback_of_family()),
+            Some(_) => self.addr().map(Addr::v4),
+            None => self.v6.source_for(dst),
+        }
     }
 
     /// Returns what `addr` means as a destination; `None` if packets cannot be sent to it over the outside
@@ -286,63 +563,59 @@ impl Ip {
     pub fn cast(&self, addr: impl Into<Addr>) -> Option<Cast> {
         let addr = addr.into();
         match addr.to_v4() {
-            Some(v4) => self.addresses.cast(v4),
-            None => self.cast_v6(addr),
+            Some(v4) => self.v4.addresses().cast(v4),
+            None => self.v6.cast(addr),
         }
     }
 
-    /// Queues a packet for [`Ip::poll_whole`], or drops it if too many wait.
-    pub(crate) fn queue_whole(&mut self, frame: Frame) {
-        let max = self.common.config().frames_max;
-        self.common.count().push(&mut self.wholes, frame, max);
+    /// Returns the size in octets of the largest IPv4 packet that the outside link carries.
+    #[inline]
+    pub fn mtu(&self) -> u16 {
+        self.v4.mtu(&self.common)
     }
 
-    /// Queues a neighbour update for the other replicas.
-    pub(crate) fn tell(&mut self, addr: u32, mac: Mac, basis: Basis) {
-        let update = NeighbourUpdate { addr, mac, basis };
-        let max = self.common.config().frames_max;
-        self.common.count().push(&mut self.updates, update, max);
+    /// Returns the size in octets of the largest packet that the outside link carries, for the family of
+    /// `dst`.
+    pub fn mtu_for(&self, dst: Addr) -> u16 {
+        if dst.is_v4() { self.mtu() } else { self.v6.mtu() }
     }
 
-    /// Learns `mac` for `addr` from a source that needs no confirmation. Returns what became of the claim.
-    pub(crate) fn learn(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
-        let (claim, evicted) = self.neighbours.learn(now, addr, mac);
-        self.common.count().neighbours_evicted += u64::from(evicted);
-        claim
+    /// Returns the hop limit of IPv6 packets whose socket asks for no other: that of the router, or the
+    /// default.
+    pub fn hop_limit(&self) -> u8 {
+        self.v6.hop_limit()
     }
 
-    /// Checks the invariants between the parts in debug builds; panics if one is broken, which is a bug of
-    /// the stack.
-    pub(crate) fn check_invariants(&self) {
+    /// Checks the invariants of the parts in debug builds; panics if one is broken, which is a bug of the
+    /// stack.
+    fn check_invariants(&self) {
         if cfg!(debug_assertions) {
-            assert_eq!(self.addresses.own(), self.v4.address().map(|address| address.addr));
-            self.neighbours.check_invariants();
-            self.reassembly.check_invariants();
-            self.groups.check_invariants();
-            assert!(self.wholes.len() <= self.common.config().frames_max);
-            assert!(self.path_updates.len() <= self.common.config().frames_max);
-            self.v6.neighbours.check_invariants();
-            self.v6.groups.check_invariants();
             self.common.check_invariants();
-            assert!(self.updates.len() <= self.common.config().frames_max);
-            assert!(self.failed.len() <= self.common.config().neighbours_max);
+            self.v4.check_invariants(&self.common);
+            self.v6.check_invariants();
+            self.fragments.check_invariants(self.common.config().frames_max);
+            self.paths.check_invariants(&self.common);
         }
+    }
+
+    /// Returns what a transport server's part has in addition.
+    #[cfg(test)]
+    pub(crate) fn half(&self) -> Option<&Half> {
+        self.half.as_deref()
+    }
+
+    /// Returns the number of incomplete packets.
+    #[cfg(test)]
+    pub(crate) fn incomplete(&self) -> usize {
+        self.fragments.len()
+    }
+
+    /// Returns the number of redirects that are believed.
+    #[cfg(test)]
+    pub(crate) fn redirects(&self) -> usize {
+        self.v6.redirects()
     }
 }
-
-/// Echo requests answered per second: far more than any operator sends, far fewer than a flood.
-pub(crate) const ECHO_PER_SECOND: u32 = 10_000;
-const ECHO_BURST: u32 = 1_000;
-
-/// Tokens for ICMP errors per second. Each error costs 1 to 3, so there are about 500 errors. Linux has
-/// icmp_msgs_per_sec 1000 and icmp_msgs_burst 50.
-const ERRORS_PER_SECOND: u32 = 1_000;
-const ERRORS_BURST: u32 = 100;
-
-/// The time between two announcements (ANNOUNCE_INTERVAL, RFC 5227 §1.1).
-pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// The shortest time between two defences of our address (DEFEND_INTERVAL, RFC 5227 §1.1).
-pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -15,16 +15,12 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-// structure: cycle of addresses, config, dhcp, fragments, half, icmp, input, ip, membership, output, past, v4, v6: each file has a part of one struct
-
 mod addresses;
-mod arp;
 mod common;
 mod config;
 mod counters;
 mod dhcp;
 mod fragments;
-mod groups;
 mod half;
 mod icmp;
 mod identifications;

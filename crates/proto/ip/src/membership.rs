@@ -1,7 +1,7 @@
 //! Which multicast groups of a family are listened to, and when routers are told of them (RFC 3376, RFC
 //! 3810). The older versions are spoken while a router is heard that knows no newer one.
 //!
-//! IGMP and MLD are one protocol in two formats, which [`crate::groups`] and `v6/listeners.rs` read and
+//! IGMP and MLD are one protocol in two formats, which `v4/igmp.rs` and `v6/listeners.rs` read and
 //! write. Every replica knows all groups, because every socket is known to every replica. One of them speaks
 //! for the stack; the others only listen. Sources are not filtered: routers are told that a group is wanted
 //! from all sources, or not at all.
@@ -69,7 +69,7 @@ pub(crate) struct Groups<A> {
     /// The number of users of each group on the inside link, where there is no router.
     inside: BTreeMap<A, u32>,
     /// Whether this replica reports to routers.
-    pub(crate) speaks: bool,
+    speaks: bool,
     /// Until when a router of version 1 or 2 may be there (RFC 3376 §7.2.1).
     older: [Option<Instant>; 2],
     /// When to answer a query for all groups.
@@ -96,6 +96,11 @@ impl<A: Group> Groups<A> {
     pub(crate) fn new(speaks: bool) -> Groups<A> {
         let (outside, inside) = (BTreeMap::new(), BTreeMap::new());
         Groups { outside, inside, speaks, older: [None; 2], answer_at: None, due: None, left: 0 }
+    }
+
+    /// Returns whether this replica reports to routers.
+    pub(crate) const fn speaks(&self) -> bool {
+        self.speaks
     }
 
     /// Makes this replica report to routers from now on; it reports the groups that it is in at once.

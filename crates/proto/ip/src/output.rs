@@ -1,25 +1,20 @@
-//! Routes of outgoing packets, and the headers before them.
+//! What does a transport send? Routes, and the headers before packets and fragments.
 
-use atoll_base::{Addr, Instant};
+use atoll_base::Addr;
 use atoll_wire::Mac;
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::ipv6;
 
-use crate::addresses::{is_loopback, multicast_mac};
-use crate::ip::Ip;
-use crate::link::Cast;
-use crate::neighbours::Lookup;
-
 /// The octets of the headers of an IPv4 packet: Ethernet and IPv4.
 pub const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-/// The most octets that [`Ip::emit_headers`] writes: Ethernet and IPv6.
+/// The most octets that [`Ip::emit_headers`](crate::Ip::emit_headers) writes: Ethernet and IPv6.
 pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 
-/// The most octets that [`Ip::emit_fragment`] writes: Ethernet, IPv6 and fragment header.
+/// The most octets that [`Ip::emit_fragment`](crate::Ip::emit_fragment) writes: Ethernet, IPv6 and fragment header.
 pub const FRAGMENT_HEADERS_LEN_MAX: usize = HEADERS_LEN_MAX + ipv6::FRAGMENT_LEN;
 
-/// Returns the number of octets that [`Ip::emit_headers`] writes for a packet to `dst`.
+/// Returns the number of octets that [`Ip::emit_headers`](crate::Ip::emit_headers) writes for a packet to `dst`.
 #[inline]
 pub const fn headers_len(dst: Addr) -> usize {
     if dst.is_v4() { HEADERS_LEN } else { HEADERS_LEN_MAX }
@@ -31,7 +26,7 @@ pub const TTL: u8 = 64;
 /// The route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// The destination is an address of our own: send over the inside link, to [`Ip::mac`].
+    /// The destination is an address of our own: send over the inside link, to [`Ip::mac`](crate::Ip::mac).
     Local,
     /// Send over the outside link, to this station or group.
     Via {
@@ -39,16 +34,16 @@ pub enum Route {
         mac: Mac,
     },
     /// The station is being asked for. Keep the packet (one to three per neighbour are enough) and try again
-    /// when [`Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
+    /// when [`Ip::neighbour_generation`](crate::Ip::neighbour_generation) has grown, or drop it and rely on retransmission.
     Resolving,
     /// There is no route: no gateway, no such address, or the neighbour does not answer.
     Unreachable,
 }
 
-/// A packet whose headers [`Ip::emit_headers`] writes.
+/// A packet whose headers [`Ip::emit_headers`](crate::Ip::emit_headers) writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The hardware destination, from [`Ip::route`]; if it is zero, the IP server fills it in.
+    /// The hardware destination, from [`Ip::route`](crate::Ip::route); if it is zero, the IP server fills it in.
     pub dst_mac: Mac,
     /// The source address: ours, or a loopback address; of the same family as the destination.
     pub src: Addr,
@@ -87,73 +82,6 @@ pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item
         let end = len.min(offset + room);
         Part { offset, len: end - offset, more: end < len }
     })
-}
-
-impl Ip {
-    /// Returns the route to `dst`, and asks for the neighbour if it is not known. The cost is a hash lookup.
-    #[inline]
-    pub fn route(&mut self, now: Instant, dst: impl Into<Addr>) -> Route {
-        let dst = dst.into();
-        if self.half.is_some() {
-            return self.route_half(now, dst);
-        }
-        match dst.to_v4() {
-            Some(v4) => self.route_v4(now, v4),
-            None => self.route_v6(now, dst),
-        }
-    }
-
-    #[inline]
-    fn route_v4(&mut self, now: Instant, dst: u32) -> Route {
-        if self.addresses.is_own(dst) || is_loopback(dst) {
-            return if self.common.config().loopback { Route::Local } else { Route::Unreachable };
-        }
-        match self.addresses.cast(dst) {
-            Some(Cast::Unicast) => {}
-            Some(Cast::Broadcast) => return Route::Via { mac: Mac::BROADCAST },
-            Some(Cast::Multicast) => return Route::Via { mac: multicast_mac(dst) },
-            None => return Route::Unreachable,
-        }
-        let Some(next_hop) = self.addresses.next_hop(dst) else { return Route::Unreachable };
-        match self.neighbours.lookup(now, next_hop) {
-            Lookup::Known(mac) => Route::Via { mac },
-            Lookup::Resolving => Route::Resolving,
-            Lookup::Failed => Route::Unreachable,
-            Lookup::Absent => self.resolve(now, next_hop),
-        }
-    }
-
-    /// Returns the neighbour that takes packets for `dst`. `None` means that there is none: `dst` is our own
-    /// address or a group, or there is no gateway.
-    pub fn next_hop(&self, dst: impl Into<Addr>) -> Option<Addr> {
-        let dst = dst.into();
-        let Some(dst) = dst.to_v4() else {
-            return if self.is_own(dst) { None } else { self.next_hop_v6(dst) };
-        };
-        let is_outside = !self.addresses.is_own(dst) && self.addresses.cast(dst) == Some(Cast::Unicast);
-        if is_outside { self.addresses.next_hop(dst).map(Addr::v4) } else { None }
-    }
-
-    /// Writes the Ethernet and IP headers of `packet` at the start of `out`; returns their length,
-    /// [`headers_len`].
-    ///
-    /// Panics if `out` is shorter than that. The caller writes the payload and its checksum.
-    #[inline]
-    pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
-        self.common.emit_headers(out, packet)
-    }
-
-    #[cold]
-    fn resolve(&mut self, now: Instant, next_hop: u32) -> Route {
-        if !self.addresses.is_neighbour(next_hop) {
-            return Route::Unreachable;
-        }
-        let evicted = self.neighbours.resolve(now, next_hop);
-        self.common.count().neighbours_evicted += u64::from(evicted);
-        self.ask(next_hop, Mac::BROADCAST);
-        self.check_invariants();
-        Route::Resolving
-    }
 }
 
 impl Outgoing {

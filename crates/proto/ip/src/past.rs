@@ -7,7 +7,6 @@ use atoll_base::{Addr, Instant};
 
 use crate::config::V4Address;
 use crate::dhcp::Lease;
-use crate::ip::Ip;
 use crate::v6::OwnAddress;
 
 /// What a predecessor knew of the network.
@@ -23,18 +22,4 @@ pub struct Past {
     pub on_link: Vec<(Addr, u8, Instant)>,
     /// The IPv6 routers, and until when they serve as such.
     pub routers: Vec<(Addr, Instant)>,
-}
-
-impl Ip {
-    /// Continues with what a predecessor knew, as far as it is valid at `now` and nothing contradicts it.
-    /// Call this before [`Ip::announce`], which then asks for no address that is there, and probes none that
-    /// was probed already.
-    pub fn resume(&mut self, now: Instant, past: &Past) {
-        match (&past.lease, past.v4) {
-            (Some(lease), _) => self.resume_dhcp(now, lease),
-            (None, Some(address)) if address.valid_until > now => self.handle_v4_address(Some(address)),
-            _ => {}
-        }
-        self.resume_v6(now, past);
-    }
 }

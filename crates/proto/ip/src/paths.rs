@@ -1,10 +1,12 @@
 //! The packet sizes that paths take, as reported by ICMP, for as long as that is to be believed (RFC 1191
 //! §6.3, RFC 8201 §5.3).
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::ipv6;
+
+use crate::common::Common;
 
 /// An update about a path, from one replica to all others of its stack (N8).
 ///
@@ -34,6 +36,8 @@ pub struct PathMtu {
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     known: BTreeMap<Addr, Path>,
+    /// What the other replicas are to hear.
+    updates: VecDeque<PathUpdate>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +67,29 @@ impl Paths {
         }
         self.known.insert(dst, Path { path, expires: now + LIFETIME });
         true
+    }
+
+    /// Notes what an ICMP error has reported, as [`Paths::learn`] does, and informs the other replicas.
+    pub(crate) fn report(
+        &mut self,
+        now: Instant,
+        common: &mut Common,
+        update: PathUpdate,
+        link_mtu: u16,
+    ) -> bool {
+        let learned = self.learn(now, update.dst, update.mtu, link_mtu);
+        if learned {
+            common.push(&mut self.updates, update);
+        }
+        learned
+    }
+
+    pub(crate) fn poll_update(&mut self) -> Option<PathUpdate> {
+        self.updates.pop_front()
+    }
+
+    pub(crate) fn check_invariants(&self, common: &Common) {
+        assert!(self.updates.len() <= common.config().frames_max);
     }
 
     /// Returns what is known about the path to `dst`.

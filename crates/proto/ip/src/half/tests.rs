@@ -1,12 +1,12 @@
 use atoll_base::Duration;
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::{ethernet, icmp};
+use atoll_wire::{Mac, ethernet, icmp};
 
 use super::*;
 use crate::ip::tests::{
     FAR, GATEWAY, MAC_US, PEER, US, answer, at, ip, packet, question, receive, tcp_packet, udp_packet,
 };
-use crate::{ChecksumOffload, Config, Reason, Received, V6Config};
+use crate::{ChecksumOffload, Config, Ip, Reason, Received, Route, V6Config};
 
 const OWN_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 const FAR_V6: Addr = Addr::from_octets([0x26; 16]);
@@ -133,9 +133,9 @@ fn an_unreachable_destination_is_one_for_a_second() {
     for n in 0..1000 {
         half.handle_unreachable(at(1000), Addr::v4(FAR + n));
     }
-    assert_eq!(half.half.as_ref().map(|half| half.unreachable.len()), Some(UNREACHABLE_MAX));
+    assert_eq!(half.half().map(|half| half.unreachable.len()), Some(UNREACHABLE_MAX));
     half.handle_unreachable(at(3000), Addr::v4(PEER));
-    assert_eq!(half.half.as_ref().map(|half| half.unreachable.len()), Some(1), "the old ones make room");
+    assert_eq!(half.half().map(|half| half.unreachable.len()), Some(1), "the old ones make room");
 }
 
 #[test]

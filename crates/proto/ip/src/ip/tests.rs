@@ -14,7 +14,7 @@ use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{checksum, udp};
 
 use super::*;
-use crate::{ChecksumOffload, Link, Reason, Received, Route};
+use crate::{Basis, ChecksumOffload, Reason, Received, Route};
 
 pub(crate) const US: u32 = 0xc612_0001;
 pub(crate) const PEER: u32 = 0xc612_0002;

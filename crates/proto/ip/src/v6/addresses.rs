@@ -1,13 +1,9 @@
-//! The stack's own IPv6 addresses, their lifetimes, and the choice of a source address (RFC 4862 §5.5.4, RFC
-//! 6724).
+//! The stack's own IPv6 addresses and their lifetimes (RFC 4862 §5.5.4), and what other addresses mean.
 
-use atoll_base::{Addr, Instant};
+use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::Mac;
 
-use super::RETRANS_TIMER;
-use crate::ip::Ip;
 use crate::link::Cast;
-use crate::link::Link;
 
 /// One own IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,78 +77,8 @@ impl OwnAddress {
         matches!(self.state, State::Tentative { .. })
     }
 
-    fn is_usable(&self) -> bool {
+    pub(super) fn is_usable(&self) -> bool {
         self.state != State::Duplicate
-    }
-}
-
-impl Ip {
-    /// Returns whether `addr` is one of the stack's own, of either family: on its link, or a loopback
-    /// address.
-    pub fn is_own(&self, addr: Addr) -> bool {
-        match addr.to_v4() {
-            Some(v4) => self.addresses.is_ours(Link::Inside, v4),
-            None => addr == Addr::LOOPBACK || self.is_own_v6(addr),
-        }
-    }
-
-    /// Returns the source address for packets to `dst`; `None` if we have none from which `dst` can be
-    /// reached.
-    pub fn source_for(&self, dst: Addr) -> Option<Addr> {
-        if dst.is_loopback() {
-            return Some(dst.loopback_of_family());
-        }
-        match dst.to_v4() {
-            Some(_) => self.addresses.own().map(Addr::v4),
-            None => self.source_for_v6(dst),
-        }
-    }
-
-    #[inline]
-    pub(super) fn is_own_v6(&self, addr: Addr) -> bool {
-        self.v6.own.iter().any(|own| own.addr == addr && own.is_usable())
-    }
-
-    pub(super) fn is_ours_v6(&self, link: Link, addr: Addr) -> bool {
-        self.is_own_v6(addr) || (link == Link::Inside && addr == Addr::LOOPBACK)
-    }
-
-    /// Returns whether a packet that arrives over `link` may have come from `src`, as `Addresses::is_source`
-    /// does for IPv4. The unspecified address is not accepted here.
-    pub(super) fn is_source_v6(&self, link: Link, src: Addr) -> bool {
-        match link {
-            Link::Outside => cast(src) == Some(Cast::Unicast) && !self.is_own_v6(src),
-            Link::Inside => self.is_ours_v6(Link::Inside, src),
-        }
-    }
-
-    /// Selects a source address by RFC 6724 §5, as far as one interface needs it: rule 1 the address itself,
-    /// rule 2 its scope, rule 3 no deprecated one, rule 8 the longest common prefix.
-    fn source_for_v6(&self, dst: Addr) -> Option<Addr> {
-        let is_local = dst.is_link_scoped();
-        let candidates =
-            self.v6.own.iter().filter(|own| own.is_usable() && own.addr.is_link_local() == is_local);
-        let merit = |own: &&OwnAddress| {
-            (
-                own.addr == dst,
-                own.state != State::Deprecated,
-                common_bits(own.addr, dst).min(own.prefix_len.into()),
-            )
-        };
-        candidates.max_by_key(merit).map(|own| own.addr)
-    }
-
-    /// Returns whether `addr` is reached without a router.
-    pub(super) fn is_on_link_v6(&self, addr: Addr) -> bool {
-        addr.is_link_local()
-            || self.v6.on_link.iter().any(|lease| common_bits(lease.what.0, addr) >= lease.what.1.into())
-    }
-
-    /// Returns whether `addr` could be a neighbour.
-    pub(super) fn is_neighbour_v6(&self, addr: Addr) -> bool {
-        let is_router = || self.v6.routers.iter().any(|router| router.what == addr);
-        let is_near = self.is_on_link_v6(addr) || is_router() || self.v6.redirects.leads_to(addr);
-        cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr) && is_near
     }
 }
 
@@ -191,3 +117,7 @@ pub(super) fn link_local(mac: Mac) -> Addr {
 pub(super) const ALL_NODES: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 /// The group of all routers on the link.
 pub(super) const ALL_ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+
+/// The time between two questions (RETRANS_TIMER, RFC 4861 §10), and how long an address is tentative (one
+/// probe, RFC 4862 §5.1).
+const RETRANS_TIMER: Duration = Duration::from_secs(1);

@@ -1,324 +1,452 @@
-//! IPv6 of one replica: the state behind the IPv6 part of [`Ip`], and its timers.
+//! IPv6 with neighbour discovery, ICMPv6 and MLD.
 //!
 //! All replicas of a stack hear every router and neighbour advertisement (the link server passes copies on),
 //! draw the same conclusions, and so have the same addresses. One of them, the leader, speaks for the stack
 //! unasked: it solicits, probes and reports.
 //!
+//! ```text
+//!   in    own address or group? --> extensions, fragment? --> TCP, UDP    to the transport
+//!         (network, listeners)      (fragments)               ICMPv6      (icmp)  answered, or to the transport
+//!                                                             ND, MLD     (neighbour, router, listeners)
+//!   out   meaning of the destination, next hop (network) --> its station (neighbour)
+//! ```
 //! Deliberately absent: filters by source (RFC 3810 §4), and sending extension headers other than fragment
 //! headers and the one that MLD requires.
 
 mod addresses;
 mod fragments;
-mod half;
 mod icmp;
 mod input;
 mod listeners;
 mod neighbour;
-mod output;
+mod network;
 mod redirects;
 mod router;
 
-use alloc::collections::BTreeSet;
-use alloc::vec::Vec;
+use atoll_base::{Addr, Instant};
+use atoll_wire::icmpv6::{self, Message, code};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::ipv6::{self, ExtensionError};
+use atoll_wire::{ethernet, mld, nd};
 
-use atoll_base::{Addr, Duration, Instant};
-use atoll_wire::Mac;
-use atoll_wire::nd;
-
-use crate::config::{Config, V6Config};
+use crate::common::Common;
+use crate::config::Config;
 use crate::counters::Reason;
-use crate::ip::Ip;
+use crate::fragments::Fragments;
+use crate::icmp::Icmp;
+use crate::input::{Arrival, Received};
+use crate::link::{Cast, Link};
 use crate::membership::Groups;
-use crate::neighbours::{Due, Neighbours};
-use crate::past::Past;
+use crate::output::Route;
+use crate::paths::Paths;
+use input::{Packet, is_discovery};
+use listeners::Listeners;
+use neighbour::{Advertisement, Discovery};
+use network::Network;
+use router::Solicitations;
 
 pub use addresses::{OwnAddress, State};
-use redirects::Redirects;
 
-/// What is known about the IPv6 side of the network.
+/// The IPv6 family of one replica.
 #[derive(Debug)]
 pub(crate) struct V6 {
-    pub(crate) config: Option<V6Config>,
-    /// Whether this replica speaks for the stack.
-    leader: bool,
-    /// The own addresses, the link-local one first. Empty if IPv6 is not spoken on the link.
-    own: Vec<OwnAddress>,
-    /// The prefixes that are reached without a router.
-    on_link: Vec<Lease<(Addr, u8)>>,
-    /// The routers in the order in which they are tried; the configured one is first.
-    routers: Vec<Lease<Addr>>,
-    redirects: Redirects,
-    pub(crate) neighbours: Neighbours<Addr>,
-    mtu: u16,
-    hop_limit: u8,
+    network: Network,
+    discovery: Discovery,
+    listeners: Listeners,
     solicitations: Solicitations,
-    pub(crate) groups: Groups<Addr>,
-    /// The groups that neighbour discovery needs, which are also in `groups`.
-    solicited: BTreeSet<Addr>,
-    /// The earliest time at which something other than a neighbour or a group is due.
-    next_due: Instant,
-    generation: u64,
-}
-
-/// A value that is valid until a time; [`Instant::FAR_FUTURE`] means for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lease<T> {
-    what: T,
-    until: Instant,
-}
-
-/// The router solicitations that are still to be sent (RFC 4861 §6.3.7).
-#[derive(Debug)]
-struct Solicitations {
-    left: u8,
-    due: Instant,
 }
 
 impl V6 {
-    /// Creates the state at the start: every address is tentative (RFC 4862 §5.4), and may be used meanwhile
-    /// (RFC 4429).
+    /// Creates the family for `config`. `key` must be unpredictable from outside.
     pub(crate) fn new(config: &Config, key: [u64; 2], now: Instant) -> V6 {
+        let gateway = config.v6.as_ref().and_then(|v6| v6.gateway);
         let mut v6 = V6 {
-            config: config.v6.clone(),
-            leader: false,
-            own: Vec::new(),
-            on_link: Vec::new(),
-            routers: Vec::new(),
-            redirects: Redirects::default(),
-            neighbours: Neighbours::new(
-                config.neighbours_max,
-                config.v6.as_ref().and_then(|v6| v6.gateway),
-                key,
-            ),
-            mtu: config.mtu,
-            hop_limit: crate::output::TTL,
-            solicitations: Solicitations { left: 0, due: Instant::FAR_FUTURE },
-            groups: Groups::new(false),
-            solicited: BTreeSet::new(),
-            next_due: Instant::FAR_FUTURE,
-            generation: 0,
+            network: Network::new(config, now),
+            discovery: Discovery::new(config.neighbours_max, gateway, key),
+            listeners: Listeners::new(),
+            solicitations: Solicitations::new(),
         };
-        if let Some(v6_config) = &config.v6 {
-            v6.own.push(OwnAddress::new(now, addresses::link_local(config.mac), 64, false));
-            if let Some((addr, len)) = v6_config.address {
-                v6.own.push(OwnAddress::new(now, addr, len, false));
-                v6.on_link.push(Lease { what: (addr, len), until: Instant::FAR_FUTURE });
-            }
-            v6.routers
-                .extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
-        }
-        // The part in a transport server is told what becomes of its addresses.
         if !config.apart {
-            v6.rearm();
+            v6.listeners.listen_to(now, v6.network.own());
         }
         v6
     }
 
-    /// Returns a number that grows whenever a route, or the result of [`Ip::v6_addresses`], may have changed.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation + self.neighbours.generation()
-    }
-
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let due = (self.next_due != Instant::FAR_FUTURE).then_some(self.next_due);
-        [due, self.neighbours.next_due(), self.groups.next_timeout()].into_iter().flatten().min()
-    }
-
-    /// Returns the number of items that decide about routes; it falls if some of them go.
-    fn count(&self) -> usize {
-        self.own.len() + self.on_link.len() + self.routers.len() + self.redirects.len()
-    }
-
-    /// Computes when something is due next. Call after every change of what is timed.
-    fn rearm(&mut self) {
-        let own = self.own.iter().map(OwnAddress::due);
-        let on_link = self.on_link.iter().map(|lease| lease.until);
-        let routers = self.routers.iter().map(|lease| lease.until);
-        let others = [self.solicitations.due, self.redirects.next_due()];
-        self.next_due = own.chain(on_link).chain(routers).chain(others).min().unwrap_or(Instant::FAR_FUTURE);
-    }
-}
-
-impl Ip {
     /// Begins the leader's work: joins the groups of the own addresses, probes the addresses, and solicits
     /// routers.
-    pub(crate) fn start_v6(&mut self, now: Instant) {
-        if self.v6.own.is_empty() {
+    pub(crate) fn start(&mut self, now: Instant, common: &mut Common) {
+        if !self.network.is_spoken() {
             return;
         }
-        self.v6.leader = true;
         // RFC 4862 §5.4.2: a host joins the group of an address before it probes the address.
-        self.listen_to_own(now);
-        self.v6.groups.speak(now);
-        self.expire_listeners(now);
-        for at in 0..self.v6.own.len() {
-            // An address that a predecessor has probed is ours.
-            if self.v6.own[at].is_tentative() {
-                self.probe(self.v6.own[at].addr);
-            }
+        self.listeners.listen_to(now, self.network.own());
+        self.listeners.groups_mut().speak(now);
+        self.listeners.expire(now, self.network.own(), common);
+        // An address that a predecessor has probed is ours.
+        for own in self.network.own().iter().filter(|own| own.is_tentative()) {
+            neighbour::probe(common, own.addr);
         }
-        if self.v6.config.as_ref().is_some_and(|config| config.autoconf) {
-            self.v6.solicitations = Solicitations { left: SOLICITATIONS, due: now };
-            self.solicit(now);
+        if self.network.obeys_routers() {
+            self.solicitations.start(now, &self.network, common);
         }
-        self.v6.rearm();
     }
 
-    /// Continues with what a predecessor has learned; see [`Ip::resume`].
-    pub(crate) fn resume_v6(&mut self, now: Instant, past: &Past) {
-        let Some(config) = &self.v6.config else { return };
-        let obeys = config.autoconf;
-        for own in past.addresses.iter().filter(|own| own.valid_until > now) {
-            let is_mine =
-                own.addr == addresses::with_identifier(own.addr, self.common.mac()) && own.prefix_len == 64;
-            match self.v6.own.iter().position(|known| known.addr == own.addr) {
-                Some(at) if !own.is_tentative() => self.v6.own[at].state = own.state,
-                None if obeys && own.dynamic && is_mine && self.v6.own.len() < OWN_MAX => {
-                    self.v6.own.push(*own)
-                }
-                _ => {}
-            }
-        }
-        if obeys {
-            for &(prefix, len, until) in past.on_link.iter().filter(|(_, _, until)| *until > now) {
-                let is_known = self.v6.on_link.iter().any(|lease| lease.what == (prefix, len));
-                if !is_known && len <= 128 && self.v6.on_link.len() < ON_LINK_MAX {
-                    self.v6.on_link.push(Lease { what: (prefix, len), until });
-                }
-            }
-            for &(addr, until) in past.routers.iter().filter(|(_, until)| *until > now) {
-                let is_known = self.v6.routers.iter().any(|router| router.what == addr);
-                if !is_known && addr.is_link_local() && self.v6.routers.len() < ROUTERS_MAX {
-                    self.v6.routers.push(Lease { what: addr, until });
-                }
-            }
-        }
-        self.v6.generation += 1;
-        self.listen_to_own(now);
-        self.v6.rearm();
-    }
-
-    /// Returns the IPv6 routers in the order in which they are tried, and until when they serve as such.
-    pub fn v6_routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
-        self.v6.routers.iter().map(|lease| (lease.what, lease.until))
-    }
-
-    /// Does what is due for IPv6 at `now`.
-    pub(crate) fn handle_timeout_v6(&mut self, now: Instant) {
-        let mut due = Vec::new();
-        self.v6.neighbours.expire(now, |what| due.push(what));
-        for what in due {
-            match what {
-                Due::Ask { addr, of } => self.ask_v6(addr, of),
-                Due::Failed { addr } => {
-                    self.common.count().neighbours_failed += 1;
-                    self.v6.redirects.forget(addr);
-                }
-            }
-        }
-        if self.v6.next_due <= now {
-            self.renew_v6(now);
-        }
-        self.expire_listeners(now);
-    }
-
-    /// Applies what is due for addresses, prefixes and routers.
-    fn renew_v6(&mut self, now: Instant) {
-        let before = self.v6.count();
-        self.v6.on_link.retain(|lease| lease.until > now);
-        let redirects = &mut self.v6.redirects;
-        self.v6.routers.retain(|lease| {
-            if lease.until <= now {
-                redirects.forget(lease.what);
-            }
-            lease.until > now
-        });
-        redirects.expire(now);
-        let mut changed = false;
-        self.v6.own.retain_mut(|own| {
-            changed |= own.expire(now);
-            own.valid_until > now
-        });
-        if changed || before != self.v6.count() {
-            self.v6.generation += 1;
-            self.listen_to_own(now);
-        }
-        if self.v6.solicitations.due <= now {
-            self.solicit(now);
-        }
-        self.v6.rearm();
-    }
-
-    /// Returns the IPv6 addresses of the stack on its link, the link-local one first.
-    pub fn v6_addresses(&self) -> &[OwnAddress] {
-        &self.v6.own
-    }
-
-    /// Returns the prefixes that are reached without a router, their lengths in bits, and until when.
-    pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
-        self.v6.on_link.iter().map(|lease| (lease.what.0, lease.what.1, lease.until))
-    }
-
-    /// Returns whether there is a route to IPv6 addresses that are not on the link.
-    pub fn has_v6_router(&self) -> bool {
-        !self.v6.routers.is_empty()
-    }
-
-    /// Judges a message of neighbour discovery whose checksum was verified. `from` is the station that sent
-    /// the frame.
-    #[inline(never)]
-    fn handle_nd(
+    /// Judges the packet behind the Ethernet header of a frame.
+    #[inline]
+    pub(crate) fn receive<'a>(
         &mut self,
-        now: Instant,
-        from: Mac,
-        header: &atoll_wire::ipv6::Header,
-        bytes: &[u8],
+        arrival: &Arrival<'a>,
+        common: &mut Common,
+        icmp: &mut Icmp,
+        fragments: &mut Fragments,
+        paths: &Paths,
+    ) -> Result<Received<'a>, Reason> {
+        let link = arrival.link;
+        if link == Link::Outside && !self.network.is_spoken() {
+            return Err(Reason::UnknownEtherType);
+        }
+        let packet = arrival.frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
+        let (header, at) = ipv6::parse(packet).map_err(|_| Reason::Malformed)?;
+        let payload = packet.get(at..at + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
+        let cast = judge_addresses(arrival, &header, &self.network, self.listeners.groups())?;
+        let to_one = cast == Cast::Unicast;
+        let upper = match ipv6::upper(&header, payload) {
+            Ok(upper) => upper,
+            Err(ExtensionError::Malformed) => return Err(Reason::Malformed),
+            Err(ExtensionError::Discard) => return Err(Reason::Extension),
+            Err(ExtensionError::Problem { code, pointer, even_to_groups }) => {
+                if to_one || even_to_groups {
+                    let message = Message::ParameterProblem { code, pointer };
+                    self.report(arrival.now, common, icmp, link, arrival.frame, message);
+                }
+                return Err(Reason::Extension);
+            }
+        };
+        if common.config().apart && !input::is_for_transport(link, &upper, payload) {
+            return Err(Reason::NotForTransport);
+        }
+        let packet = Packet { arrival, header: &header, payload, upper: &upper };
+        match upper.fragment {
+            // RFC 6946: such a fragment is the whole packet, whatever else has the same identification.
+            Some(fragment) if fragment.is_atomic() => common.count().atomic_fragments += 1,
+            Some(_) => return fragments::receive(&packet, &self.network, common, icmp, fragments),
+            None => {}
+        }
+        let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
+        if upper.protocol == Protocol::ICMPV6 {
+            // RFC 6980 §5: neighbour discovery is not fragmented.
+            if upper.fragment.is_some() && is_discovery(Some(text)) {
+                return Err(Reason::NdIgnored);
+            }
+            return self.receive_icmp(&packet, text, common, icmp, paths);
+        }
+        // Only neighbour discovery uses the unspecified address.
+        if header.src == Addr::ANY {
+            return Err(Reason::Martian);
+        }
+        match upper.protocol {
+            Protocol::TCP if to_one => input::tcp(&header, text, arrival.offload),
+            Protocol::UDP => input::udp(&header, cast, text, arrival.offload),
+            // No other protocol is spoken with groups.
+            _ if !to_one => Err(Reason::Broadcast),
+            _ => {
+                let pointer = upper.named_at as u32;
+                let message = Message::ParameterProblem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer };
+                self.report(arrival.now, common, icmp, link, arrival.frame, message);
+                Err(Reason::UnknownProtocol)
+            }
+        }
+    }
+
+    /// Judges the ICMPv6 message `text` of a packet.
+    #[inline(never)]
+    fn receive_icmp<'a>(
+        &mut self,
+        packet: &Packet<'_, 'a>,
+        text: &'a [u8],
+        common: &mut Common,
+        icmp: &mut Icmp,
+        paths: &Paths,
+    ) -> Result<Received<'a>, Reason> {
+        let Packet { arrival, header, upper, .. } = *packet;
+        let (message, head) = icmpv6::parse(header.src, header.dst, text)?;
+        if let Message::Other { kind, .. } = message
+            && arrival.link == Link::Outside
+            && !message.is_error()
+        {
+            return match kind {
+                // RFC 3810 §6.2: a query carries the router alert option.
+                mld::QUERY if !upper.alerts_mld => Err(Reason::NdIgnored),
+                mld::QUERY | mld::REPORT_V1 | mld::DONE => self.listeners.receive(packet, common, text),
+                kind if nd::KINDS.contains(&kind) => self.receive_discovery(packet, common, text),
+                _ => Err(Reason::IcmpIgnored),
+            }
+            .map(|()| Received::Consumed);
+        }
+        if header.src == Addr::ANY {
+            return Err(Reason::Martian);
+        }
+        let body = text.get(head..).unwrap_or_default();
+        match message {
+            // DEVIATION: RFC 4443 §4.2 wants requests to groups answered as well. As with IPv4, not answering
+            // them keeps the stack from amplifying attacks.
+            Message::EchoRequest { id, seq } if !header.dst.is_v6_multicast() => {
+                let link_mtu = self.network.mtu();
+                let mtu = paths.get(arrival.now, header.src).map_or(link_mtu, |path| path.mtu);
+                let message = Message::EchoReply { id, seq };
+                let reply = icmp::echo_reply(packet, message, body, self.network.hop_limit(), mtu);
+                icmp.answer_echo(arrival.now, common, link_mtu, &reply).map(|()| Received::Consumed)
+            }
+            _ => icmp::receive_error(packet, message, body, &self.network).map(Received::Error),
+        }
+    }
+
+    /// Judges a message of neighbour discovery whose checksum was verified.
+    #[inline(never)]
+    fn receive_discovery(
+        &mut self,
+        packet: &Packet<'_, '_>,
+        common: &mut Common,
+        text: &[u8],
     ) -> Result<(), Reason> {
         // RFC 4861 §11.2: a message that a router may have forwarded is not believed.
-        if header.hop_limit != nd::HOP_LIMIT || from == self.common.mac() {
+        if packet.header.hop_limit != nd::HOP_LIMIT || packet.arrival.from == common.mac() {
             return Err(Reason::NdIgnored);
         }
-        match nd::parse(bytes).map_err(|_| Reason::Malformed)? {
+        let V6 { network, discovery, .. } = self;
+        match nd::parse(text).map_err(|_| Reason::Malformed)? {
             nd::Message::NeighbourSolicitation { target, source_mac } => {
-                self.handle_solicitation(now, from, header, target, source_mac)
+                discovery.handle_solicitation(packet, network, common, target, source_mac)
             }
             nd::Message::NeighbourAdvertisement { target, router, solicited, overriding, target_mac } => {
-                let counts =
-                    overriding || target_mac.is_none() || self.v6.neighbours.station(target) == target_mac;
-                self.handle_advertisement(now, header, target, solicited, overriding, target_mac)?;
-                if !router && counts {
-                    self.forget_router(target);
-                }
-                Ok(())
+                let advertisement = Advertisement { target, router, solicited, overriding, target_mac };
+                discovery.handle_advertisement(packet, network, common, &advertisement)
             }
             nd::Message::RouterAdvertisement(advertisement) => {
-                self.handle_router(now, header, &advertisement).map(|()| self.v6.rearm())
+                self.handle_router(packet, common, &advertisement)
             }
             nd::Message::Redirect { target, destination, target_mac } => {
-                self.handle_redirect(now, header, target, destination, target_mac)
+                discovery.handle_redirect(packet, network, common, target, destination, target_mac)
             }
             // The stack is not a router.
             nd::Message::RouterSolicitation { .. } => Err(Reason::NdIgnored),
         }
     }
+
+    /// Applies a router advertisement, if it is valid and autoconfiguration is on.
+    fn handle_router(
+        &mut self,
+        packet: &Packet<'_, '_>,
+        common: &mut Common,
+        advertisement: &nd::RouterAdvertisement,
+    ) -> Result<(), Reason> {
+        let (now, router) = (packet.arrival.now, packet.header.src);
+        let V6 { network, discovery, listeners, solicitations } = self;
+        if !network.obeys_routers() || !router.is_link_local() {
+            return Err(Reason::NdIgnored);
+        }
+        common.count().router_advertisements += 1;
+        let new = network.advertise(now, router, advertisement, common.mac(), common.config().mtu);
+        if let Some(mac) = advertisement.source_mac.filter(|mac| common.is_other_station(*mac))
+            && network.is_neighbour(router)
+        {
+            discovery.learn(now, network, common, router, mac);
+        }
+        if !new.is_empty() {
+            listeners.listen_to(now, network.own());
+        }
+        if listeners.groups().speaks() {
+            new.into_iter().for_each(|addr| neighbour::probe(common, addr));
+        }
+        // RFC 4861 §6.3.7: an answer from a router ends the questions.
+        if advertisement.router_lifetime > 0 {
+            solicitations.stop();
+        }
+        Ok(())
+    }
+
+    /// Sends the error `message` about `frame`, or counts that it may not be sent.
+    pub(crate) fn report(
+        &self,
+        now: Instant,
+        common: &mut Common,
+        icmp: &mut Icmp,
+        link: Link,
+        frame: &[u8],
+        message: Message,
+    ) {
+        icmp.report(now, common, icmp::error_about(frame, link, message, &self.network));
+    }
+
+    /// Returns the route to `dst`, and asks for the neighbour if it is not known.
+    #[inline]
+    pub(crate) fn route(&mut self, now: Instant, common: &mut Common, dst: Addr) -> Route {
+        self.discovery.route(now, &self.network, common, dst)
+    }
+
+    /// Returns the neighbour that takes packets for `dst`, if that is not our own address.
+    pub(crate) fn next_hop(&self, dst: Addr) -> Option<Addr> {
+        let is_own = dst == Addr::LOOPBACK || self.network.is_own(dst);
+        if is_own { None } else { self.network.next_hop(self.discovery.neighbours(), dst) }
+    }
+
+    /// Does what is due at `now`.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, common: &mut Common) {
+        let V6 { network, discovery, listeners, solicitations } = self;
+        discovery.expire(now, network, common);
+        if network.next_due() <= now && network.expire(now) {
+            listeners.listen_to(now, network.own());
+        }
+        solicitations.expire(now, network, common);
+        listeners.expire(now, network.own(), common);
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let due = self.network.next_due().min(self.solicitations.due());
+        let due = (due != Instant::FAR_FUTURE).then_some(due);
+        let all = [due, self.discovery.neighbours().next_due(), self.groups().next_timeout()];
+        all.into_iter().flatten().min()
+    }
+
+    /// Continues with the addresses, prefixes and routers that a predecessor knew.
+    pub(crate) fn resume(
+        &mut self,
+        now: Instant,
+        common: &Common,
+        own: &[OwnAddress],
+        on_link: &[(Addr, u8, Instant)],
+        routers: &[(Addr, Instant)],
+    ) {
+        if self.network.is_configured() {
+            self.network.resume(now, common.mac(), own, on_link, routers);
+            self.listeners.listen_to(now, self.network.own());
+        }
+    }
+
+    /// Takes over what an IP server has told, if IPv6 is configured on the link.
+    pub(crate) fn replace(&mut self, own: &[OwnAddress], on_link: &[(Addr, u8)], routers: &[Addr]) {
+        if self.network.is_configured() {
+            self.network.replace(own, on_link, routers);
+        }
+    }
+
+    /// Sets the size of packets and the hop limit that an IP server has told, if IPv6 is configured on the
+    /// link.
+    pub(crate) fn set_limits(&mut self, common: &Common, mtu: u16, hop_limit: u8) {
+        if self.network.is_configured() {
+            self.network.set_limits(mtu, common.config().mtu, hop_limit);
+        }
+    }
+
+    /// Notes that routes may have changed.
+    pub(crate) fn change_routes(&mut self) {
+        self.network.change();
+    }
+
+    /// Joins a socket to `group`. Returns `false` if there are too many groups, or IPv6 is not spoken there.
+    pub(crate) fn join_group(&mut self, now: Instant, link: Link, group: Addr) -> bool {
+        (link == Link::Inside || self.network.is_spoken())
+            && self.listeners.groups_mut().join(now, link, group)
+    }
+
+    /// Removes a socket from a group that it had joined.
+    pub(crate) fn leave_group(&mut self, now: Instant, link: Link, group: Addr) {
+        self.listeners.groups_mut().leave(now, link, group);
+    }
+
+    /// Returns the groups that sockets and neighbour discovery are in.
+    pub(crate) const fn groups(&self) -> &Groups<Addr> {
+        self.listeners.groups()
+    }
+
+    /// Notes that packets through `hop` have arrived.
+    pub(crate) fn progress(&mut self, now: Instant, hop: Addr, settles: bool) {
+        self.discovery.progress(now, hop, settles);
+    }
+
+    pub(crate) fn is_own(&self, addr: Addr) -> bool {
+        addr == Addr::LOOPBACK || self.network.is_own(addr)
+    }
+
+    pub(crate) fn cast(&self, addr: Addr) -> Option<Cast> {
+        self.network.cast(addr)
+    }
+
+    pub(crate) fn source_for(&self, dst: Addr) -> Option<Addr> {
+        self.network.source_for(dst)
+    }
+
+    pub(crate) fn addresses(&self) -> &[OwnAddress] {
+        self.network.own()
+    }
+
+    pub(crate) fn on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
+        self.network.on_link()
+    }
+
+    pub(crate) fn routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
+        self.network.routers()
+    }
+
+    pub(crate) const fn mtu(&self) -> u16 {
+        self.network.mtu()
+    }
+
+    pub(crate) const fn hop_limit(&self) -> u8 {
+        self.network.hop_limit()
+    }
+
+    /// Returns a number that grows whenever a route or an own address may have changed.
+    pub(crate) const fn generation(&self) -> u64 {
+        self.network.generation() + self.discovery.neighbours().generation()
+    }
+
+    /// Returns the number of redirects.
+    #[cfg(test)]
+    pub(crate) fn redirects(&self) -> usize {
+        self.network.redirects()
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        self.discovery.neighbours().check_invariants();
+        self.groups().check_invariants();
+    }
 }
 
-/// Returns whether an ICMPv6 message is one of neighbour discovery.
-fn is_discovery(message: Option<&[u8]>) -> bool {
-    message.and_then(<[u8]>::first).is_some_and(|kind| nd::KINDS.contains(kind))
+/// Returns what the destination means, after checking that the packet may have come from its source and is
+/// for us; otherwise the reason to drop it.
+#[inline]
+fn judge_addresses(
+    arrival: &Arrival<'_>,
+    header: &ipv6::Header,
+    network: &Network,
+    groups: &Groups<Addr>,
+) -> Result<Cast, Reason> {
+    let link = arrival.link;
+    if !network.is_ours(link, header.dst) {
+        return Err(match (link, addresses::cast(header.dst)) {
+            // An address of ours is accepted as the source: if another host has it as well, neighbour
+            // discovery has to find out.
+            (Link::Outside, Some(Cast::Multicast)) if groups.has(link, header.dst) => {
+                let may_be = header.src == Addr::ANY || addresses::cast(header.src) == Some(Cast::Unicast);
+                return if may_be { Ok(Cast::Multicast) } else { Err(Reason::Martian) };
+            }
+            (Link::Inside, Some(Cast::Multicast)) if groups.has(link, header.dst) => {
+                let may_be = network.is_source(link, header.src);
+                return if may_be { Ok(Cast::Multicast) } else { Err(Reason::Martian) };
+            }
+            (_, Some(Cast::Multicast)) => Reason::Multicast,
+            _ => Reason::NotOurAddress,
+        });
+    }
+    if !network.is_source(link, header.src) && (header.src != Addr::ANY || link == Link::Inside) {
+        return Err(Reason::Martian);
+    }
+    if arrival.to.is_group() {
+        return Err(Reason::Broadcast);
+    }
+    Ok(Cast::Unicast)
 }
-
-/// The time between two questions (RETRANS_TIMER, RFC 4861 §10), and how long an address is tentative (one
-/// probe, RFC 4862 §5.1).
-const RETRANS_TIMER: Duration = Duration::from_secs(1);
-/// The number of router solicitations (MAX_RTR_SOLICITATIONS, RFC 4861 §10).
-const SOLICITATIONS: u8 = 3;
-/// The time between two router solicitations (RTR_SOLICITATION_INTERVAL, RFC 4861 §10).
-const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
-/// The most own addresses, on-link prefixes and routers; further ones that routers advertise are ignored.
-const OWN_MAX: usize = 16;
-const ON_LINK_MAX: usize = 16;
-const ROUTERS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests;

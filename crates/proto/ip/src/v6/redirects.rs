@@ -7,13 +7,6 @@
 use alloc::collections::BTreeMap;
 
 use atoll_base::{Addr, Duration, Instant};
-use atoll_wire::{Mac, ipv6};
-
-use super::addresses::cast;
-use crate::counters::Reason;
-use crate::ip::Ip;
-use crate::link::Cast;
-use crate::neighbours::Claim;
 
 /// The better next hops, by destination. The table is bounded; the oldest entry goes first.
 #[derive(Debug, Default)]
@@ -66,7 +59,7 @@ impl Redirects {
         self.known.retain(|dst, redirect| redirect.target != router || *dst == router);
     }
 
-    fn insert(&mut self, now: Instant, dst: Addr, target: Addr) {
+    pub(super) fn insert(&mut self, now: Instant, dst: Addr, target: Addr) {
         if self.known.len() >= REDIRECTS_MAX
             && !self.known.contains_key(&dst)
             && let Some(oldest) =
@@ -75,46 +68,6 @@ impl Redirects {
             self.known.remove(&oldest);
         }
         self.known.insert(dst, Redirect { target, until: now + LIFETIME });
-    }
-}
-
-impl Ip {
-    /// Handles a redirect: a router says that `destination` is better reached by `target`.
-    pub(super) fn handle_redirect(
-        &mut self,
-        now: Instant,
-        header: &ipv6::Header,
-        target: Addr,
-        destination: Addr,
-        target_mac: Option<Mac>,
-    ) -> Result<(), Reason> {
-        // RFC 4861 §8.1: a redirect comes from the router that is used for this destination now, and names a
-        // neighbour.
-        let is_for_us = self.is_own_v6(header.dst);
-        let is_neighbour = target.is_link_local() || target == destination;
-        let is_from_router = header.src.is_link_local() && self.next_hop_v6(destination) == Some(header.src);
-        let is_host = |addr: Addr| cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr);
-        if !is_for_us || !is_neighbour || !is_from_router || !is_host(destination) || !is_host(target) {
-            return Err(Reason::NdIgnored);
-        }
-        self.v6.redirects.insert(now, destination, target);
-        self.common.count().redirects += 1;
-        if let Some(mac) = target_mac.filter(|mac| mac.is_station() && *mac != self.common.mac()) {
-            match self.v6.neighbours.station(target) {
-                None => {
-                    self.learn_v6(now, target, mac);
-                }
-                // The router contradicts what is known: the known station is asked.
-                Some(_) => {
-                    if let Claim::Ask { of } = self.v6.neighbours.doubt(now, target, mac) {
-                        self.ask_v6(target, of);
-                    }
-                }
-            }
-        }
-        self.v6.generation += 1;
-        self.v6.rearm();
-        Ok(())
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::vec::Vec;
 
-use atoll_base::Endpoint;
+use atoll_base::{Duration, Endpoint};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmpv6;
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::ipv6::{self, multicast_mac};
 use atoll_wire::nd::{Message, PrefixInformation, RouterAdvertisement, solicited_node};
-use atoll_wire::{checksum, mld, udp};
+use atoll_wire::{Mac, checksum, mld, udp};
 
 use super::addresses::{ALL_NODES, ALL_ROUTERS};
+use super::network::{ON_LINK_MAX, OWN_MAX};
 use super::*;
-use crate::{ChecksumOffload, ErrorKind, Frame, Link, NetworkError, Outgoing, Received, Route};
+use crate::{ChecksumOffload, ErrorKind, Frame, Ip, NetworkError, Outgoing, V6Config};
 
 pub(super) const MAC_US: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(super) const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);

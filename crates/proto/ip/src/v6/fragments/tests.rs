@@ -8,9 +8,9 @@ use super::super::tests::{
     Build, MAC_PEER, addr, at, local_us, machine, next_packet, packet, peer, receive, router, us,
 };
 use super::*;
+use crate::{ChecksumOffload, Config, Frame, Ip, V6Config};
 use crate::{Outgoing, Part, parts};
 use atoll_wire::ipv6::FRAGMENT;
-use crate::{ChecksumOffload, Config, V6Config};
 
 /// Returns the fragments of a packet in packets of `mtu` octets. `before` has extension headers that all of
 /// them carry, of which the last names 44.
@@ -235,7 +235,7 @@ fn a_network_has_half_of_all_at_most() {
         let src = std::format!("2001:db8:7::{:x}", n + 1);
         assert_eq!(receive(&mut ip, at(3), &first(&src, n as u8)), Received::Consumed);
     }
-    assert_eq!((ip.reassembly.len(), ip.reassembly_evictions()), (257, 744));
+    assert_eq!((ip.incomplete(), ip.reassembly_evictions()), (257, 744));
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn both_families_share_the_bounds() {
         assert_eq!(receive(&mut ip, at(3), &v6(2 * n + 1)), Received::Consumed);
         assert_eq!(receive(&mut ip, at(3), &v6(2 * n + 2)), Received::Consumed);
     }
-    assert_eq!((ip.reassembly.len(), ip.reassembly_evictions()), (512, 88));
+    assert_eq!((ip.incomplete(), ip.reassembly_evictions()), (512, 88));
     // IPv4 packets go first, because they have less time.
     ip.handle_timeout(at(3) + Duration::from_secs(30));
     assert!((170..200).contains(&ip.counters().reassembly_timeouts));

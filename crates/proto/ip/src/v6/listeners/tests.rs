@@ -8,7 +8,7 @@ use super::super::tests::{
     Build, MAC_PEER, MAC_US, addr, at, local_us, machine, packet, peer, receive, router,
 };
 use super::*;
-use crate::{Cast, ChecksumOffload, Config, Received, V6Config};
+use crate::{Cast, ChecksumOffload, Config, Ip, Received, V6Config};
 
 fn group() -> Addr {
     addr("ff15::1:2")

@@ -3,7 +3,7 @@ use atoll_wire::nd::{Message, RouterAdvertisement};
 use super::super::addresses::ALL_NODES;
 use super::super::tests::{MAC_OTHER, MAC_PEER, addr, at, machine, nd_frame, peer, receive, router, us};
 use super::*;
-use crate::{Received, Route};
+use crate::{Ip, Reason, Received, Route};
 
 fn far() -> Addr {
     addr("2001:db8:ffff::1")
@@ -140,7 +140,7 @@ fn redirects_are_bounded() {
         let to = addr(&std::format!("2001:db8:ffff::{:x}", n + 1));
         assert_eq!(receive(&mut ip, at(4 + n / 100), &redirect(router(), to, better())), Received::Consumed);
     }
-    assert_eq!(ip.v6.redirects.len(), REDIRECTS_MAX);
+    assert_eq!(ip.redirects(), REDIRECTS_MAX);
     assert_eq!(ip.next_hop(addr("2001:db8:ffff::3e8")), Some(better()));
     assert_eq!(ip.next_hop(far()), Some(router()), "the oldest has gone");
 }

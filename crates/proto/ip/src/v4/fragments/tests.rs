@@ -1,12 +1,12 @@
 use std::vec::Vec;
 
 use atoll_base::Endpoint;
-use atoll_wire::icmp;
+use atoll_wire::icmp::{self, Message};
 use atoll_wire::ipv4::Header;
 
 use super::*;
 use crate::ip::tests::{Build, MAC_PEER, MAC_US, PEER, US, at, ip, packet, receive, tcp_packet, udp_packet};
-use crate::{ChecksumOffload, Config, HEADERS_LEN, Part, parts};
+use crate::{ChecksumOffload, Config, Frame, HEADERS_LEN, Ip, Outgoing, Part, parts};
 
 /// Returns the fragments of a packet, with `room` octets in each.
 fn torn(build: &Build, room: usize) -> Vec<Vec<u8>> {

@@ -1,0 +1,72 @@
+//! What does an IPv4 packet contain for a transport, and may it be believed? RFC 1122 §3.2.1.
+
+use atoll_base::{Addr, Endpoint};
+use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{checksum, icmp, udp};
+
+use crate::counters::Reason;
+use crate::input::{ChecksumOffload, ChecksumState, Received};
+use crate::link::{Cast, Link};
+
+/// Returns whether a packet is for the part that stays with a transport server: everything on the inside link
+/// and, from outside, segments, datagrams and errors that are not fragments.
+pub(super) fn is_for_transport(link: Link, header: &ipv4::Header, payload: &[u8]) -> bool {
+    link == Link::Inside
+        || !header.is_fragment()
+            && match header.protocol {
+                Protocol::TCP | Protocol::UDP => true,
+                Protocol::ICMP => icmp::is_error(payload),
+                _ => false,
+            }
+}
+
+#[inline]
+pub(super) fn tcp<'a>(
+    header: &ipv4::Header,
+    segment: &'a [u8],
+    offload: ChecksumOffload,
+) -> Result<Received<'a>, Reason> {
+    let checksum = match offload {
+        ChecksumOffload::Valid => ChecksumState::Verified,
+        ChecksumOffload::Partial => ChecksumState::Partial,
+        ChecksumOffload::Unknown => {
+            let pseudo = checksum::pseudo_header(header.src, header.dst, Protocol::TCP.0, segment.len());
+            if !pseudo.bytes(segment).is_valid() {
+                return Err(Reason::BadChecksum);
+            }
+            ChecksumState::Verified
+        }
+    };
+    Ok(Received::Tcp {
+        src: Addr::v4(header.src),
+        dst: Addr::v4(header.dst),
+        tos: header.tos,
+        segment,
+        checksum,
+    })
+}
+
+pub(super) fn udp<'a>(
+    header: &ipv4::Header,
+    cast: Cast,
+    bytes: &'a [u8],
+    offload: ChecksumOffload,
+) -> Result<Received<'a>, Reason> {
+    let (ports, head) = udp::parse(bytes).map_err(|_| Reason::Malformed)?;
+    // RFC 768 lets the datagram be shorter than the packet; the rest is ignored.
+    let datagram = bytes.get(..head + usize::from(ports.payload_len)).ok_or(Reason::Malformed)?;
+    let checksum = match offload {
+        ChecksumOffload::Valid => ChecksumState::Verified,
+        ChecksumOffload::Partial => ChecksumState::Partial,
+        ChecksumOffload::Unknown if udp::verify(header.src, header.dst, datagram) => ChecksumState::Verified,
+        ChecksumOffload::Unknown => return Err(Reason::BadChecksum),
+    };
+    Ok(Received::Udp {
+        src: Endpoint::new(header.src, ports.src_port),
+        dst: Endpoint::new(header.dst, ports.dst_port),
+        cast,
+        tos: header.tos,
+        payload: datagram.get(head..).ok_or(Reason::Malformed)?,
+        checksum,
+    })
+}
