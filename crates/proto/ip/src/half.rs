@@ -55,8 +55,8 @@ pub enum Request {
     Progress(Addr),
 }
 
-/// What the part in a transport server keeps besides the state of a full [`Ip`](crate::Ip). It does not survive a crash,
-/// as that state does not either.
+/// What the part in a transport server keeps besides the state of a full [`Ip`](crate::Ip). It does not
+/// survive a crash, as that state does not either.
 #[derive(Debug, Default)]
 pub(crate) struct Half {
     /// The groups that the IP server was asked to join.

@@ -62,8 +62,8 @@ mod tests {
                 assert!(seen.insert(sibling.next(PEER.into(), Protocol::UDP) as u16));
             }
         }
-        // RFC 7739 §4.1: with IPv6 this holds for all protocols together, because only the identification tells
-        // packets apart.
+        // RFC 7739 §4.1: with IPv6 this holds for all protocols together, because only the identification
+        // tells packets apart.
         let dst = Addr::from_octets([0x20; 16]);
         let mut seen = BTreeSet::new();
         for n in 0..100_000 {

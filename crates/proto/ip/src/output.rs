@@ -8,13 +8,13 @@ use atoll_wire::ipv6;
 
 /// The octets of the headers of an IPv4 packet: Ethernet and IPv4.
 pub const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-/// The most octets that [`Ip::emit_headers`](crate::Ip::emit_headers) writes: Ethernet and IPv6.
+/// The most octets that [`crate::Ip::emit_headers`] writes: Ethernet and IPv6.
 pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 
-/// The most octets that [`Ip::emit_fragment`](crate::Ip::emit_fragment) writes: Ethernet, IPv6 and fragment header.
+/// The most octets that [`crate::Ip::emit_fragment`] writes: Ethernet, IPv6 and fragment header.
 pub const FRAGMENT_HEADERS_LEN_MAX: usize = HEADERS_LEN_MAX + ipv6::FRAGMENT_LEN;
 
-/// Returns the number of octets that [`Ip::emit_headers`](crate::Ip::emit_headers) writes for a packet to `dst`.
+/// Returns the number of octets that [`crate::Ip::emit_headers`] writes for a packet to `dst`.
 #[inline]
 pub const fn headers_len(dst: Addr) -> usize {
     if dst.is_v4() { HEADERS_LEN } else { HEADERS_LEN_MAX }
@@ -26,7 +26,7 @@ pub const TTL: u8 = 64;
 /// The route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// The destination is an address of our own: send over the inside link, to [`Ip::mac`](crate::Ip::mac).
+    /// The destination is an address of our own: send over the inside link, to [`crate::Ip::mac`].
     Local,
     /// Send over the outside link, to this station or group.
     Via {
@@ -34,16 +34,16 @@ pub enum Route {
         mac: Mac,
     },
     /// The station is being asked for. Keep the packet (one to three per neighbour are enough) and try again
-    /// when [`Ip::neighbour_generation`](crate::Ip::neighbour_generation) has grown, or drop it and rely on retransmission.
+    /// when [`crate::Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
     Resolving,
     /// There is no route: no gateway, no such address, or the neighbour does not answer.
     Unreachable,
 }
 
-/// A packet whose headers [`Ip::emit_headers`](crate::Ip::emit_headers) writes.
+/// A packet whose headers [`crate::Ip::emit_headers`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The hardware destination, from [`Ip::route`](crate::Ip::route); if it is zero, the IP server fills it in.
+    /// The hardware destination, from [`crate::Ip::route`]; if it is zero, the IP server fills it in.
     pub dst_mac: Mac,
     /// The source address: ours, or a loopback address; of the same family as the destination.
     pub src: Addr,

@@ -28,7 +28,8 @@ impl Group for u32 {
     }
 }
 
-/// Judges the IGMP message `bytes`. Only the replica that speaks for the stack answers the queries of routers.
+/// Judges the IGMP message `bytes`. Only the replica that speaks for the stack answers the queries of
+/// routers.
 #[inline(never)]
 pub(super) fn receive<'a>(
     arrival: &Arrival<'a>,
