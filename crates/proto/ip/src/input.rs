@@ -83,3 +83,16 @@ pub enum Received<'a> {
     /// The frame was not for us or not valid, and is counted. There may be a frame to poll.
     Dropped(Reason),
 }
+
+impl ChecksumOffload {
+    /// Returns what is known of a checksum, which `is_valid` verifies if the link says nothing about it.
+    #[inline]
+    pub(crate) fn judge(self, is_valid: impl FnOnce() -> bool) -> Result<ChecksumState, Reason> {
+        match self {
+            ChecksumOffload::Valid => Ok(ChecksumState::Verified),
+            ChecksumOffload::Partial => Ok(ChecksumState::Partial),
+            ChecksumOffload::Unknown if is_valid() => Ok(ChecksumState::Verified),
+            ChecksumOffload::Unknown => Err(Reason::BadChecksum),
+        }
+    }
+}

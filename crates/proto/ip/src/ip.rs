@@ -419,7 +419,7 @@ impl Ip {
             addresses: self.v6_addresses().to_vec(),
             on_link: self.v6_on_link().map(|(prefix, len, _)| (prefix, len)).collect(),
             routers: self.v6_routers().map(|(addr, _)| addr).collect(),
-            mtu_v6: self.v6.mtu(),
+            mtu_v6: self.v6.network().mtu(),
             hop_limit: self.hop_limit(),
         }
     }
@@ -505,46 +505,46 @@ impl Ip {
 
     /// Returns the IPv4 address of the stack, if it has one.
     pub fn addr(&self) -> Option<u32> {
-        self.v4.addresses().own()
+        self.v4.network().addresses().own()
     }
 
     /// Returns the stack's IPv4 address with its network, if it has one.
     pub fn v4_address(&self) -> Option<&V4Address> {
-        self.v4.address()
+        self.v4.network().address()
     }
 
     /// Returns a number that grows whenever [`Ip::v4_address`] has changed. The replica that asks for the
     /// address then informs the others.
     pub fn v4_generation(&self) -> u64 {
-        self.v4.address_generation()
+        self.v4.network().generation()
     }
 
     /// Returns the IPv6 addresses of the stack on its link, the link-local one first.
     pub fn v6_addresses(&self) -> &[OwnAddress] {
-        self.v6.addresses()
+        self.v6.network().own()
     }
 
     /// Returns the prefixes that are reached without a router, their lengths in bits, and until when.
     pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
-        self.v6.on_link()
+        self.v6.network().on_link()
     }
 
     /// Returns the IPv6 routers in the order in which they are tried, and until when they serve as such.
     pub fn v6_routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
-        self.v6.routers()
+        self.v6.network().routers()
     }
 
     /// Returns whether there is a route to IPv6 addresses that are not on the link.
     pub fn has_v6_router(&self) -> bool {
-        self.v6.routers().next().is_some()
+        self.v6.network().routers().next().is_some()
     }
 
     /// Returns whether `addr` is one of the stack's own, of either family: on its link, or a loopback
     /// address.
     pub fn is_own(&self, addr: Addr) -> bool {
         match addr.to_v4() {
-            Some(v4) => self.v4.addresses().is_ours(Link::Inside, v4),
-            None => self.v6.is_own(addr),
+            Some(v4) => self.v4.network().addresses().is_ours(Link::Inside, v4),
+            None => self.v6.network().is_ours(Link::Inside, addr),
         }
     }
 
@@ -554,7 +554,7 @@ impl Ip {
         match dst.to_v4() {
             Some(_) if dst.is_loopback() => Some(dst.loopback_of_family()),
             Some(_) => self.addr().map(Addr::v4),
-            None => self.v6.source_for(dst),
+            None => self.v6.network().source_for(dst),
         }
     }
 
@@ -563,27 +563,27 @@ impl Ip {
     pub fn cast(&self, addr: impl Into<Addr>) -> Option<Cast> {
         let addr = addr.into();
         match addr.to_v4() {
-            Some(v4) => self.v4.addresses().cast(v4),
-            None => self.v6.cast(addr),
+            Some(v4) => self.v4.network().addresses().cast(v4),
+            None => self.v6.network().cast(addr),
         }
     }
 
     /// Returns the size in octets of the largest IPv4 packet that the outside link carries.
     #[inline]
     pub fn mtu(&self) -> u16 {
-        self.v4.mtu(&self.common)
+        self.v4.network().mtu(self.common.config().mtu)
     }
 
     /// Returns the size in octets of the largest packet that the outside link carries, for the family of
     /// `dst`.
     pub fn mtu_for(&self, dst: Addr) -> u16 {
-        if dst.is_v4() { self.mtu() } else { self.v6.mtu() }
+        if dst.is_v4() { self.mtu() } else { self.v6.network().mtu() }
     }
 
     /// Returns the hop limit of IPv6 packets whose socket asks for no other: that of the router, or the
     /// default.
     pub fn hop_limit(&self) -> u8 {
-        self.v6.hop_limit()
+        self.v6.network().hop_limit()
     }
 
     /// Checks the invariants of the parts in debug builds; panics if one is broken, which is a bug of the

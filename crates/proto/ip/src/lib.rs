@@ -3,7 +3,7 @@
 //!
 //! Frames and times go in (`handle_*`); facts, frames and updates come out (`poll_*`). Nothing here reads a
 //! clock, draws randomness or logs. Every replica has its own [`Ip`]; they agree about neighbours by
-//! [`NeighbourUpdate`] messages (N8).
+//! [`NeighbourUpdate`] messages (N8). `ip.rs` shows the parts, and the order in which a packet passes them.
 //!
 //! Deliberately absent: IP options (skipped), filters by source (RFC 3376 §3), redirects of IPv4, forwarding.
 //!

@@ -131,6 +131,7 @@ impl V4 {
     }
 
     /// Sends the error `message` about `frame`, or counts that it may not be sent.
+    #[inline(never)]
     pub(crate) fn report(
         &self,
         now: Instant,
@@ -140,8 +141,9 @@ impl V4 {
         frame: &[u8],
         message: Message,
     ) {
-        let mtu = self.mtu(common);
-        icmp.report(now, common, icmp::error_about(frame, link, message, self.addresses(), mtu));
+        let mtu = self.network.mtu(common.config().mtu);
+        let error = icmp::error_about(frame, link, message, self.network.addresses(), mtu);
+        icmp.report(now, common, error);
     }
 
     /// Returns the route to `dst`, and asks for the neighbour if it is not known.
@@ -218,30 +220,15 @@ impl V4 {
         self.arp.poll_failed()
     }
 
-    /// Returns what addresses mean as seen from the own one.
+    /// Returns the own address, and what others mean as seen from it.
     #[inline]
-    pub(crate) const fn addresses(&self) -> &Addresses {
-        self.network.addresses()
-    }
-
-    pub(crate) const fn address(&self) -> Option<&V4Address> {
-        self.network.address()
-    }
-
-    /// Returns a number that grows whenever the address has changed.
-    pub(crate) const fn address_generation(&self) -> u64 {
-        self.network.generation()
+    pub(crate) const fn network(&self) -> &Network {
+        &self.network
     }
 
     /// Returns a number that grows whenever a route, the address or the state of DHCP may have changed.
     pub(crate) const fn generation(&self) -> u64 {
         self.arp.generation() + self.network.news()
-    }
-
-    /// Returns the size in octets of the largest packet on the outside link.
-    #[inline]
-    pub(crate) fn mtu(&self, common: &Common) -> u16 {
-        self.network.mtu(common.config().mtu)
     }
 
     pub(crate) fn dhcp(&self) -> Option<&Client> {

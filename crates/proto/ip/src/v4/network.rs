@@ -9,7 +9,7 @@ use crate::config::V4Address;
 
 /// The stack's place in its IPv4 network.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// What addresses mean as seen from `address`.
     addresses: Addresses,
     address: Option<V4Address>,
@@ -24,16 +24,16 @@ impl Network {
     }
 
     #[inline]
-    pub(super) const fn addresses(&self) -> &Addresses {
+    pub(crate) const fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    pub(super) const fn address(&self) -> Option<&V4Address> {
+    pub(crate) const fn address(&self) -> Option<&V4Address> {
         self.address.as_ref()
     }
 
     /// Returns a number that grows whenever the address has changed.
-    pub(super) const fn generation(&self) -> u64 {
+    pub(crate) const fn generation(&self) -> u64 {
         self.generation
     }
 
@@ -49,7 +49,7 @@ impl Network {
 
     /// Returns the largest packet, in octets, on a link that carries packets of `link` octets.
     #[inline]
-    pub(super) fn mtu(&self, link: u16) -> u16 {
+    pub(crate) fn mtu(&self, link: u16) -> u16 {
         self.address.map_or(link, |address| address.mtu.min(link))
     }
 

@@ -6,7 +6,7 @@ use atoll_wire::ipv6::{self, Upper};
 use atoll_wire::{checksum, nd, udp};
 
 use crate::counters::Reason;
-use crate::input::{Arrival, ChecksumOffload, ChecksumState, Received};
+use crate::input::{Arrival, ChecksumOffload, Received};
 use crate::link::{Cast, Link};
 
 /// A packet as it arrives.
@@ -38,13 +38,14 @@ pub(super) fn is_for_transport(link: Link, upper: &Upper, payload: &[u8]) -> boo
             }
 }
 
-#[inline]
+// Every segment passes here: a call would cost more than what is done.
+#[inline(always)]
 pub(super) fn tcp<'a>(
     header: &ipv6::Header,
     segment: &'a [u8],
     offload: ChecksumOffload,
 ) -> Result<Received<'a>, Reason> {
-    let checksum = judge_checksum(header, Protocol::TCP, segment, offload)?;
+    let checksum = offload.judge(|| is_valid(header, Protocol::TCP, segment))?;
     Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.traffic_class, segment, checksum })
 }
 
@@ -60,7 +61,7 @@ pub(super) fn udp<'a>(
     if ports.checksum == 0 && offload != ChecksumOffload::Partial {
         return Err(Reason::BadChecksum);
     }
-    let checksum = judge_checksum(header, Protocol::UDP, datagram, offload)?;
+    let checksum = offload.judge(|| is_valid(header, Protocol::UDP, datagram))?;
     Ok(Received::Udp {
         src: Endpoint::at(header.src, ports.src_port),
         dst: Endpoint::at(header.dst, ports.dst_port),
@@ -71,23 +72,10 @@ pub(super) fn udp<'a>(
     })
 }
 
-#[inline]
-fn judge_checksum(
-    header: &ipv6::Header,
-    protocol: Protocol,
-    bytes: &[u8],
-    offload: ChecksumOffload,
-) -> Result<ChecksumState, Reason> {
-    match offload {
-        ChecksumOffload::Valid => Ok(ChecksumState::Verified),
-        ChecksumOffload::Partial => Ok(ChecksumState::Partial),
-        ChecksumOffload::Unknown => {
-            let pseudo = checksum::pseudo_header_v6(header.src, header.dst, protocol.0, bytes.len());
-            if pseudo.bytes(bytes).is_valid() {
-                Ok(ChecksumState::Verified)
-            } else {
-                Err(Reason::BadChecksum)
-            }
-        }
-    }
+/// Returns whether the checksum in `bytes` is right. Not inlined, so that its callers are where the link has
+/// verified it.
+#[inline(never)]
+fn is_valid(header: &ipv6::Header, protocol: Protocol, bytes: &[u8]) -> bool {
+    let pseudo = checksum::pseudo_header_v6(header.src, header.dst, protocol.0, bytes.len());
+    pseudo.bytes(bytes).is_valid()
 }

@@ -125,11 +125,11 @@ impl V6 {
         if common.config().apart && !input::is_for_transport(link, &upper, payload) {
             return Err(Reason::NotForTransport);
         }
-        let packet = Packet { arrival, header: &header, payload, upper: &upper };
+        let packet = || Packet { arrival, header: &header, payload, upper: &upper };
         match upper.fragment {
             // RFC 6946: such a fragment is the whole packet, whatever else has the same identification.
             Some(fragment) if fragment.is_atomic() => common.count().atomic_fragments += 1,
-            Some(_) => return fragments::receive(&packet, &self.network, common, icmp, fragments),
+            Some(_) => return fragments::receive(&packet(), &self.network, common, icmp, fragments),
             None => {}
         }
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
@@ -138,7 +138,7 @@ impl V6 {
             if upper.fragment.is_some() && is_discovery(Some(text)) {
                 return Err(Reason::NdIgnored);
             }
-            return self.receive_icmp(&packet, text, common, icmp, paths);
+            return self.receive_icmp(&packet(), text, common, icmp, paths);
         }
         // Only neighbour discovery uses the unspecified address.
         if header.src == Addr::ANY {
@@ -266,6 +266,7 @@ impl V6 {
     }
 
     /// Sends the error `message` about `frame`, or counts that it may not be sent.
+    #[inline(never)]
     pub(crate) fn report(
         &self,
         now: Instant,
@@ -286,7 +287,7 @@ impl V6 {
 
     /// Returns the neighbour that takes packets for `dst`, if that is not our own address.
     pub(crate) fn next_hop(&self, dst: Addr) -> Option<Addr> {
-        let is_own = dst == Addr::LOOPBACK || self.network.is_own(dst);
+        let is_own = self.network.is_ours(Link::Inside, dst);
         if is_own { None } else { self.network.next_hop(self.discovery.neighbours(), dst) }
     }
 
@@ -364,36 +365,9 @@ impl V6 {
         self.discovery.progress(now, hop, settles);
     }
 
-    pub(crate) fn is_own(&self, addr: Addr) -> bool {
-        addr == Addr::LOOPBACK || self.network.is_own(addr)
-    }
-
-    pub(crate) fn cast(&self, addr: Addr) -> Option<Cast> {
-        self.network.cast(addr)
-    }
-
-    pub(crate) fn source_for(&self, dst: Addr) -> Option<Addr> {
-        self.network.source_for(dst)
-    }
-
-    pub(crate) fn addresses(&self) -> &[OwnAddress] {
-        self.network.own()
-    }
-
-    pub(crate) fn on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
-        self.network.on_link()
-    }
-
-    pub(crate) fn routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
-        self.network.routers()
-    }
-
-    pub(crate) const fn mtu(&self) -> u16 {
-        self.network.mtu()
-    }
-
-    pub(crate) const fn hop_limit(&self) -> u8 {
-        self.network.hop_limit()
+    /// Returns what is known of the network.
+    pub(crate) const fn network(&self) -> &Network {
+        &self.network
     }
 
     /// Returns a number that grows whenever a route or an own address may have changed.

@@ -16,7 +16,7 @@ use crate::neighbours::Neighbours;
 
 /// What is known of the IPv6 network.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(crate) struct Network {
     config: Option<V6Config>,
     /// The own addresses, the link-local one first. Empty if IPv6 is not spoken on the link.
     own: Vec<OwnAddress>,
@@ -87,7 +87,7 @@ impl Network {
     }
 
     /// Returns the own addresses, the link-local one first.
-    pub(super) fn own(&self) -> &[OwnAddress] {
+    pub(crate) fn own(&self) -> &[OwnAddress] {
         &self.own
     }
 
@@ -102,12 +102,12 @@ impl Network {
     }
 
     /// Returns the prefixes that are reached without a router, their lengths in bits, and until when.
-    pub(super) fn on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
+    pub(crate) fn on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
         self.on_link.iter().map(|lease| (lease.what.0, lease.what.1, lease.until))
     }
 
     /// Returns the routers in the order in which they are tried, and until when they serve as such.
-    pub(super) fn routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
+    pub(crate) fn routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
         self.routers.iter().map(|lease| (lease.what, lease.until))
     }
 
@@ -116,7 +116,7 @@ impl Network {
         self.own.iter().any(|own| own.addr == addr && own.is_usable())
     }
 
-    pub(super) fn is_ours(&self, link: Link, addr: Addr) -> bool {
+    pub(crate) fn is_ours(&self, link: Link, addr: Addr) -> bool {
         self.is_own(addr) || (link == Link::Inside && addr == Addr::LOOPBACK)
     }
 
@@ -131,7 +131,7 @@ impl Network {
 
     /// Selects a source address by RFC 6724 §5, as far as one interface needs it: rule 1 the address itself,
     /// rule 2 its scope, rule 3 no deprecated one, rule 8 the longest common prefix.
-    pub(super) fn source_for(&self, dst: Addr) -> Option<Addr> {
+    pub(crate) fn source_for(&self, dst: Addr) -> Option<Addr> {
         if dst == Addr::LOOPBACK {
             return Some(dst);
         }
@@ -149,7 +149,7 @@ impl Network {
     }
 
     /// Returns what `addr` means as a destination. Groups also exist on the inside link.
-    pub(super) fn cast(&self, addr: Addr) -> Option<Cast> {
+    pub(crate) fn cast(&self, addr: Addr) -> Option<Cast> {
         cast(addr).filter(|cast| *cast == Cast::Multicast || self.is_spoken())
     }
 
@@ -184,11 +184,11 @@ impl Network {
     }
 
     /// Returns the size in octets of the largest packet on the outside link.
-    pub(super) const fn mtu(&self) -> u16 {
+    pub(crate) const fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    pub(super) const fn hop_limit(&self) -> u8 {
+    pub(crate) const fn hop_limit(&self) -> u8 {
         self.hop_limit
     }
 
