@@ -96,17 +96,17 @@ impl Ip {
         offload: ChecksumOffload,
     ) -> Received<'a> {
         self.common.count().frames_in += 1;
-        let received = self.receive(now, link, frame, offload).unwrap_or_else(Received::Dropped);
+        let received = self.receive(now, link, frame, offload);
         let counters = self.common.count();
-        match received {
-            Received::Tcp { .. } => counters.tcp_in += 1,
-            Received::Udp { .. } => counters.udp_in += 1,
-            Received::Error(_) => counters.errors_in += 1,
-            Received::Consumed => {}
-            Received::Dropped(reason) => counters.drop(reason),
+        match &received {
+            Ok(Received::Tcp { .. }) => counters.tcp_in += 1,
+            Ok(Received::Udp { .. }) => counters.udp_in += 1,
+            Ok(Received::Error(_)) => counters.errors_in += 1,
+            Ok(Received::Consumed) => {}
+            Ok(Received::Dropped(reason)) | Err(reason) => counters.drop(*reason),
         }
         self.check_invariants();
-        received
+        received.unwrap_or_else(Received::Dropped)
     }
 
     #[inline]
