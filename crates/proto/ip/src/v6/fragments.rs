@@ -52,13 +52,13 @@ pub(super) fn receive<'a>(
         problem(code::UNRECOGNIZED_NEXT_HEADER, upper.named_at);
         return Err(Reason::Extension);
     }
-    if offset == 0 {
-        if let Err(reason) = check_first(upper.protocol, text) {
-            if reason == Reason::FragmentTiny {
-                problem(code::INCOMPLETE_CHAIN, 0);
-            }
-            return Err(reason);
+    if offset == 0
+        && let Err(reason) = check_first(upper.protocol, text)
+    {
+        if reason == Reason::FragmentTiny {
+            problem(code::INCOMPLETE_CHAIN, 0);
         }
+        return Err(reason);
     }
     let head_len = ethernet::HEADER_LEN + HEADER_LEN + upper.at;
     let key = PacketKey {
