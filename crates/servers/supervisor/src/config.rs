@@ -27,8 +27,9 @@ use file::{PortsFile, ScalingFile};
 
 pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
-    AcceptFile as Accept, ConfigFile, LinkFile, RecoveryFile as Recovery, SchedulingFile as Scheduling,
-    ServersFile as Servers, TcpFile as Tcp, UsersFile as Users, WaitFile as Wait,
+    AcceptFile as Accept, ConfigFile, LinkFile, LogFile as Log, RecoveryFile as Recovery,
+    SchedulingFile as Scheduling, ServersFile as Servers, TcpFile as Tcp, UsersFile as Users,
+    WaitFile as Wait,
 };
 
 /// A configuration that was checked.
@@ -65,6 +66,8 @@ pub struct Config {
     pub users: Users,
     /// Settings that apply to every server.
     pub servers: Servers,
+    /// What the log looks like.
+    pub log: Log,
 }
 
 /// The link and the addresses on it.
@@ -143,6 +146,34 @@ pub enum Steering {
     Bpf,
     /// The replicas, which pass frames on to each other.
     Software,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people: `atoll: ` or `atoll[PID]: `, and a sentence.
+    #[default]
+    Text,
+    /// A JSON object per line.
+    Json,
+    /// Entries with fields in systemd's journal; without a journal the stack does not start.
+    Journal,
+}
+
+/// The least grave events that are logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// The process ends.
+    Error,
+    /// Somebody may want to do something about it.
+    Warn,
+    /// A process or the stack as a whole has changed.
+    #[default]
+    Info,
+    /// Something small has changed, such as a session.
+    Debug,
 }
 
 /// What becomes of the connections of a replica that dies.
@@ -302,6 +333,7 @@ impl Config {
             scaling: scaling(&file.scaling, notation.replicas())?,
             users: file.users.clone(),
             servers: file.servers.clone(),
+            log: file.log.clone(),
         })
     }
 

@@ -9,6 +9,7 @@
 //!                       Questions: when is a request answered?
 //!   memory              Room and Shortness: how much is left?
 //!   the end             Drain: has everything been sent?
+//!   the log             Said: what does a server report?
 //! ```
 //!
 //! The supervisor process itself (descriptors, processes, devices) is `bin/atoll`, which asks this crate what
@@ -33,6 +34,7 @@ mod report;
 mod request;
 mod rights;
 mod room;
+mod said;
 mod scaling;
 mod sessions;
 mod standby;
@@ -44,8 +46,8 @@ pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use build::{Build, LedgerVersions, Misfit, SelfCheck};
 pub use config::{
     Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile,
-    LinkType, LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, Servers, SessionSizes,
-    Steering, Tcp, Users, Wait,
+    LinkType, LinkV6, Log, LogFormat, LogLevel, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme,
+    Servers, SessionSizes, Steering, Tcp, Users, Wait,
 };
 pub use crowds::{Admission, Budget, Crowds};
 pub use drain::{Activity, Drain, DrainStep};
@@ -68,6 +70,7 @@ pub use report::{
 pub use request::{CliRequest, Incoming, RequestError, classify};
 pub use rights::{Asker, Caller, Door, Rights};
 pub use room::{Room, RoomOf, Shortness, Stalls};
+pub use said::{SAID_FIELDS_MAX, SAID_MAX, Said, SaidValue};
 pub use scaling::{Scaler, host_of};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, Standing};
 pub use standby::{Action as StandbyAction, Standby, There, is_enough, memory_for};

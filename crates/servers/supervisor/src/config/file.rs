@@ -6,7 +6,8 @@ use atoll_ipc::balance::Balance;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, RecoveryMode, Scheme, Steering,
+    Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, LogFormat, LogLevel, RecoveryMode,
+    Scheme, Steering,
 };
 
 /// The configuration as it is written; flags of the command line set its fields before [`Config::validate`]
@@ -48,6 +49,8 @@ pub struct ConfigFile {
     pub users: UsersFile,
     /// Settings that apply to every server.
     pub servers: ServersFile,
+    /// What the log looks like.
+    pub log: LogFile,
 }
 
 /// The section `[link]`.
@@ -232,6 +235,16 @@ pub struct ScalingFile {
     pub max: Option<u8>,
 }
 
+/// The section `[log]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogFile {
+    /// The form of the log.
+    pub format: LogFormat,
+    /// The least grave events that are logged.
+    pub level: LogLevel,
+}
+
 impl ConfigFile {
     /// Parses TOML.
     pub fn parse(text: &str) -> Result<ConfigFile, ConfigError> {
@@ -268,6 +281,7 @@ impl Default for ConfigFile {
             scaling: ScalingFile::default(),
             users: UsersFile::default(),
             servers: ServersFile::default(),
+            log: LogFile::default(),
         }
     }
 }

@@ -189,6 +189,13 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.text("The user that servers run as, by name or number, where the stack is root's: one that nothing else runs as. Absent: `atoll`, if there");
     out.text("is such a user. \"root\": the stack's own, without capabilities.");
     out.key("user", file.servers.user.as_deref().map(quoted), "\"atoll\"");
+
+    out.section("log");
+    out.text("The form of the log: \"text\" (lines for people), \"json\" (an object per line) or \"journal\" (entries with fields in");
+    out.text("systemd's journal). docs/events.md lists the events.");
+    out.key("format", Some(quoted(log_format(file))), "");
+    out.text("The least grave events that are logged: \"error\", \"warn\", \"info\" or \"debug\".");
+    out.key("level", Some(quoted(log_level(file))), "");
     out.0
 }
 
@@ -197,6 +204,23 @@ fn steering(file: &ConfigFile) -> &'static str {
         super::Steering::Auto => "auto",
         super::Steering::Bpf => "bpf",
         super::Steering::Software => "software",
+    }
+}
+
+fn log_format(file: &ConfigFile) -> &'static str {
+    match file.log.format {
+        super::LogFormat::Text => "text",
+        super::LogFormat::Json => "json",
+        super::LogFormat::Journal => "journal",
+    }
+}
+
+fn log_level(file: &ConfigFile) -> &'static str {
+    match file.log.level {
+        super::LogLevel::Error => "error",
+        super::LogLevel::Warn => "warn",
+        super::LogLevel::Info => "info",
+        super::LogLevel::Debug => "debug",
     }
 }
 

@@ -60,6 +60,9 @@ fn every_key_survives_being_written_out() {
         [scheduling]
         cpus = [1, 0]
         batch = false
+        [log]
+        format = "json"
+        level = "debug"
     "#;
     let file = ConfigFile::parse(text).unwrap();
     assert_eq!(ConfigFile::parse(&file.to_commented_toml()), Ok(file.clone()));
@@ -106,6 +109,9 @@ fn values_are_refused_with_their_reason() {
         ("[link]\ntype = \"shm\"", "link.peer"),
         ("name = \"a\"\n[link]\ntype = \"shm\"\npeer = \"a\"", "another"),
         ("[link]\ntype = \"veth\"", "veth"),
+        ("[log]\nformat = \"xml\"", "`text`, `json`, `journal`"),
+        ("[log]\nlevel = \"loud\"", "`error`, `warn`, `info`, `debug`"),
+        ("[log]\ncolour = true", "colour"),
         ("[ports]\nephemeral = [60999, 32768]", "ports.ephemeral"),
         ("[ports]\nusers = { a = [\"1\", \"2\", \"3\", \"4\", \"5\"] }", "ports.users"),
         ("[ports]\nusers = { a = [\"0\"] }", "ports.users"),
