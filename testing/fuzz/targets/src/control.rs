@@ -2,7 +2,7 @@
 
 use atoll_base::{Endpoint, FlowKey, FourTuple};
 use atoll_link::{Class, classify};
-use atoll_supervisor::{ConfigFile, Door, Incoming};
+use atoll_supervisor::{ConfigFile, Door, Incoming, SAID_FIELDS_MAX, SAID_MAX, Said};
 use atoll_wire::{ethernet, ipv4};
 
 use crate::features::mark;
@@ -48,6 +48,25 @@ pub fn supervisor_request(data: &[u8]) {
             );
         }
         Err(_) => {}
+    }
+}
+
+/// A line that a server has printed: an event within its bounds, which stays itself, or none.
+pub fn supervisor_said(data: &[u8]) {
+    let Some(said) = Said::parse(data) else { return };
+    assert!(data.len() <= SAID_MAX && said.fields.len() <= SAID_FIELDS_MAX);
+    for name in said.fields.keys().chain([&said.event]) {
+        let is_known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        assert!((1..=32).contains(&name.len()) && name.bytes().all(is_known), "{name}");
+    }
+    mark(65, said.fields.len() as u64);
+    let line = said.to_line();
+    assert!(!line.contains('\n'));
+    if line.len() <= SAID_MAX {
+        // Fractions may differ in their last digit.
+        let again = Said::parse(line.as_bytes()).expect("what was written is read again");
+        assert!((again.event, again.message) == (said.event, said.message));
+        assert!(again.fields.keys().eq(said.fields.keys()));
     }
 }
 

@@ -36,7 +36,7 @@ pub use balance::{cm_balance, ipc_balance};
 pub use channel::{ipc_message, rpc_channel};
 pub use conformance::conformance_script;
 pub use connection::tcp_connection;
-pub use control::{config_file, link_classify, supervisor_request};
+pub use control::{config_file, link_classify, supervisor_request, supervisor_said};
 pub use dhcp::{dhcp_client, wire_dhcp};
 pub use exec_state::exec_state;
 pub use ip::{ip_fragments, ip_frame, ip_script};
@@ -90,6 +90,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "stack_ledger", run: stack_ledger, executions: 20_000 },
     Target { name: "tcp_connection", run: tcp_connection, executions: 150_000 },
     Target { name: "supervisor_request", run: supervisor_request, executions: 100_000 },
+    Target { name: "supervisor_said", run: supervisor_said, executions: 100_000 },
     Target { name: "supervisor_sequence", run: supervisor_sequence, executions: 30_000 },
     Target { name: "tcp_cookie", run: tcp_cookie, executions: 200_000 },
     Target { name: "tcp_options", run: tcp_options, executions: 200_000 },

@@ -101,6 +101,12 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in [("status", &br#"{"cmd":"status"}"#[..]), ("join_link", join), ("noise", b"{")] {
         seeds.push(seed("supervisor_request", name, [&[0x80], text].concat()));
     }
+    let lost =
+        br#"{"event":"connections_lost","fields":{"replica":0,"lost":1,"why":"Reset"},"message":"lost"}"#;
+    let failed = br#"{"event":"server_failed","message":"a\nb","fields":{"shortage":true,"ms":-1.5e3}}"#;
+    for (name, line) in [("lost", &lost[..]), ("failed", failed), ("text", b"replica 0: it is so")] {
+        seeds.push(seed("supervisor_said", name, line.to_vec()));
+    }
     // Two attach, a third joins the first one's, the supervisor dies, the first one goes and the third
     // leaves; or one takes all there are.
     let family = [0, 0, 1, 0, 2, 2, 1, 1, 0, 6, 0, 5, 2, 4, 1, 3, 2, 2, 0];
