@@ -27,12 +27,13 @@ use atoll_sys::unix::{Blocking, Channel};
 
 use crate::clock;
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail, is_shortage};
+use crate::log;
 use crate::notes::{
     CLIENTS, Known, NEXT, Note, Notes, STACK, STAYED, receive, send, take_note, wait_for_room,
 };
 use crate::privileges;
 use crate::runtime;
-use crate::supervise::{DESCRIPTORS_WANTED, StackNote, signal_name};
+use crate::supervise::{DESCRIPTORS_WANTED, HowEnded, StackNote, signal_name};
 
 /// Keeps a stack's supervisor running until the stack ends. `job` is the configuration that the supervisor is
 /// started with; `visible` says whether others are to enter its namespaces through this process; the
@@ -103,7 +104,7 @@ impl Guardian {
             };
         }
         if life.is_hopeless() {
-            say!("no supervisor could take over; the stack ends");
+            event!(supervisors_hopeless, "no supervisor could take over; the stack ends");
         }
         self.let_go();
         Ok(match exit {
@@ -128,7 +129,11 @@ impl Guardian {
             };
             let (delay, is_news) = life.not_started(clock::now(), failure.shortage());
             if is_news {
-                say!("no supervisor can be started: {failure}; it is tried again until that has passed");
+                event!(
+                    supervisor_not_started,
+                    { error = failure.to_string() },
+                    "no supervisor can be started: {failure}; it is tried again until that has passed"
+                );
             }
             std::thread::sleep(delay.max(SHORTAGE_PAUSE));
         }
@@ -137,7 +142,7 @@ impl Guardian {
     /// Chooses the program of the next supervisor. Returns how long to wait before starting it.
     fn choose(&mut self, life: &mut Life, exit: Exit) -> Duration {
         if let Some(next) = self.notes.remove(NEXT) {
-            say!("the supervisor makes way for one of another build");
+            event!(supervisor_makes_way, "the supervisor makes way for one of another build");
             self.before = Some(std::mem::replace(&mut self.program, next.descriptors.into_iter().next()));
             life.left(clock::now());
             return Duration::ZERO;
@@ -152,7 +157,13 @@ impl Guardian {
             let lack = "the supervisor was short of something".to_owned();
             return life.not_started(clock::now(), Some(lack)).0.max(SHORTAGE_PAUSE);
         }
-        say!("the supervisor {}; the next one takes over", end(exit));
+        let HowEnded { exit: how, signal, status, .. } = HowEnded::of(Some(exit), None);
+        event!(
+            supervisor_ended,
+            { exit = how, signal, status },
+            "the supervisor {}; the next one takes over",
+            end(exit)
+        );
         life.died(clock::now())
     }
 
@@ -160,7 +171,7 @@ impl Guardian {
     /// whether it did.
     fn go_back(&mut self, why: &str) -> bool {
         let Some(before) = self.before.take() else { return false };
-        say!("supervisors are of the old build again: {why}");
+        event!(supervisor_reverted, { error = why }, "supervisors are of the old build again: {why}");
         self.program = before;
         self.notes.insert(STAYED.into(), Known { text: why.into(), descriptors: Vec::new() });
         true
@@ -211,7 +222,11 @@ impl Guardian {
             // The supervisor ended before it had read everything; its own packets can still be read.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                say!("a note of the supervisor is lost: {error}");
+                event!(
+                    note_lost,
+                    { error = error.to_string(), errno = log::errno(&error) },
+                    "a note of the supervisor is lost: {error}"
+                );
                 return Ok(true);
             }
             Err(error) => return Err(error),

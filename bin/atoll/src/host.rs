@@ -18,6 +18,7 @@ use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPa
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{ending, heap, process, unix};
 
+use crate::log;
 use crate::privileges::Kind;
 use crate::replica::Replica;
 use crate::server::{self, Inherited, Intake, Process, ProcessConfig};
@@ -49,7 +50,11 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
         // Do this while there is time, and while the process may still read its own mappings.
         heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));
         if let Err(error) = heap::populate() {
-            say!("pages of the program come when they are needed: {error}");
+            event!(
+                pages_not_resident,
+                { error = error.to_string(), errno = log::errno(&error) },
+                "pages of the program come when they are needed: {error}"
+            );
         }
     }
     tell_of_the_end(&page)?;
@@ -65,7 +70,11 @@ fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     let word = |at| memory.atomic32(at).ok_or_else(|| io::Error::other("the own page cannot be written"));
     ending::report_faults_to(word(ReplicaPage::<ShmMemory>::FAULT_AT)?)?;
     if let Err(error) = ending::mark_at_end(word(ReplicaPage::<ShmMemory>::END_AT)?) {
-        say!("the end of this process is noticed a little later: {error}");
+        event!(
+            end_not_marked,
+            { error = error.to_string(), errno = log::errno(&error) },
+            "the end of this process is noticed a little later: {error}"
+        );
     }
     Ok(())
 }

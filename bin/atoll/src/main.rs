@@ -1,6 +1,6 @@
 //! The atoll command: one binary for the command line, the supervisor and the servers.
 #![forbid(unsafe_code)]
-// The print macros of the standard library panic if nobody reads; `say!` and `complain!` do not.
+// The print macros of the standard library panic if nobody reads; `event!` and `complain!` do not.
 #![cfg_attr(not(test), warn(clippy::print_stderr))]
 
 #[macro_use]
@@ -131,6 +131,7 @@ fn printing(
 }
 
 fn run_server<S: setup::Setup>(setup: &S, serve: impl FnOnce(&S) -> ExitCode) -> ExitCode {
+    log::open_in_server();
     // A server of a guarded stack cancels this once the next supervisor would know it (`server.rs`).
     if atoll_sys::process::die_with_parent(setup.process().supervisor).is_err() {
         return ExitCode::FAILURE;

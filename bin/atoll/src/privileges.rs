@@ -90,7 +90,6 @@ pub fn confine(
 ) -> io::Result<()> {
     page.set_layers(0);
     page.clear_forbidden_call();
-    crate::log::open(None);
     privileges::learn();
     privileges::leave_standard_streams()?;
     let mut layers = match filesystem::leave()? {

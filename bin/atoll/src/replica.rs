@@ -425,11 +425,11 @@ impl Replica {
             return;
         };
         let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
-        say!(
-            "replica {}: {} connections go on, {} do not (the first: {why})",
-            self.index.0,
-            adoption.kept,
-            adoption.lost
+        let (replica, kept, lost) = (self.index.0, adoption.kept, adoption.lost);
+        event!(
+            connections_lost,
+            { replica, kept, lost, why = &*why },
+            "replica {replica}: {kept} connections go on, {lost} do not (the first: {why})"
         );
     }
 
@@ -462,7 +462,12 @@ impl Replica {
         let Unopened { config, user, fds } = what;
         let mut fds = fds.into_iter();
         let (Some(arena), Some(app_page)) = (fds.next(), fds.next()) else {
-            say!("replica {}: session {} came without its memory", self.index.0, session.0);
+            let (replica, session) = (self.index.0, session.0);
+            event!(
+                session_incomplete,
+                { replica, session },
+                "replica {replica}: session {session} came without its memory"
+            );
             return Ok(());
         };
         if let Some(doorbell) = fds.next() {
@@ -587,7 +592,12 @@ impl Role for Replica {
         if let Some(Charge { work, deaths }) = self.transport.take_charge() {
             let often =
                 if deaths > 0 { format!(", for the same session {deaths} times") } else { String::new() };
-            say!("replica {}: the one before died at work on {work:?}{often}", self.index.0);
+            let replica = self.index.0;
+            event!(
+                died_at_work,
+                { replica, work = format!("{work:?}"), deaths },
+                "replica {replica}: the one before died at work on {work:?}{often}"
+            );
         }
         self.server.answers.extend(self.transport.take_cut_off().iter().map(|session| cut_off(session.0)));
         Ok(())

@@ -27,6 +27,7 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 
 use crate::failure;
+use crate::log;
 use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
 use crate::setup::{LEFT, OwnSetup, ProcessSetup, READY, Setup, UP};
@@ -875,8 +876,13 @@ pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("{name}: {error}");
-            failure::exit_code(failure::is_shortage(&error))
+            let shortage = failure::is_shortage(&error);
+            event!(
+                server_failed,
+                { process = name, error = error.to_string(), errno = log::errno(&error), shortage },
+                "{name}: {error}"
+            );
+            failure::exit_code(shortage)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use atoll_supervisor::{Config, ConfigFile, LinkType, RecoveryMode, Steering};
+use atoll_supervisor::{Config, ConfigFile, LinkType, LogFormat, LogLevel, RecoveryMode, Steering};
 use thiserror::Error;
 
 use crate::failure::{Failure, OrFail};
@@ -97,6 +97,12 @@ pub struct StackOptions {
     /// The user that the servers of a stack of root run as, by name or number, or "root".
     #[arg(long, value_name = "USER")]
     pub servers_user: Option<String>,
+    /// The form of the log: text, json or journal.
+    #[arg(long, value_name = "FORMAT", value_parser = log_format)]
+    pub log_format: Option<LogFormat>,
+    /// The least grave events that are logged: error, warn, info or debug.
+    #[arg(long, value_name = "LEVEL", value_parser = log_level)]
+    pub log_level: Option<LogLevel>,
 }
 
 impl StackOptions {
@@ -145,6 +151,8 @@ impl StackOptions {
         file.users.allow.extend_from_slice(&self.allow_user);
         file.users.groups.extend_from_slice(&self.allow_group);
         set_option(&mut file.servers.user, &self.servers_user);
+        set(&mut file.log.format, &self.log_format);
+        set(&mut file.log.level, &self.log_level);
         Ok(file)
     }
 
@@ -187,6 +195,8 @@ impl StackOptions {
             allow_user,
             allow_group,
             servers_user,
+            log_format,
+            log_level,
         } = self;
         let texts = [
             configuration,
@@ -216,6 +226,8 @@ impl StackOptions {
             || cpus.is_some()
             || recovery.is_some()
             || processes.is_some()
+            || log_format.is_some()
+            || log_level.is_some()
             || !allow_user.is_empty()
             || !allow_group.is_empty()
             || texts.iter().any(|text| text.is_some())
@@ -246,6 +258,12 @@ pub enum ValueError {
     /// The value is not a mode of recovery.
     #[error("recovery is stateful or stateless")]
     Recovery,
+    /// The value is not a form of the log.
+    #[error("the log is text, json or journal")]
+    LogFormat,
+    /// The value is not a level.
+    #[error("levels are error, warn, info and debug")]
+    LogLevel,
     /// The value is not a scheme of choosing.
     #[error("a scheme is naive, unfiltered, filtered or tournament")]
     Scheme,
@@ -286,6 +304,25 @@ fn recovery(text: &str) -> Result<RecoveryMode, ValueError> {
     }
 }
 
+fn log_format(text: &str) -> Result<LogFormat, ValueError> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        "journal" => Ok(LogFormat::Journal),
+        _ => Err(ValueError::LogFormat),
+    }
+}
+
+fn log_level(text: &str) -> Result<LogLevel, ValueError> {
+    match text {
+        "error" => Ok(LogLevel::Error),
+        "warn" => Ok(LogLevel::Warn),
+        "info" => Ok(LogLevel::Info),
+        "debug" => Ok(LogLevel::Debug),
+        _ => Err(ValueError::LogLevel),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,11 +334,14 @@ mod tests {
             address: Some("10.0.0.2/24".into()),
             peer: Some("other".into()),
             no_offload: true,
+            log_format: Some(LogFormat::Json),
+            log_level: Some(LogLevel::Warn),
             ..StackOptions::default()
         };
         assert!(options.any() && !StackOptions::default().any());
         let config = options.validate(&options.load().unwrap()).unwrap();
         assert_eq!((config.replicas(), config.link.kind, config.link.offload), (3, LinkType::Shm, false));
         assert_eq!(config.link.address.map(|own| own.to_string()).as_deref(), Some("10.0.0.2/24"));
+        assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Warn));
     }
 }

@@ -3,10 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use atoll_base::Duration;
-use atoll_supervisor::{ConfigFile, LinkType, StackName};
+use atoll_supervisor::{Config, ConfigFile, LinkType, StackName};
 use atoll_sys::netlink::Netlink;
 use atoll_sys::process::{self, Child, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
@@ -64,9 +65,11 @@ impl Up {
         if self.rootless {
             enter_namespaces()?;
         }
-        log::open(None);
+        log::check(config.log.format).or_fail("configuration")?;
+        log::open(settings(&config, None));
         let stack = supervise::start(config, None)?;
         stack.confine(self.rootless)?;
+        stack.report_ready();
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
         stack.serve(|served| finish(&file.name, served?))
@@ -226,7 +229,7 @@ impl Supervise {
             };
             let supervisor = Child::foster(pid, pidfd);
             return guardian::succeed(&self.job, job.rootless, supervisor, channel.into())
-                .unwrap_or_else(say);
+                .unwrap_or_else(report);
         }
         let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
         let guardian = (self.guarded || self.takeover).then(|| descriptors.pop()).flatten();
@@ -246,10 +249,10 @@ impl Supervise {
             open_log(&job);
         }
         if wants_guardian && prepared.is_ok() {
-            return guardian::guard(&self.job, job.rootless, channel).unwrap_or_else(say);
+            return guardian::guard(&self.job, job.rootless, channel).unwrap_or_else(report);
         }
         let channel = Channel::from(channel);
-        let report = |readiness: &Readiness| {
+        let tell = |readiness: &Readiness| {
             let _ = channel.send(&serde_json::to_vec(readiness).unwrap_or_default(), &[]);
         };
         let started = prepared.and_then(|config| supervise::start(config, guardian)).and_then(|stack| {
@@ -259,16 +262,17 @@ impl Supervise {
         let mut stack = match started {
             Ok(stack) => stack,
             Err(failure) => {
-                report(&Readiness::Failed(failure.to_string()));
+                tell(&Readiness::Failed(failure.to_string()));
                 return ExitCode::FAILURE;
             }
         };
-        report(&Readiness::Ready(describe(&stack, job.rootless)));
+        tell(&Readiness::Ready(describe(&stack, job.rootless)));
+        stack.report_ready();
         match job.mode {
             Mode::Daemon => drop(channel),
             Mode::Private => {
                 if let Err(failure) = stack.set_owner(channel) {
-                    return say(failure);
+                    return report(failure);
                 }
             }
         }
@@ -276,10 +280,11 @@ impl Supervise {
     }
 }
 
-/// Writes why the process ends to the log, and returns its exit status.
-fn say(failure: Failure) -> ExitCode {
-    say!("{failure}");
-    failure::exit_code(failure.is_shortage())
+/// Reports why the process ends, and returns its exit status.
+fn report(failure: Failure) -> ExitCode {
+    let shortage = failure.is_shortage();
+    event!(supervisor_failed, { error = failure.to_string(), shortage }, "{failure}");
+    failure::exit_code(shortage)
 }
 
 /// Goes on with the stack of a supervisor that has ended, and serves it.
@@ -291,14 +296,14 @@ fn take_over(guardian: Guardian, job: &Job) -> ExitCode {
     });
     match stack {
         Ok(stack) => serve(stack, job),
-        Err(failure) => say(failure),
+        Err(failure) => report(failure),
     }
 }
 
 fn serve(stack: Running, job: &Job) -> ExitCode {
     stack.serve(|served| {
         served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(|failure| {
-            say!("{failure}");
+            report(failure);
             ExitCode::FAILURE
         })
     })
@@ -306,13 +311,21 @@ fn serve(stack: Running, job: &Job) -> ExitCode {
 
 /// Prepares this process to log to the stack's log from now on, without waiting for a reader.
 fn open_log(job: &Job) {
-    let name: Option<StackName> = job.file.name.parse().ok().filter(|_| job.mode == Mode::Daemon);
-    log::open(name.map(|name| runtime::paths(&name).log));
+    if let Ok(config) = job.file.validate() {
+        let file = (job.mode == Mode::Daemon).then(|| runtime::paths(&config.name).log);
+        log::open(settings(&config, file));
+    }
+}
+
+/// Returns what the log of this stack is like; `file` is its path if its size is to be bounded.
+fn settings(config: &Config, file: Option<PathBuf>) -> log::Settings {
+    log::Settings { stack: config.name.clone(), format: config.log.format, level: config.log.level, file }
 }
 
 /// Leaves the terminal and the working directory of the command. Returns the checked configuration.
-fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
+fn prepare(job: &Job) -> Result<Config, Failure> {
     let config = job.file.validate().or_fail("configuration")?;
+    log::check(config.log.format).or_fail("configuration")?;
     let what = "going into the background";
     // Keys of the terminal reach the program, but not its stack, which ends after it.
     rustix::process::setsid().or_fail(what)?;

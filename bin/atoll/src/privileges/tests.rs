@@ -86,6 +86,7 @@ fn inside() -> Option<Inside> {
     let (arena, bell, control) = (next(), next(), Channel::from(next()));
     rustix::stdio::dup2_stderr(next()).unwrap();
     let kind = KINDS.iter().find(|(name, _)| *name == kind).unwrap().1;
+    crate::log::open_in_server();
     confine(kind, EndsWith::Supervisor, None, &page).unwrap();
     Some(Inside { kind, what, page, arena, bell, control })
 }

@@ -26,6 +26,7 @@ use atoll_sys::{ending, eventfd};
 
 use super::spawn::{self, Stat};
 use crate::clock;
+use crate::log;
 
 /// The processes that are about to end, and the bell that reports them.
 pub struct Dying {
@@ -62,7 +63,11 @@ impl Dying {
         let thread =
             std::thread::Builder::new().name("atoll-dying".into()).stack_size(STACK_BYTES).spawn(wait);
         if let Err(error) = thread {
-            say!("deaths are noticed a little later: {error}");
+            event!(
+                end_noticed_late,
+                { error = error.to_string(), errno = log::errno(&error) },
+                "deaths are noticed a little later: {error}"
+            );
         }
     }
 

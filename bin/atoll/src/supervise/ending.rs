@@ -57,6 +57,55 @@ impl Role {
             (None, None) => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
         }
     }
+
+    /// Returns the kind of the server, as a field of an event.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Role::Replica(_) => "replica",
+            Role::LinkServer(_) => "link_server",
+            Role::IpServer(_) => "ip_server",
+            Role::Manager(_) => "connection_manager",
+        }
+    }
+
+    /// Returns the number of the server among those of its kind.
+    pub fn number(self) -> usize {
+        let (Role::Replica(index) | Role::LinkServer(index) | Role::IpServer(index) | Role::Manager(index)) =
+            self;
+        index
+    }
+}
+
+/// How a process has ended, as fields of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HowEnded {
+    /// `signal`, `status`, `forbidden_call`, `killed` or `gone`.
+    pub exit: &'static str,
+    /// The signal that ended it, such as `SIGSEGV`.
+    pub signal: Option<String>,
+    /// Its exit status.
+    pub status: Option<i32>,
+    /// The system call that is not on its list.
+    pub call: Option<String>,
+}
+
+impl HowEnded {
+    /// Describes an end. `forbidden` is the system call that is not on the process's list, if it died of one.
+    pub fn of(exit: Option<Exit>, forbidden: Option<u32>) -> HowEnded {
+        let how = |exit| HowEnded { exit, signal: None, status: None, call: None };
+        match exit {
+            Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {
+                HowEnded { call: Some(privileges::name_of(call)), ..how("forbidden_call") }
+            }
+            Some(Exit::Signal(signal)) => {
+                let name = signal_name(signal).split(" (").next().map(str::to_owned);
+                HowEnded { signal: name, ..how("signal") }
+            }
+            Some(Exit::Killed) => how("killed"),
+            Some(Exit::Code(code)) => HowEnded { status: Some(code), ..how("status") },
+            Some(Exit::Unknown) | None => how("gone"),
+        }
+    }
 }
 
 impl std::fmt::Display for Role {
@@ -132,5 +181,27 @@ pub fn fault_of(exit: Option<Exit>) -> Fault {
         }
         Some(Exit::Code(EXIT_OF_SHORTAGE)) => Fault::Other,
         Some(_) => Fault::Own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_has_its_fields() {
+        let of = |exit, forbidden| {
+            let HowEnded { exit, signal, status, call } = HowEnded::of(exit, forbidden);
+            (exit, signal.or(call).or(status.map(|status| status.to_string())).unwrap_or_default())
+        };
+        assert_eq!(of(Some(Exit::Signal(libc::SIGKILL)), None), ("signal", "SIGKILL".into()));
+        assert_eq!(of(Some(Exit::Signal(libc::SIGABRT)), Some(2)), ("signal", "SIGABRT".into()));
+        assert_eq!(of(Some(Exit::Signal(64)), None), ("signal", "signal 64".into()));
+        assert_eq!(of(Some(Exit::Signal(libc::SIGSYS)), None), ("signal", "SIGSYS".into()));
+        let call = libc::SYS_openat as u32;
+        assert_eq!(of(Some(Exit::Signal(libc::SIGSYS)), Some(call)), ("forbidden_call", "openat".into()));
+        assert_eq!(of(Some(Exit::Code(75)), None), ("status", "75".into()));
+        assert_eq!(of(Some(Exit::Killed), None), ("killed", String::new()));
+        assert_eq!(of(None, None), ("gone", String::new()));
     }
 }

@@ -18,6 +18,7 @@ use atoll_sys::{View, Views, create_memfd, eventfd};
 
 use super::pairs::Pairs;
 use crate::clock;
+use crate::log;
 
 /// The memory that all processes of the stack share.
 #[derive(Debug)]
@@ -95,7 +96,11 @@ impl StackMemory {
         let (stack_page, stack) = ShmMemory::create_own("atoll-stack", STACK_PAGE_BYTES)?;
         let views = Views::new();
         if let Err(error) = &views {
-            say!("programs of the stack's own user could write the pages of replicas: {error}");
+            event!(
+                pages_writable,
+                { error = error.to_string(), errno = log::errno(error) },
+                "programs of the stack's own user could write the pages of replicas: {error}"
+            );
         }
         let create = |bell| ServerMemory::create(bell, views.as_ref().ok());
         let replicas: Vec<_> = bells.into_iter().map(create).collect::<io::Result<_>>()?;

@@ -60,6 +60,7 @@ use self::persisted::PersistedState;
 use self::supervisor::{Found, Foundation, Supervisor};
 use crate::clock;
 use crate::failure::{Failure, OrFail, is_shortage};
+use crate::log;
 use crate::notes::{self, Notes};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
@@ -67,7 +68,7 @@ use crate::setup::LinkSide;
 
 pub use self::device::MakeDevice;
 pub use self::doors::ROOT_ONLY;
-pub use self::ending::{Ending, signal_name};
+pub use self::ending::{Ending, HowEnded, signal_name};
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::persisted::StackNote;
 pub use self::spawn::comm;
@@ -111,8 +112,8 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
     let persisted = PersistedState::new(guardian, found.lock.try_clone().or_fail("taking over the name")?);
     let mut server = found.resume(config, identity, Box::new(launcher), Some(signals), persisted)?;
     server.watch_memory().or_fail("telling servers of the memory")?;
-    let micros = clock::now().since(began).as_micros();
-    say!("supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
+    let (pid, ms) = (std::process::id(), log::millis(clock::now().since(began)));
+    event!(supervisor_took_over, { pid, ms }, "supervisor {pid} has taken over within {ms:.1} ms");
     Ok(Running { server, name })
 }
 
@@ -255,7 +256,11 @@ impl Running {
                 // A shortage passes, and unfinished work is retried in the next turn.
                 Err(error) if is_shortage(&error) => {
                     if shortages.is_multiple_of(SHORTAGES_PER_LINE) {
-                        say!("the supervisor: {error}; it goes on");
+                        event!(
+                            supervisor_short,
+                            { error = error.to_string(), errno = log::errno(&error) },
+                            "the supervisor: {error}; it goes on"
+                        );
                     }
                     shortages += 1;
                     std::thread::sleep(SHORTAGE_PAUSE);
@@ -290,6 +295,11 @@ impl Running {
     /// Returns the pid of a process that stays in the stack's namespaces as long as the stack is up.
     pub fn namespace_holder(&self) -> u32 {
         self.server.identity().guardian.unwrap_or_else(std::process::id)
+    }
+
+    /// Reports that the stack is ready for programs.
+    pub fn report_ready(&self) {
+        event!(stack_ready, "the stack is ready");
     }
 
     /// Returns a few lines for people about where the stack is.

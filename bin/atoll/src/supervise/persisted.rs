@@ -40,6 +40,7 @@ use super::servers::ServerSlot;
 use super::tokens::GUARDIAN;
 use super::words::{self, Words};
 use crate::clock;
+use crate::log;
 use crate::notes::{self, CLIENTS, NEXT, Note, STACK};
 use crate::setup::ServerUser;
 
@@ -196,7 +197,11 @@ impl PersistedState {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => notes::wait_for_room(channel),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    say!("the guardian is gone ({error})");
+                    event!(
+                        guardian_gone,
+                        { error = error.to_string(), errno = log::errno(&error) },
+                        "the guardian is gone ({error})"
+                    );
                     self.channel = None;
                     return;
                 }
@@ -243,7 +248,7 @@ impl PersistedState {
     /// Handles the end of the guardian: nothing is noted until there is another one.
     pub fn lose_guardian(&mut self, epoll: &Epoll) {
         if let Some(channel) = self.channel.take() {
-            say!("the guardian is gone");
+            event!(guardian_gone, "the guardian is gone");
             let _ = epoll.delete(&channel);
         }
     }

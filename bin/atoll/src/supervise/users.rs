@@ -14,6 +14,7 @@ use atoll_sys::unix::Peer;
 use atoll_sys::users;
 
 use crate::failure::{Failure, OrFail};
+use crate::log;
 
 /// The users of a stack and their ports.
 #[derive(Debug)]
@@ -34,8 +35,18 @@ impl Users {
         for (name, ranges) in &config.users {
             match users::user(name) {
                 Ok(Some(uid)) => drop(ports.insert(uid, *ranges)),
-                Ok(None) => say!("ports.users: there is no user \"{}\"", name.escape_debug()),
-                Err(error) => say!("ports.users: \"{}\": {error}", name.escape_debug()),
+                Ok(None) => event!(
+                    user_unknown,
+                    { user = &**name },
+                    "ports.users: there is no user \"{}\"",
+                    name.escape_debug()
+                ),
+                Err(error) => event!(
+                    user_unknown,
+                    { user = &**name, error = error.to_string(), errno = log::errno(&error) },
+                    "ports.users: \"{}\": {error}",
+                    name.escape_debug()
+                ),
             }
         }
         Users { own, unprivileged_start: config.unprivileged_start, ports }

@@ -1,7 +1,8 @@
 //! Reads what servers print. The standard error of each is a pipe, which only the supervisor reads.
 //!
-//! The bytes are not trusted: they get into the log as lines of bounded length, without control characters,
-//! with the pid in front, at a bounded rate (`log.rs`). A process that prints more is not read for a while;
+//! The bytes are not trusted: a line is an event that servers may report (`atoll_supervisor::Said`), or it is
+//! the text of a `server_said`. They get into the log within bounds, without control characters, with the
+//! pid of the process, at a bounded rate (`log.rs`). A process that prints more is not read for a while;
 //! its pipe fills, and it loses what it prints then, at no cost to others. It never waits: its end of the
 //! pipe does not block. Pipes are noted for the next supervisor, so that what is printed meanwhile stays in
 //! them.
@@ -12,12 +13,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_base::{Duration, Instant};
+use atoll_supervisor::SAID_MAX;
 use atoll_sys::epoll::{Epoll, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::tokens::{WORDS, WORDS_MAX};
 use crate::clock;
-use crate::log::{Budget, LINE_MAX, Line, Rate};
+use crate::log::{self, Budget, Rate, Record, kinds};
 
 /// The processes whose output is read, by slot.
 pub struct Words {
@@ -57,16 +59,16 @@ impl Speaker {
     }
 
     /// Reads what the process has printed, as far as its budget allows.
-    fn listen(&mut self, now: Instant, said: &mut Vec<Line>) -> Heard {
+    fn listen(&mut self, now: Instant, said: &mut Vec<Record>) -> Heard {
         let mut is_paid = true;
         loop {
             let line = self.text.iter().position(|byte| *byte == b'\n');
-            if line.is_some() || self.text.len() >= LINE_MAX {
+            if line.is_some() || self.text.len() > SAID_MAX {
                 if !self.budget.take(now) {
                     return self.interrupt(said);
                 }
                 is_paid = true;
-                said.extend(self.line(line.unwrap_or(self.text.len())));
+                said.extend(self.record(line.unwrap_or(self.text.len())));
                 self.text.drain(..line.map_or(self.text.len(), |end| end + 1));
                 self.is_rest = line.is_none();
                 continue;
@@ -83,7 +85,7 @@ impl Speaker {
                     return if is_paid || self.budget.take(now) { Heard::All } else { Heard::Enough };
                 }
                 Ok(_) | Err(_) => {
-                    said.extend(self.line(self.text.len()));
+                    said.extend(self.record(self.text.len()));
                     return Heard::Ended;
                 }
             }
@@ -91,30 +93,21 @@ impl Speaker {
     }
 
     /// Stops reading in the middle. What a process has printed that is gone is not read later.
-    fn interrupt(&mut self, said: &mut Vec<Line>) -> Heard {
+    fn interrupt(&mut self, said: &mut Vec<Record>) -> Heard {
         let mut set = [PollFd::new(&self.pipe, PollFlags::empty())];
         let _ = poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if !set[0].revents().contains(PollFlags::HUP) {
             return Heard::Enough;
         }
-        self.text = b"its last words were too many, and are left out".to_vec();
-        self.is_rest = false;
-        said.extend(self.line(self.text.len()));
+        let text = "its last words were too many, and are left out";
+        said.push(Record::about(self.pid, kinds::server_cut_short, text));
         Heard::Ended
     }
 
-    /// Returns the first `len` bytes as a line, unless there is nothing to print.
-    fn line(&self, len: usize) -> Option<Line> {
+    /// Returns what the first `len` bytes report, unless there is nothing.
+    fn record(&self, len: usize) -> Option<Record> {
         let text = self.text.get(..len).filter(|text| !text.is_empty() && !self.is_rest)?;
-        let mut line = Line::new(&self.tag());
-        // Processes that print in the form of the log have its prefix already.
-        line.push_bytes(text.strip_prefix(b"atoll: ").unwrap_or(text));
-        Some(line)
-    }
-
-    /// Returns the prefix of the process's lines.
-    fn tag(&self) -> String {
-        format!("atoll[{}]: ", self.pid)
+        Some(Record::of_server(self.pid, text))
     }
 }
 
@@ -152,8 +145,7 @@ impl Words {
         let Some(Some(speaker)) = self.speakers.get_mut(slot) else { return false };
         let mut said = Vec::new();
         let heard = speaker.listen(now, &mut said);
-        let tag = speaker.tag();
-        said.into_iter().for_each(|line| speaker.budget.write(line, &tag));
+        said.iter().for_each(|record| log::pass_on(record, &mut speaker.budget));
         let was_watched = speaker.until.is_none();
         speaker.until = (heard == Heard::Enough).then(|| speaker.budget.due());
         if heard == Heard::All && !was_watched {

@@ -9,6 +9,7 @@ use atoll_sys::unix::Channel;
 
 use super::Supervisor;
 use crate::clock;
+use crate::log;
 use crate::notes::{self, Note};
 use crate::supervise::ending::Ending;
 use crate::supervise::program::Program;
@@ -20,7 +21,11 @@ impl Supervisor {
             return;
         }
         if let Err(error) = self.start_guardian() {
-            say!("no other guardian could be started ({error}): if the supervisor dies, the stack ends");
+            event!(
+                guardian_not_started,
+                { error = error.to_string(), errno = log::errno(&error) },
+                "no other guardian could be started ({error}): if the supervisor dies, the stack ends"
+            );
         }
     }
 
@@ -30,7 +35,7 @@ impl Supervisor {
         let Some((pid, persisted, last)) = self.persisted.start_guardian(&self.epoll)? else {
             return Ok(None);
         };
-        say!("process {pid} is the guardian now");
+        event!(guardian_started, { pid }, "process {pid} is the guardian now");
         self.identity.guardian = Some(pid);
         self.leave_to(persisted);
         Ok(last)
@@ -62,17 +67,23 @@ impl Supervisor {
             return self.clients.answer(client, &ReportPart::Error(reason));
         }
         let build = Program::own().build.name();
-        let line = match self.start_guardian() {
+        let (line, error) = match self.start_guardian() {
             Ok(last) => {
                 let _ = last.map(|last| notes::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
-                format!("supervisor and guardian are of {build}")
+                (format!("supervisor and guardian are of {build}"), None)
             }
             // The old guardian goes on.
-            Err(error) => {
-                format!("the supervisor is of {build}; no guardian of that build could be started: {error}")
-            }
+            Err(error) => (
+                format!("the supervisor is of {build}; no guardian of that build could be started: {error}"),
+                Some(error),
+            ),
         };
-        say!("upgrade: {line}");
+        let (build, errno) = (&*build, error.as_ref().and_then(log::errno));
+        event!(
+            upgrade_done,
+            { build, error = error.map(|error| error.to_string()), errno },
+            "upgrade: {line}"
+        );
         self.clients.answer(client, &ReportPart::Progress(line))?;
         self.clients.answer(client, &ReportPart::Done(true))
     }

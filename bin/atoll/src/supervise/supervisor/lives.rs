@@ -18,12 +18,12 @@ use atoll_sys::process::{Exit, Signal};
 use super::Supervisor;
 use crate::clock;
 use crate::failure::{Failure, OrFail};
-use crate::supervise::ending::{Ending, Role, death, fault_of};
+use crate::supervise::ending::{Ending, HowEnded, Role, death, fault_of};
 use crate::supervise::gauge::Gauge;
 use crate::supervise::launch::Stack;
 use crate::supervise::servers::{Employment, Ended, ServerSlot};
 use crate::supervise::spawn;
-use crate::{rows, setup};
+use crate::{log, rows, setup};
 
 impl Supervisor {
     /// Sends a new process everything that it needs before it serves, and then [`Request::Adopt`]. The
@@ -55,24 +55,33 @@ impl Supervisor {
         let Some(server) = self.servers.get_mut(index) else { return Ok(()) };
         let build = server.program().build.name();
         let (epoch, pid) = (server.record().epoch(), server.pid().unwrap_or(0));
-        let later = match server.untold().len() {
-            0 => String::new(),
-            count => format!("; of {count} sessions it hears now"),
-        };
+        let sessions_later = server.untold().len();
         let recovery = server.record_mut().ready(now);
         if let Some(recovery) = recovery {
             let Recovery { start, ready, is_move } = recovery;
-            let [start, ready, total] =
-                [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
+            let [start_ms, ready_ms, ms] = [start, ready, recovery.total()].map(log::millis);
             if is_move {
-                say!("{role} goes on in another process (pid {pid}, epoch {epoch}) after {total:.1} ms");
+                event!(
+                    server_moved,
+                    { role = role.kind(), index = role.number(), pid, epoch, ms },
+                    "{role} goes on in another process (pid {pid}, epoch {epoch}) after {ms:.1} ms"
+                );
             } else {
-                say!(
-                    "{role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
-                     {ready:.1} until it was ready{later}"
+                let later = match sessions_later {
+                    0 => String::new(),
+                    count => format!("; of {count} sessions it hears now"),
+                };
+                event!(
+                    server_back,
+                    {
+                        role = role.kind(), index = role.number(), pid, epoch, ms, start_ms, ready_ms,
+                        sessions_later,
+                    },
+                    "{role} is back (pid {pid}, epoch {epoch}) after {ms:.1} ms: {start_ms:.1} until its \
+                     process was started, {ready_ms:.1} until it was ready{later}"
                 );
             }
-            self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
+            self.succeeded(now, role, &build, ms)?;
         }
         self.note_server(index, true);
         Ok(())
@@ -151,7 +160,16 @@ impl Supervisor {
         let Some(server) = self.servers.get_mut(index) else { return Ok(()) };
         let delay = server.record_mut().ended(clock::now(), fault_of(exit), asked, on_trial);
         if !asked {
-            say!("{how}; it is started again {}", when(delay));
+            let HowEnded { exit, signal, status, call } = HowEnded::of(exit, forbidden);
+            event!(
+                server_ended,
+                {
+                    role = role.kind(), index = role.number(), pid, exit, signal, status, call,
+                    retry_ms = log::millis(delay),
+                },
+                "{how}; it is started again {}",
+                when(delay)
+            );
         }
         self.forget_process(index)
     }
@@ -247,11 +265,12 @@ impl Supervisor {
             return Ok(());
         }
         match level {
-            MemoryLevel::Plenty => say!("there is enough memory again"),
-            MemoryLevel::Pressure => say!("memory is short: buffers are kept small"),
-            MemoryLevel::High => {
-                say!("memory is used up: nothing new is accepted, and who stands still is reset")
-            }
+            MemoryLevel::Plenty => event!(memory_enough, "there is enough memory again"),
+            MemoryLevel::Pressure => event!(memory_short, "memory is short: buffers are kept small"),
+            MemoryLevel::High => event!(
+                memory_used_up,
+                "memory is used up: nothing new is accepted, and who stands still is reset"
+            ),
         }
         self.servers.replica_numbers().try_for_each(|index| self.tell_memory(index))
     }
@@ -269,8 +288,12 @@ impl Supervisor {
                 Judgement::Wait => {}
                 Judgement::Ring => eventfd::ring(&*memory.bell)?,
                 Judgement::Hangs => {
-                    let millis = self.config.recovery.hang_ms;
-                    say!("{role} (pid {pid}) has given no sign of life for {millis} ms: it is killed");
+                    let ms = self.config.recovery.hang_ms;
+                    event!(
+                        server_hangs,
+                        { role = role.kind(), index = role.number(), pid, ms },
+                        "{role} (pid {pid}) has given no sign of life for {ms} ms: it is killed"
+                    );
                     server.kill();
                 }
             }
@@ -317,12 +340,27 @@ impl Supervisor {
         if let Err(failure) = started {
             let (delay, is_news) = server.record_mut().not_started(now, failure.shortage());
             if is_news {
-                let again = if failure.is_shortage() { "until that has passed".into() } else { when(delay) };
-                say!("{role}: {failure}; it is tried again {again}");
+                let shortage = failure.is_shortage();
+                let again = if shortage { "until that has passed".into() } else { when(delay) };
+                let retry_ms = (!shortage).then(|| log::millis(delay));
+                event!(
+                    server_not_started,
+                    {
+                        role = role.kind(), index = role.number(), error = failure.to_string(), shortage,
+                        retry_ms,
+                    },
+                    "{role}: {failure}; it is tried again {again}"
+                );
             }
             return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
         }
         server.record_mut().started(now, on_trial);
+        let (pid, epoch) = (server.pid(), server.record().epoch());
+        event!(
+            server_started,
+            { role = role.kind(), index = role.number(), pid, epoch },
+            "{role} is started (epoch {epoch})"
+        );
         // It dies with this supervisor as long as the next one would not know of it.
         self.note_server(index, false);
         self.brief(index)?;

@@ -130,6 +130,8 @@ impl Supervisor {
         if asking.is_empty() {
             return Ok(());
         }
+        let processes = self.scaling_report().processes;
+        event!(move_done, { processes }, "the replicas are in {processes} processes");
         for id in asking {
             self.clients.answer(id, &ReportPart::Scaling(self.scaling_report()))?;
             self.clients.answer(id, &ReportPart::Done(true))?;
@@ -141,7 +143,11 @@ impl Supervisor {
     /// Handles a failed move: the replica stays where it is until the next attempt, or for good.
     fn move_failed(&mut self, now: Instant, why: &str) -> io::Result<()> {
         let Some(GivenUp { wanted, stays, asking }) = self.placement.failed(now) else { return Ok(()) };
-        say!("{wanted} processes for replicas were not to be had: {why}");
+        event!(
+            move_failed,
+            { processes = wanted, error = why },
+            "{wanted} processes for replicas were not to be had: {why}"
+        );
         self.note_stack();
         self.answer_all(asking, &ReportPart::Error(format!("it stays with {stays} processes: {why}")))
     }
@@ -161,7 +167,12 @@ impl Supervisor {
         });
         if let Some(Change { from, to, shares }) = self.placement.look(now, is_settled, busy.collect()) {
             let percent: Vec<String> = shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect();
-            say!("{to} processes instead of {from}: the replicas are busy {} %", percent.join(" "));
+            let busy = percent.join(" ");
+            event!(
+                scaled,
+                { from, to, busy_percent = &*busy },
+                "{to} processes instead of {from}: the replicas are busy {busy} %"
+            );
             self.note_stack();
         }
     }

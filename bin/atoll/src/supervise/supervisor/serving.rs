@@ -203,6 +203,8 @@ impl Supervisor {
             self.servers.send(index, &opened, memory.for_replica(index))?;
         }
         self.books.opened(joined.session, memory);
+        let (session, pid) = (joined.session, peer.pid);
+        event!(session_opened, { session, pid }, "session {session} is that of process {pid}");
         self.note_standing(id);
         self.persisted.note_session(joined.session, &self.books, true);
         self.note_stack();
@@ -306,6 +308,7 @@ impl Supervisor {
                     if let Some(oldest) = self.books.end(session, self.servers.replica_count()) {
                         self.note_session(oldest);
                     }
+                    event!(session_ended, { session }, "session {session} has ended");
                     Request::SessionGone { session }
                 }
             };
@@ -323,7 +326,11 @@ impl Supervisor {
     pub(super) fn cut_off(&mut self, index: usize, session: u32) -> io::Result<()> {
         let Some(pid) = self.books.open(session).map(|memory| memory.pid) else { return Ok(()) };
         let role = Role::of(&self.config.notation.plan(), index);
-        say!("session {session} (pid {pid}) is cut off: {role} has died again and again at work for it");
+        event!(
+            session_cut_off,
+            { session, pid, role = role.kind(), index = role.number() },
+            "session {session} (pid {pid}) is cut off: {role} has died again and again at work for it"
+        );
         for replica in self.servers.replica_numbers() {
             self.tell_now(replica, session)?;
             self.servers.send(replica, &Request::CutOff { session }, Vec::new())?;

@@ -12,7 +12,8 @@ use atoll_sys::sched;
 
 use super::Supervisor;
 use crate::clock;
-use crate::supervise::ending::ending_of;
+use crate::log;
+use crate::supervise::ending::{HowEnded, ending_of};
 use crate::supervise::hosts::Host;
 use crate::supervise::program::Program;
 use crate::supervise::setups::Duty;
@@ -68,8 +69,16 @@ impl Supervisor {
             Err(failure) => {
                 let (delay, is_news) = self.standby.not_started(now, failure.shortage());
                 if is_news {
-                    let millis = delay.as_millis();
-                    say!("no process stands by: {failure}; it is tried again in {millis} ms");
+                    event!(
+                        standby_not_started,
+                        {
+                            error = failure.to_string(),
+                            shortage = failure.is_shortage(),
+                            retry_ms = log::millis(delay),
+                        },
+                        "no process stands by: {failure}; it is tried again in {} ms",
+                        delay.as_millis()
+                    );
                 }
             }
         }
@@ -126,7 +135,13 @@ impl Supervisor {
         self.hear_last_words(|speaker| Some(speaker) == pid);
         let delay = self.standby.died(clock::now());
         let how = ending_of("the process that stands by", pid, exit, forbidden);
-        say!("{how}; another one is started in {} ms", delay.as_millis());
+        let HowEnded { exit, signal, status, call } = HowEnded::of(exit, forbidden);
+        event!(
+            standby_ended,
+            { pid, exit, signal, status, call, retry_ms = log::millis(delay) },
+            "{how}; another one is started in {} ms",
+            delay.as_millis()
+        );
     }
 }
 

@@ -24,7 +24,12 @@ impl Supervisor {
             children().filter(|child| stopped.contains(&child.pid())).cloned().collect();
         for child in to_kill {
             let pid = child.pid();
-            say!("process {pid} ({}) is stopped: it is killed", self.servers_in(pid));
+            let servers = self.servers_in(pid);
+            event!(
+                server_stopped,
+                { pid, servers = &*servers },
+                "process {pid} ({servers}) is stopped: it is killed"
+            );
             let _ = child.kill(Signal::KILL);
         }
     }

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use super::{Foundation, Supervisor};
 use crate::clock;
 use crate::failure::{Failure, OrFail};
+use crate::log;
 use crate::notes::{CLIENTS, Known, Notes, STACK, STAYED};
 use crate::runtime;
 use crate::supervise::doors::Doors;
@@ -283,7 +284,11 @@ impl Supervisor {
         self.persisted = persisted;
         let Some(lock) = self.persisted.lock() else { return };
         if let Err(error) = self.persisted.watch(&self.epoll) {
-            say!("the guardian is not watched: {error}");
+            event!(
+                guardian_not_watched,
+                { error = error.to_string(), errno = log::errno(&error) },
+                "the guardian is not watched: {error}"
+            );
         }
         self.persisted.note_queues(self.starts.queues());
         self.persisted.note_memory(&self.memory);

@@ -56,7 +56,7 @@ impl Supervisor {
             Ok(new) => self.exchange(client, new),
             Err(refusal) => {
                 let reason = format!("this build cannot take over: {refusal}");
-                say!("upgrade: {reason}");
+                event!(upgrade_refused, { error = &*reason }, "upgrade: {reason}");
                 self.clients.answer(client, &ReportPart::Error(reason))
             }
         }
@@ -65,11 +65,9 @@ impl Supervisor {
     /// Starts to replace the servers by those of the new build, which was accepted.
     pub(super) fn exchange(&mut self, client: ClientId, new: Program) -> io::Result<()> {
         let old = self.servers.programs();
-        let line = format!(
-            "from {} to {}",
-            old.first().map(|old| old.build.name()).unwrap_or_default(),
-            new.build.name()
-        );
+        let (from, to) = (old.first().map(|old| old.build.name()).unwrap_or_default(), new.build.name());
+        let line = format!("from {from} to {to}");
+        event!(upgrade_began, { from = &*from, to = &*to }, "upgrade: {line}");
         self.succession = Some(Succession::exchange(client, old, new, clock::now()));
         self.progress(&line)
     }
@@ -89,7 +87,9 @@ impl Supervisor {
                 None => return Ok(()),
                 Some((Step::Exchange(server, side), _)) => self.ask_to_hand_over(server, side, now)?,
                 Some((Step::Confirm, new)) => {
-                    self.progress("all servers are of the new build, and it stays")?;
+                    let line = "all servers are of the new build, and it stays";
+                    event!(servers_upgraded, "upgrade: {line}");
+                    self.progress(line)?;
                     self.end_upgrade()?;
                     if self.make_way(client, &new) {
                         return Ok(());
@@ -99,7 +99,7 @@ impl Supervisor {
                 Some((Step::Failed(reason), _)) => {
                     self.end_upgrade()?;
                     let reason = format!("the old build is back: {reason}");
-                    say!("upgrade: {reason}");
+                    event!(upgrade_failed, { error = &*reason }, "upgrade: {reason}");
                     return self.clients.answer(client, &ReportPart::Error(reason));
                 }
             }
@@ -124,17 +124,26 @@ impl Supervisor {
             server.set_program(program);
         }
         if has_failed {
-            self.progress(&format!("{how}: the old build comes back"))?;
+            let line = format!("{how}: the old build comes back");
+            event!(upgrade_reverts, { error = how }, "upgrade: {line}");
+            self.progress(&line)?;
         }
         Ok(is_asked)
     }
 
-    /// Continues the upgrade after a server has become ready; `line` reports that.
-    pub(super) fn succeeded(&mut self, now: Instant, line: &str) -> io::Result<()> {
-        if self.succession.as_mut().is_some_and(|succession| succession.ready(now)) {
-            return self.progress(line);
+    /// Continues the upgrade after a server of this build has become ready, `ms` milliseconds after the one
+    /// before has ended.
+    pub(super) fn succeeded(&mut self, now: Instant, role: Role, build: &str, ms: f64) -> io::Result<()> {
+        if !self.succession.as_mut().is_some_and(|succession| succession.ready(now)) {
+            return Ok(());
         }
-        Ok(())
+        let line = format!("{role} is of {build} after {ms:.1} ms");
+        event!(
+            server_upgraded,
+            { role = role.kind(), index = role.number(), build, ms },
+            "upgrade: {line}"
+        );
+        self.progress(&line)
     }
 
     /// Says whether a server is of a build that has to prove itself.
@@ -176,15 +185,20 @@ impl Supervisor {
         for index in self.servers.numbers() {
             let Some(server) = self.servers.get_mut(index) else { continue };
             if server.record_mut().take_late(now) && server.pid().is_some() {
-                let what = if server.record().is_serving() { "does not hand over" } else { "is not ready" };
-                say!("{} {what} in time: it is killed", Role::of(&plan, index));
+                let serves = server.record().is_serving();
+                let what = if serves { "does not hand over" } else { "is not ready" };
+                let (role, pid) = (Role::of(&plan, index), server.pid());
+                event!(
+                    server_late,
+                    { role = role.kind(), index = role.number(), pid, serves },
+                    "{role} {what} in time: it is killed"
+                );
                 server.kill();
             }
         }
     }
 
     fn progress(&mut self, line: &str) -> io::Result<()> {
-        say!("upgrade: {line}");
         let Some(client) = self.succession.as_ref().map(Succession::client) else { return Ok(()) };
         self.clients.answer(client, &ReportPart::Progress(line.to_owned()))
     }

@@ -30,7 +30,7 @@ impl Bench {
     fn listen(&mut self, millis: u64) -> (Vec<String>, Heard) {
         let mut said = Vec::new();
         let heard = self.speaker.listen(self.start + Duration::from_millis(millis), &mut said);
-        (said.into_iter().map(Line::finish).collect(), heard)
+        (said.iter().map(Record::to_text).collect(), heard)
     }
 }
 
@@ -52,12 +52,8 @@ fn a_line_without_an_end_is_cut_and_its_rest_is_passed_over() {
     bench.say(&[b'x'; 10_000]).unwrap();
     let (lines, heard) = bench.listen(0);
     assert_eq!((lines.len(), heard), (1, Heard::All));
-    assert!(
-        lines[0].starts_with("atoll[7]: xxx")
-            && lines[0].ends_with("x...\n")
-            && lines[0].len() < LINE_MAX + 10
-    );
-    assert!(bench.speaker.text.len() <= LINE_MAX + CHUNK);
+    assert!(lines[0].starts_with("atoll[7]: xxx") && lines[0].ends_with("x...\n") && lines[0].len() < 1020);
+    assert!(bench.speaker.text.len() <= SAID_MAX + CHUNK);
     bench.say(b"xxx\nanother\n").unwrap();
     assert_eq!(bench.listen(0).0, ["atoll[7]: another\n"]);
 }
@@ -77,7 +73,7 @@ fn who_says_too_much_is_not_listened_to_for_a_while() {
         }
     };
     assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
-    assert!(bench.speaker.text.len() <= LINE_MAX + CHUNK);
+    assert!(bench.speaker.text.len() <= SAID_MAX + CHUNK);
     // When the process is gone, the rest is not waited for.
     bench.theirs = None;
     let (lines, heard) = bench.listen(1000);
@@ -94,4 +90,21 @@ fn whoever_wakes_the_supervisor_for_parts_of_a_line_pays_for_it() {
     let heard: Vec<Heard> = heard.collect();
     assert_eq!(heard.iter().filter(|heard| **heard == Heard::All).count(), RATE.burst as usize);
     assert_eq!(heard.last(), Some(&Heard::Enough));
+}
+
+#[test]
+fn an_event_of_a_server_arrives_whole_and_as_itself() {
+    let mut bench = Bench::new();
+    let long = Record::own(kinds::server_failed, "\\".repeat(1000)).to_supervisor();
+    assert!(long.len() > 2000);
+    bench.say(long.as_bytes()).unwrap();
+    bench.say(br#"{"event":"server_ended","message":"replica 1 (pid 8) was killed"}"#).unwrap();
+    bench.theirs = None;
+    let mut said = Vec::new();
+    assert_eq!(bench.speaker.listen(bench.start, &mut said), Heard::Ended);
+    let events: Vec<serde_json::Value> =
+        said.iter().map(|record| serde_json::from_str(&record.to_json()).unwrap()).collect();
+    let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(names, ["server_failed", "server_said"]);
+    assert!(events.iter().all(|event| event["pid"] == 7));
 }
