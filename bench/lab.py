@@ -224,7 +224,7 @@ class Atoll(Kernel):
         self.client_namespace = lab.namespace()
         self.stack = f"{lab.name}x{next(lab.numbers)}"
         command = [ATOLL, "up", "--daemon", "--name", self.stack, "--configuration", configuration]
-        command += ["--netns", self.client_namespace, "--address", f"{SERVER}/24", "--peer-address", f"{CLIENT}/24", *options]
+        command += ["--netns", self.client_namespace, "--address", f"{SERVER}/24", "--peer-address", f"{CLIENT}/24", "--log-format", "json", *options]
         if settings:
             command += ["--config", lab.file(f"{self.stack}.toml", settings)]
         if cpu is not None:
@@ -251,6 +251,13 @@ class Atoll(Kernel):
         import json
 
         return json.loads(sh(ATOLL, "status", self.stack, "--json"))
+
+    def events(self, name):
+        """The events of this name in its log (docs/events.md)."""
+        import json
+
+        with open(f"/run/atoll/{self.stack}.log") as log:
+            return [event for event in map(json.loads, log) if event["event"] == name]
 
     def close(self):
         down(self.stack)

@@ -187,8 +187,7 @@ def deaths(options):
             time.sleep(0.7 + number % 7 * 0.013)
         status = stack.status()["replicas"][0]
         waits = waits_after(kills, probe)
-        with open(f"/run/atoll/{stack.stack}.log") as log:
-            own = [float(ms) for ms in re.findall(r"is back .* after ([\d.]+) ms", log.read())]
+        own = [event["fields"]["ms"] for event in stack.events("server_back")]
         kept = status["stats"]["connections_kept"] - before
         print(f"{options.connections} {'busy' if options.busy else 'idle'} connections, {len(kills)} deaths, epoch {status['epoch']}")
         print(f"  served again, seen by a client   {spread(waits)}")
@@ -236,8 +235,7 @@ def sessions(options):
             os.kill(server["pid"], signal.SIGKILL)
             time.sleep(2.2 + number % 7 * 0.013)
         waits = waits_after(kills, probe)
-        with open(f"/run/atoll/{stack.stack}.log") as log:
-            own = [float(ms) for ms in re.findall(r"is back .* after ([\d.]+) ms", log.read())]
+        own = [event["fields"]["ms"] for event in stack.events("server_back")]
         print(f"{options.sessions} sessions, {options.marked} with all slots marked, {options.bound} programs with bound sockets, {len(kills)} deaths{', no standby' if options.no_standby else ''}")
         print(f"  served again, seen by a client   {spread(waits)}")
         print(f"  ready again, by the supervisor   {spread(own)}", flush=True)

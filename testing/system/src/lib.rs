@@ -4,12 +4,14 @@
 //! Every test runs on both stacks. The kernel shows that the test is right; Atoll is then held to the same.
 #![forbid(unsafe_code)]
 
+mod events;
 mod net;
 mod process;
 mod programs;
 mod turn;
 mod wire;
 
+pub use events::Events;
 pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak};
 pub use process::{Proc, Scratch, until};
 pub use programs::{compiled, compiled_of, program};

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 
 use crate::turn::{self, Turn};
-use crate::{Proc, Scratch};
+use crate::{Events, Proc, Scratch};
 
 /// Whose TCP serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Net {
                     "--netns",
                     &middle,
                 ]);
-                up.args(["--address", "198.18.0.2/24"]);
+                up.args(["--address", "198.18.0.2/24", "--log-format", "json"]);
                 Proc::start(&mut up, None).success(20);
                 let device = self.atoll_says("status")["stack"]["link"]["device"].clone();
                 device.as_str().expect("a TAP has a name").to_owned()
@@ -260,7 +260,7 @@ impl Net {
                     "--netns",
                     peer,
                 ]);
-                up.args(["--config", settings]);
+                up.args(["--config", settings, "--log-format", "json"]);
                 up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
                 up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
                 Proc::start(&mut up, None).success(20);
@@ -448,6 +448,15 @@ impl Net {
         };
         self.replicas().iter().filter_map(memory).sum()
     }
+
+    /// The events of the stack's log so far.
+    pub fn events(&self) -> Events {
+        Events::read(&self.log_path())
+    }
+
+    fn log_path(&self) -> PathBuf {
+        Path::new("/run/atoll").join(format!("{}.log", self.name))
+    }
 }
 
 impl Drop for Net {
@@ -459,7 +468,7 @@ impl Drop for Net {
                 eprintln!("atoll down {}: {status:?}", self.name);
             }
             // The log stays behind for whoever looks for a reason; here that is the failed test's output.
-            let log = Path::new("/run/atoll").join(format!("{}.log", self.name));
+            let log = self.log_path();
             let text = fs::read_to_string(&log).unwrap_or_default();
             if std::thread::panicking() && !text.is_empty() {
                 eprintln!("--- log of the stack:\n{text}");

@@ -89,8 +89,8 @@ fn a_program_that_servers_die_of_is_cut_off_and_its_neighbour_goes_on() {
     let before = last();
     until("answers for the neighbour", 20, || (last() > before + 50).then_some(()));
     assert!(!asker.errors().contains("Error") && asker.runs(), "{}", asker.report());
-    let log = std::path::Path::new("/run/atoll").join(format!("{}.log", net.name()));
-    let log = std::fs::read_to_string(log).expect("a log");
-    assert!(log.contains(&format!("session {session} (pid {}) is cut off", rogue.pid())), "{log}");
-    assert!(!log.contains("quarantined"), "{log}");
+    let log = net.events();
+    let cut_off = log.of("session_cut_off");
+    assert!(cut_off.len() == 1 && cut_off[0]["pid"] == rogue.pid(), "{log}");
+    assert_eq!(cut_off[0]["session"].to_string(), session, "{log}");
 }

@@ -1,6 +1,7 @@
 //! What if somebody writes anything to the log, or nobody reads it? Its lines stay lines, and neither a
 //! server nor a supervisor waits or dies.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,10 +9,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use atoll_system_tests::{Proc, Scratch, atoll, until};
-use serde_json::Value;
+use atoll_system_tests::{Events, Proc, Scratch, atoll, program, until};
+use serde_json::{Value, json};
 
 use crate::recovery::signal;
+
+const UP: [&str; 7] = ["up", "--name", "lone", "--link", "none", "--configuration", "TS2LS2CM2"];
 
 /// A stack of two replicas without a link, in a runtime directory of its own.
 struct Logging {
@@ -21,9 +24,9 @@ struct Logging {
 }
 
 impl Logging {
-    fn daemon() -> Logging {
+    fn daemon(options: &[&str]) -> Logging {
         let stack = Logging { scratch: Scratch::new(), foreground: None };
-        Proc::start(stack.up().arg("--daemon"), None).success(30);
+        Proc::start(stack.up().arg("--daemon").args(options), None).success(30);
         stack
     }
 
@@ -38,14 +41,18 @@ impl Logging {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(atoll());
+        self.command_of(atoll())
+    }
+
+    fn command_of(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
         command.env("ATOLL_RUNTIME_DIR", self.scratch.path().join("run"));
         command
     }
 
     fn up(&self) -> Command {
         let mut up = self.command();
-        up.args(["up", "--name", "lone", "--link", "none", "--configuration", "TS2LS2CM2"]);
+        up.args(UP);
         up
     }
 
@@ -84,6 +91,11 @@ impl Logging {
         self.scratch.path().join("run/lone.log")
     }
 
+    /// What it has logged so far, where it logs JSON.
+    fn events(&self) -> Events {
+        Events::read(&self.log_path())
+    }
+
     fn log(&self) -> Vec<u8> {
         std::fs::read(self.log_path()).unwrap_or_default()
     }
@@ -119,7 +131,7 @@ impl Drop for Logging {
 /// What a replica that somebody has taken over may write: the test does, to its descriptor.
 #[test]
 fn a_server_that_writes_anything_writes_lines_with_its_number() {
-    let stack = Logging::daemon();
+    let stack = Logging::daemon(&[]);
     let (pid, mut errors) = (stack.pid(0), stack.errors_of(0));
     assert!(!std::fs::read_link(format!("/proc/{pid}/fd/2")).unwrap().ends_with("lone.log"));
     errors.write_all(b"atoll: replica 0: \x1b[2J\x1b]0;title\x07\rsay\nforged\x9b1m \xe2\x80\xae\n").unwrap();
@@ -157,7 +169,7 @@ fn a_server_that_writes_anything_writes_lines_with_its_number() {
 
 #[test]
 fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
-    let stack = Logging::daemon();
+    let stack = Logging::daemon(&[]);
     let mut errors = stack.errors_of(0);
     let started = Instant::now();
     let mut refused = 0u64;
@@ -194,6 +206,148 @@ fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
     until("the pipes of those that are gone to be closed", 20, || {
         (pipes(supervisor) <= before + 1).then_some(())
     });
+}
+
+/// What a server prints becomes an event of this server, or text of this server; never one of another.
+#[test]
+fn events_of_a_server_are_its_own() {
+    let stack = Logging::daemon(&["--log-format", "json"]);
+    let (pid, mut errors) = (stack.pid(0), stack.errors_of(0));
+    let forged = [
+        // One that servers may report.
+        &br#"{"event":"connections_lost","fields":{"replica":0,"kept":7,"lost":1},"message":"so\nit is"}"#[..],
+        // Those of others, in the form of servers and in that of the log.
+        br#"{"event":"server_back","fields":{"role":"replica"},"message":"replica 1 is back"}"#,
+        br#"{"event":"connections_lost","pid":1,"fields":{},"message":"of another"}"#,
+        br#"{"timestamp":"x","level":"INFO","event":"server_back","pid":1,"fields":{},"message":"of the log"}"#,
+        br#"{"event":"connections_lost","fields":{"role":"replica"},"message":"with another field"}"#,
+        b"atoll: replica 1 is back (pid 1, epoch 2)\x1b[2J",
+        &[b'{'; 20_000],
+        b"the last",
+    ];
+    forged.iter().for_each(|line| errors.write_all(&[line, &b"\n"[..]].concat()).unwrap());
+    let last = |events: &Events| events.all().iter().any(|event| event["message"] == "the last");
+    until("the last line", 20, || last(&stack.events()).then_some(()));
+    let events = stack.events();
+    let its: Vec<&Value> = events.all().iter().filter(|event| event["pid"] == pid).collect();
+    let names: Vec<&str> = its.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(names[0], "connections_lost", "{events}");
+    assert_eq!(names[1..], ["server_said"; 7], "{events}");
+    assert_eq!((&its[0]["level"], &its[0]["message"]), (&json!("WARN"), &json!("so\\nit is")), "{events}");
+    assert_eq!(its[0]["fields"], json!({"replica": 0, "kept": 7, "lost": 1}), "{events}");
+    assert!(its[1..].iter().all(|event| event["fields"] == json!({})), "{events}");
+    assert!(events.of("server_back").is_empty(), "{events}");
+    let log = String::from_utf8(stack.log()).unwrap();
+    assert!(
+        log.lines().all(|line| line.len() < 4096 && line.bytes().all(|byte| (b' '..=b'~').contains(&byte)))
+    );
+}
+
+/// What a death looks like in JSON.
+#[test]
+fn a_death_is_told_in_fields() {
+    let stack = Logging::daemon(&["--log-format", "json"]);
+    let before = stack.replica(1);
+    stack.kill(1);
+    let after = stack.replica(1);
+    until("the events", 20, || (stack.events().of("server_back").len() == 1).then_some(()));
+    let events = stack.events();
+    let supervisor = &stack.status().unwrap()["stack"]["pid"];
+    let ended = events.of("server_ended");
+    assert!(ended.len() == 1 && ended[0]["pid"] == before["pid"], "{events}");
+    assert!(ended[0]["role"] == "replica" && ended[0]["index"] == 1, "{events}");
+    assert!(ended[0]["signal"] == "SIGKILL" || ended[0]["exit"] == "killed", "{events}");
+    let back = events.of("server_back")[0];
+    assert!(back["pid"] == after["pid"] && back["epoch"] == after["epoch"], "{events}");
+    assert!(back["index"] == 1 && back["ms"].as_f64() > Some(0.0), "{events}");
+    for event in events.all() {
+        assert_eq!((&event["pid"], &event["level"].is_string()), (supervisor, &true), "{event}");
+        let time = event["timestamp"].as_str().expect("a time").as_bytes();
+        assert_eq!((time.len(), time[10], time[19], time[26]), (27, b'T', b'.', b'Z'), "{event}");
+    }
+    // The next supervisor and the guardian log in the same form.
+    signal("KILL", supervisor.as_u64().unwrap());
+    until("the next supervisor", 20, || {
+        let events = stack.events();
+        let took_over = events.of("supervisor_took_over");
+        (took_over.len() == 1
+            && events.of("supervisor_ended").len() == 1
+            && took_over[0]["pid"] == stack.status()?["stack"]["pid"])
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_level_leaves_out_what_is_less_grave() {
+    for (level, expected) in
+        [("error", [0, 0, 0]), ("warn", [1, 0, 0]), ("info", [1, 1, 0]), ("debug", [1, 1, 1])]
+    {
+        let stack = Logging::daemon(&["--log-format", "json", "--log-level", level]);
+        stack.kill(0);
+        let counts = || {
+            let events = stack.events();
+            ["server_ended", "server_back", "server_started"].map(|name| events.of(name).len())
+        };
+        until(&format!("the events of {level}"), 20, || (counts() == expected).then_some(()));
+        assert_eq!(stack.events().of("stack_ready").len(), usize::from(level == "debug"));
+        // A server is held to the level, too.
+        let mut errors = stack.errors_of(1);
+        let event = br#"{"event":"server_failed","message":"the last"}"#;
+        errors.write_all(&[&b"a warning\n"[..], event, b"\n"].concat()).unwrap();
+        until("the error", 20, || (stack.events().of("server_failed").len() == 1).then_some(()));
+        assert_eq!(stack.events().of("server_said").len(), usize::from(level != "error"));
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_is_refused() {
+    let stack = Logging { scratch: Scratch::new(), foreground: None };
+    let journal = std::path::Path::new("/run/systemd/journal/socket").exists();
+    for (options, said) in [
+        (["--log-format", "xml"], "the log is text, json or journal"),
+        (["--log-level", "loud"], "levels are error, warn, info and debug"),
+        (["--log-format", "journal"], "there is no journal at /run/systemd/journal/socket"),
+    ] {
+        if options[1] == "journal" && journal {
+            continue;
+        }
+        for daemon in [&["--daemon"][..], &[]] {
+            let mut up = Proc::start(stack.up().args(options).args(daemon), None);
+            assert!(!up.end(20).success() && up.errors().contains(said), "{}", up.report());
+        }
+    }
+}
+
+#[test]
+fn events_are_entries_of_the_journal() {
+    let stack = Logging { scratch: Scratch::new(), foreground: None };
+    let mut unshare = stack.command_of("unshare");
+    unshare.args(["--mount", "/usr/bin/python3", &program("journal.py")]).arg(atoll()).args(UP);
+    let mut journal = Proc::start(unshare.args(["--log-format", "journal"]), None);
+    let pid = until("the stack to be up", 30, || stack.status())["stack"]["pid"].clone();
+    let before = stack.replica(1);
+    stack.kill(1);
+    journal.says("server_back", 20);
+    Proc::start(stack.command().args(["down", "lone"]), None).success(20);
+    assert!(journal.end(20).success(), "{}", journal.report());
+    let entries = Events::parse(&journal.output());
+    let is = |name: &str| {
+        let of = entries.all().iter().filter(|entry| entry["ATOLL_EVENT"] == name);
+        of.cloned().collect::<Vec<Value>>()
+    };
+    let (ended, back) = (is("server_ended"), is("server_back"));
+    assert_eq!((ended.len(), back.len()), (1, 1), "{entries}");
+    assert!(ended[0]["PRIORITY"] == "4" && back[0]["PRIORITY"] == "6", "{entries}");
+    assert_eq!(ended[0]["ATOLL_PID"], before["pid"].to_string(), "{entries}");
+    assert!(back[0]["ATOLL_INDEX"] == "1" && back[0]["ATOLL_ROLE"] == "replica", "{entries}");
+    assert!(
+        back[0]["MESSAGE"].as_str().is_some_and(|text| text.starts_with("replica 1 is back")),
+        "{entries}"
+    );
+    for entry in entries.all() {
+        assert_eq!((&entry["ATOLL_STACK"], &entry["SYSLOG_IDENTIFIER"]), (&json!("lone"), &json!("atoll")));
+        assert_eq!(entry["ATOLL_REPORTER"], pid.to_string(), "{entry}");
+    }
 }
 
 /// As `atoll up 2>/dev/full`, and `atoll up 2>&1 | who-does-not-read`.

@@ -1,10 +1,9 @@
 //! Does a stack go on when one of its servers is killed?
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use atoll_system_tests::{Net, Proc, Stack, atoll, program, until};
+use atoll_system_tests::{Events, Net, Proc, Stack, atoll, program, until};
 use serde_json::Value;
 
 use crate::servers::{fetch, megabyte, start_nginx};
@@ -53,9 +52,9 @@ pub fn signal(name: &str, pid: u64) {
     assert!(sent.is_ok_and(|status| status.success()), "{name} to {pid}");
 }
 
-pub fn log(net: &Net) -> String {
-    std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name())))
-        .expect("there is a log")
+/// The events of the stack's log so far, for the message of a test that fails.
+pub fn log(net: &Net) -> Events {
+    net.events()
 }
 
 /// Requests for longer than a test takes, each over a connection of its own or over kept ones.
@@ -107,8 +106,10 @@ fn a_killed_link_server_costs_no_request() {
             "{status}"
         );
         let log = log(&net);
-        assert_eq!(log.matches("was ended by SIGKILL").count(), 20, "{log}");
-        assert_eq!(log.matches("link server 0 is back").count(), 20, "{log}");
+        let killed = |fields: &&Value| fields["role"] == "link_server" && fields["signal"] == "SIGKILL";
+        assert_eq!(log.of("server_ended").into_iter().filter(killed).count(), 20, "{log}");
+        let is_it = |fields: &&Value| fields["role"] == "link_server" && fields["index"] == 0;
+        assert_eq!(log.of("server_back").into_iter().filter(is_it).count(), 20, "{log}");
     }
 }
 
@@ -186,11 +187,10 @@ fn a_server_that_hangs_is_replaced() {
     hold(&Victim { net: &net, kind: "replicas", index: 1 });
     assert_eq!(net.replicas()[0], pids[0], "nobody else is killed");
     let log = log(&net);
-    for who in ["link server 0", "replica 1"] {
-        assert!(
-            log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")),
-            "{log}"
-        );
+    for (role, index) in [("link_server", 0), ("replica", 1)] {
+        let is_it =
+            |fields: &&Value| fields["role"] == role && fields["index"] == index && fields["ms"] == 2000;
+        assert!(log.of("server_hangs").iter().any(is_it), "{log}");
     }
 }
 
@@ -219,9 +219,9 @@ fn a_server_that_is_stopped_is_replaced_soon() {
     }
     let log = log(&net);
     for pid in stopped {
-        assert!(log.contains(&format!("process {pid} (")), "{log}");
+        assert!(log.of("server_stopped").iter().any(|fields| fields["pid"] == pid), "{log}");
     }
-    assert!(!log.contains("no sign of life"), "{log}");
+    assert!(log.of("server_hangs").is_empty(), "{log}");
     signal("INT", client.pid().into());
     let said = client.success(60);
     let longest: f64 = said.split_whitespace().last().and_then(|time| time.parse().ok()).expect("how long");
@@ -242,7 +242,8 @@ fn a_replica_that_is_stopped_when_it_is_to_move_goes_on_elsewhere() {
     let replicas = net.replicas();
     assert_eq!(replicas[0], replicas[1], "both are in one process");
     let log = log(&net);
-    assert!(log.contains("(replica 1) is stopped") && !log.contains("does not hand over"), "{log}");
+    assert!(log.of("server_stopped").iter().any(|fields| fields["servers"] == "replica 1"), "{log}");
+    assert!(log.of("server_late").is_empty(), "{log}");
     assert_unharmed(load);
 }
 
@@ -436,11 +437,11 @@ fn idle_sessions_are_told_of_later_and_heard_then() {
         speaker.stdin.as_mut().expect("it is a pipe").write_all(b"x").expect("it is there");
         assert_eq!(said(speaker), "heard\n", "{}", log(&net));
         let log = log(&net);
-        let later =
-            log.lines().filter_map(|line| line.split_once("; of ")?.1.split_once(" sessions it hears now"));
-        let later: Vec<usize> = later.filter_map(|(count, _)| count.parse().ok()).collect();
+        let back = log.of("server_back");
+        let later: Vec<u64> = back.iter().filter_map(|fields| fields["sessions_later"].as_u64()).collect();
         // Of those that have spoken the ledger knows.
-        assert_eq!(later, (0..=round).map(|spoken| IDLE + 2 - spoken).collect::<Vec<_>>(), "{log}");
+        let expected: Vec<u64> = (0..=round).map(|spoken| (IDLE + 2 - spoken) as u64).collect();
+        assert_eq!(later, expected, "{log}");
     }
     until("all of them", 20, || {
         (net.atoll_says("status")["replicas"][0]["stats"]["sessions"].as_u64() == Some(IDLE as u64 + 2))
