@@ -37,7 +37,8 @@ impl Report {
         println!("a cycle is one of the time stamp counter: {cycles:.3} a nanosecond");
         for (together, place) in [(false, "two processors"), (true, "one processor")] {
             println!(
-                "\n| {place} | per | least ns | cycles | median | greatest | median ratio | ratio of leasts | to | aim | |"
+                "\n| {place} | per | least ns | cycles | median | greatest | median ratio | ratio of leasts \
+                 | to | aim | |"
             );
             println!("|---|---|---|---|---|---|---|---|---|---|---|");
             for case in CASES {

@@ -28,7 +28,8 @@ impl SupervisorClient {
         match connect(&socket) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && connect(&paths.socket).is_ok() => {
                 Err(Failure::new(format!(
-                    "the stack \"{name}\" is of a build from before administration had a socket of its own: use the `atoll` of that build"
+                    "the stack \"{name}\" is of a build from before administration had a socket of its own: \
+                     use the `atoll` of that build"
                 )))
             }
             Ok(channel) => Ok(Some(SupervisorClient { name: name.clone(), channel })),

@@ -59,7 +59,8 @@ pub fn prepare_directory() -> Result<PathBuf, Failure> {
     let found = fs::symlink_metadata(&path).or_fail(path.display())?;
     if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
         return Err(Failure::new(format!(
-            "{} is not a directory that only you can write to; remove it, or set {DIRECTORY_VARIABLE} to another one",
+            "{} is not a directory that only you can write to; remove it, or set {DIRECTORY_VARIABLE} to \
+             another one",
             path.display()
         )));
     }
@@ -101,8 +102,8 @@ impl NameLock {
                 let mut pid = String::new();
                 let _ = file.read_to_string(&mut pid);
                 return Err(Failure::new(format!(
-                    "a stack called \"{name}\" is up already (pid {}): choose another name with --name, or end it with \
-                     `atoll down {name}`",
+                    "a stack called \"{name}\" is up already (pid {}): choose another name with --name, or \
+                     end it with `atoll down {name}`",
                     pid.trim()
                 )));
             }

@@ -39,7 +39,8 @@ fn say_why(reason: Reason) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         crate::complain(format_args!(
-            "libatoll: children and the next program cannot have this program's sockets, nor the stack: {reason}\n"
+            "libatoll: children and the next program cannot have this program's sockets, nor the stack: \
+             {reason}\n"
         ));
     }
 }

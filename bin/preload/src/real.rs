@@ -24,7 +24,8 @@ macro_rules! real {
             let mut address = ADDRESS.load(Ordering::Relaxed);
             if address.is_null() {
                 // SAFETY: a valid name; dlsym may be called at any time after the loader has run us.
-                address = unsafe { libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) };
+                address =
+                    unsafe { libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) };
                 assert!(!address.is_null(), "the C library has no {}", stringify!($name));
                 ADDRESS.store(address, Ordering::Relaxed);
             }
@@ -53,8 +54,12 @@ real! {
     fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
     fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
-    fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, alen: *mut socklen_t) -> ssize_t;
-    fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, alen: socklen_t) -> ssize_t;
+    fn recvfrom(
+        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, alen: *mut socklen_t
+    ) -> ssize_t;
+    fn sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, alen: socklen_t
+    ) -> ssize_t;
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t;
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t;
     fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
@@ -69,18 +74,33 @@ real! {
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int;
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
-    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
-    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval
+    ) -> c_int;
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int;
     fn epoll_create1(flags: c_int) -> c_int;
     fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
-    fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    fn epoll_pwait(
+        epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t
+    ) -> c_int;
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
-    fn splice(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint) -> ssize_t;
+    fn splice(
+        from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint
+    ) -> ssize_t;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
-    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
-    fn posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    fn posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
+    ) -> c_int;
+    fn posix_spawnp(
+        pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
+    ) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn fileno(stream: *mut FILE) -> c_int;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;

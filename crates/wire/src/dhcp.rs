@@ -376,10 +376,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_emit(is_reply: bool, xid: u32, secs: u16, broadcast: bool, addrs: [u32; 4], mac: [u8; 6]) {
+        fn parse_undoes_emit(
+            is_reply: bool, xid: u32, secs: u16, broadcast: bool, addrs: [u32; 4], mac: [u8; 6],
+        ) {
             let [client_addr, your_addr, next_addr, relay_addr] = addrs;
+            let mac = Mac(mac);
             let header =
-                Header { is_reply, xid, secs, broadcast, client_addr, your_addr, next_addr, relay_addr, mac: Mac(mac) };
+                Header { is_reply, xid, secs, broadcast, client_addr, your_addr, next_addr, relay_addr, mac };
             let mut bytes = message(&[ACK]);
             emit(&header, &mut bytes);
             let parsed = parse(&bytes).unwrap();

@@ -161,7 +161,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_emit(flags: u8, gso in 0usize..6, hdr_len: u16, gso_size: u16, csum_start: u16, csum_offset: u16) {
+        fn parse_undoes_emit(
+            flags: u8, gso in 0usize..6, hdr_len: u16, gso_size: u16, csum_start: u16, csum_offset: u16,
+        ) {
             let gso = [Gso::None, Gso::TcpV4, Gso::TcpV4Ecn, Gso::TcpV6, Gso::TcpV6Ecn, Gso::UdpL4][gso];
             let header = Header { flags, gso, hdr_len, gso_size, csum_start, csum_offset };
             let mut out = [0; HEADER_LEN];

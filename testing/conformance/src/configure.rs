@@ -307,7 +307,8 @@ mod tests {
 
     #[test]
     fn sysctls_are_set() {
-        let text = "../common/defaults.sh\nsysctl -q net.ipv4.tcp_timestamps=0 net/ipv4/tcp_sack=0 > /dev/null 2>&1\n\
+        let text = "../common/defaults.sh\nsysctl -q net.ipv4.tcp_timestamps=0 net/ipv4/tcp_sack=0 > \
+                    /dev/null 2>&1\n\
                     ./set_sysctls.py /proc/sys/net/ipv4/tcp_wmem=\"4096 50000 $((4*1024))\" \\\n \
                     /proc/sys/net/ipv4/tcp_fastopen=0x3; sysctl -w net.ipv4.tcp_congestion_control='reno'\n";
         let asked = asked(text).expect("understood");

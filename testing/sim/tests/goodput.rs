@@ -39,7 +39,8 @@ fn goodput(algorithm: Algorithm, loss: u32, rtt_ms: u64, buffer: f64) -> f64 {
 #[test]
 fn goodput_over_loss_delay_and_buffer() {
     let mut table = String::from(
-        "Mb/s of 10; columns: round trip of 4, 20, 100 ms with a buffer of 0.2, 1 and 4 times rate and round trip\n",
+        "Mb/s of 10; columns: round trip of 4, 20, 100 ms with a buffer of 0.2, 1 and 4 times rate and round \
+         trip\n",
     );
     for algorithm in Algorithm::ALL {
         for loss in [0, 1_000, 10_000, 30_000] {

@@ -44,8 +44,8 @@ fn a_crate_without_a_storey_is_reported() {
 
 #[test]
 fn metadata_of_cargo_is_understood() {
-    let json =
-        br#"{"packages": [{"name": "atoll-tcp", "manifest_path": "/r/crates/proto/tcp/Cargo.toml", "dependencies": [
+    let json = br#"{"packages": [{"name": "atoll-tcp", "manifest_path": "/r/crates/proto/tcp/Cargo.toml",
+        "dependencies": [
         {"name": "atoll-base", "kind": null, "path": "/r/crates/base"},
         {"name": "atoll-testkit", "kind": "dev", "path": "/r/testing/testkit"},
         {"name": "siphasher", "kind": null}]}]}"#;
@@ -216,7 +216,8 @@ fn labels_are_sections_and_levels_where_a_standard_has_none() {
 
 #[test]
 fn the_index_counts_the_verdicts() {
-    let rows = "| 1 MUST | x | kept | `a` `b` | `c` |\n| 2 MAY | x | not ours | | |\n| 3 MAY | x | missing (1) | | |\n";
+    let rows = "| 1 MUST | x | kept | `a` `b` | `c` |\n| 2 MAY | x | not ours | | |\n\
+                | 3 MAY | x | missing (1) | | |\n";
     let tables = [("1.md".to_owned(), rows.to_owned())].into();
     let judge = |index| requirements::check_index("i.md", index, &tables).len();
     assert_eq!(judge("| [1.md](1.md) | what | 1 | 0 | 1 | 1 |"), 0);
@@ -260,7 +261,8 @@ fn a_claim_without_a_test_that_exists_is_reported() {
 
 #[test]
 fn a_dependency_without_a_reason_is_reported_and_a_reason_without_a_dependency() {
-    let manifest = "[workspace.dependencies]\natoll-base = { path = \"b\" }\nlibc = \"0.2\"\n# no = 1\nslab.version = \"1\"\n[profile.x]\ny = 1\n";
+    let manifest = "[workspace.dependencies]\natoll-base = { path = \"b\" }\nlibc = \"0.2\"\n# no = 1\n\
+                    slab.version = \"1\"\n[profile.x]\ny = 1\n";
     let text = |names: &str| format!("## Dependencies\n| crate | for |\n|---|---|\n| {names} | calls |\n");
     let found = |names: &str| proofs::check_dependencies("A.md", &text(names), &[manifest.to_owned()]);
     assert_eq!(found("`libc`, `slab`"), [""; 0]);
@@ -312,12 +314,14 @@ fn a_crate_from_elsewhere_or_under_another_licence_or_in_two_versions_is_reporte
         );
         let metadata = format!(
             r#"{{"packages": [{{"id": "own", "name": "atoll-base", "source": null}}, {syn}, {}],
-            "resolve": {{"nodes": [{{"id": "own"}}, {{"id": "s2"}}, {{"id": "s3"}}, {{"id": "x"}}, {{"id": "y"}}]}}}}"#,
+            "resolve": {{"nodes": [{{"id": "own"}}, {{"id": "s2"}}, {{"id": "s3"}}, {{"id": "x"}},
+            {{"id": "y"}}]}}}}"#,
             more.replace("INDEX", index)
         );
         supply::check(metadata.as_bytes()).expect("it is what cargo prints")
     };
-    let good = r#"{"id": "x", "name": "x", "version": "1", "source": "INDEX", "license": "(GPL-3.0 OR MIT) AND Unicode-3.0"}"#;
+    let good = r#"{"id": "x", "name": "x", "version": "1", "source": "INDEX",
+        "license": "(GPL-3.0 OR MIT) AND Unicode-3.0"}"#;
     assert_eq!(found(good), [""; 0]);
     assert_eq!(
         found(&good.replace("INDEX", "git+https://example.org/x")),

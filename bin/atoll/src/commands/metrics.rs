@@ -239,15 +239,17 @@ mod tests {
     fn status() -> StatusReport {
         serde_json::from_value(serde_json::json!({
             "stack": {
-                "name": "web", "pid": 1, "configuration": "TS1LS1CM1", "version": "1.2", "uptime_s": 2.5, "socket": "",
-                "link": {"type": "none", "device": null, "netns": null, "address": null, "prefix": null, "peer_address": null,
-                         "gateway": null, "mac": "", "mtu": 1500, "offload": false, "steering": "software", "peer": null,
-                         "peer_present": null},
+                "name": "web", "pid": 1, "configuration": "TS1LS1CM1", "version": "1.2", "uptime_s": 2.5,
+                "socket": "",
+                "link": {"type": "none", "device": null, "netns": null, "address": null, "prefix": null,
+                         "peer_address": null, "gateway": null, "mac": "", "mtu": 1500, "offload": false,
+                         "steering": "software", "peer": null, "peer_present": null},
                 "sessions_opened": 3, "library_calls": 4, "library_calls_with_syscall": 1,
             },
             "replicas": [{
                 "index": 0, "pid": 2, "epoch": 2, "cpu": null, "cpu_ms": 1500, "flow_groups": 4096,
-                "recovery": {"state": "starting", "crashes": 1, "last": {"start_us": 1000, "ready_us": 2500, "total_us": 3500}},
+                "recovery": {"state": "starting", "crashes": 1,
+                             "last": {"start_us": 1000, "ready_us": 2500, "total_us": 3500}},
                 "stats": {"connections": 7, "segments_in": 8},
             }],
             "sessions": [],
@@ -265,7 +267,8 @@ mod tests {
             "atoll_segments_in_total{stack=\"web\",kind=\"replica\",index=\"0\"} 8.0",
             "atoll_server_serving{stack=\"web\",kind=\"replica\",index=\"0\"} 0.0",
             "atoll_server_crashes_total{stack=\"web\",kind=\"replica\",index=\"0\"} 1.0",
-            "atoll_server_last_recovery_seconds{stack=\"web\",kind=\"replica\",index=\"0\",phase=\"ready\"} 0.0025",
+            "atoll_server_last_recovery_seconds{stack=\"web\",kind=\"replica\",index=\"0\",phase=\"ready\"} \
+             0.0025",
             "atoll_server_cpu_seconds_total{stack=\"web\",kind=\"replica\",index=\"0\"} 1.5",
             "atoll_stack_info{stack=\"web\",configuration=\"TS1LS1CM1\",version=\"1.2\"} 1.0",
         ] {

@@ -73,8 +73,8 @@ impl Run {
         if self.private || self.options.any() {
             if self.name.is_some() {
                 return Err(Failure::new(
-                    "--name is a stack that is up already; the other options describe a new one for this program alone: \
-                     give one or the other",
+                    "--name is a stack that is up already; the other options describe a new one for this \
+                     program alone: give one or the other",
                 ));
             }
             return self.run_privately(&library);
@@ -138,7 +138,8 @@ impl Run {
             Some(report) if self.stats => print_stats("its stack", None, &report),
             None if self.stats => {
                 complain!(
-                    "atoll: processes of the program go on, and so does their stack: see `atoll status {name}`"
+                    "atoll: processes of the program go on, and so does their stack: see `atoll status \
+                     {name}`"
                 )
             }
             _ => {}
@@ -193,8 +194,8 @@ fn library() -> Result<OsString, Failure> {
     match places.iter().find_map(|place| place.canonicalize().ok()) {
         Some(found) => preloadable(found),
         None => Err(Failure::new(format!(
-            "libatoll.so is neither in {} nor in {}: build it (`cargo build --release -p atoll-preload`), or name it in \
-             ATOLL_LIB",
+            "libatoll.so is neither in {} nor in {}: build it (`cargo build --release -p atoll-preload`), or \
+             name it in ATOLL_LIB",
             folder.display(),
             folder.join("../lib").display()
         ))),
@@ -275,7 +276,8 @@ fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) 
         if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
     complain!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
     complain!(
-        "atoll: connections {} in, {} out; frames {} in, {} out, {} internal; segments {} in, {} out, {} again",
+        "atoll: connections {} in, {} out; frames {} in, {} out, {} internal; segments {} in, {} out, {} \
+         again",
         since("passive_opens"),
         since("active_opens"),
         since("frames_in"),

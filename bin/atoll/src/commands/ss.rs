@@ -345,7 +345,8 @@ mod tests {
         };
         assert_eq!(
             info_line(&info),
-            "ts sack cubic wscale:7,8 rto:204 rtt:1.25/0.5 mss:1448 cwnd:10 bytes_acked:3 send 92672000bps retrans:0/2"
+            "ts sack cubic wscale:7,8 rto:204 rtt:1.25/0.5 mss:1448 cwnd:10 bytes_acked:3 send 92672000bps \
+             retrans:0/2"
         );
         let ss = Ss {
             name: StackName::default(),

@@ -146,11 +146,12 @@ fn make(order: &Order) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     if let Some(name) = &order.netns {
         netns::enter_named(name).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Failure::new(format!(
-                "link.netns: there is no network namespace called \"{name}\"; make it with `ip netns add {name}`"
+                "link.netns: there is no network namespace called \"{name}\"; make it with `ip netns add \
+                 {name}`"
             )),
             std::io::ErrorKind::PermissionDenied => Failure::new(format!(
-                "link.netns: entering the network namespace \"{name}\" takes root; start the stack as root, or let it make \
-                 a namespace of its own with --rootless"
+                "link.netns: entering the network namespace \"{name}\" takes root; start the stack as root, \
+                 or let it make a namespace of its own with --rootless"
             )),
             _ => Failure::new(format!("link.netns: entering \"{name}\": {error}")),
         })?;

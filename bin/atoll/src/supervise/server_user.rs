@@ -41,8 +41,8 @@ fn choose_from(
 /// The user that is taken if the configuration names none, and the system has it.
 const USUAL: &str = "atoll";
 /// The error if servers cannot run as another user.
-const ROOT_ONLY: &str = "servers.user (--servers-user): only servers of a stack of root, which may change users and is not --rootless, can \
-                         run as another one";
+const ROOT_ONLY: &str = "servers.user (--servers-user): only servers of a stack of root, which may change \
+                         users and is not --rootless, can run as another one";
 
 #[cfg(test)]
 mod tests {

@@ -327,8 +327,8 @@ impl Supervisor {
                 format!("{addr}/{} from the DHCP server {server}", own.prefix_len)
             }
             _ => format!(
-                "without an IPv4 address yet (no DHCP server has given one within {} s; the stack goes on asking, `atoll \
-                 status {}` shows when it has one, and --address ADDRESS/PREFIX sets one)",
+                "without an IPv4 address yet (no DHCP server has given one within {} s; the stack goes on \
+                 asking, `atoll status {}` shows when it has one, and --address ADDRESS/PREFIX sets one)",
                 link.dhcp_wait_s, config.name
             ),
         };

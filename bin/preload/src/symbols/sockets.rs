@@ -302,7 +302,11 @@ pub unsafe extern "C" fn setsockopt(
     }
     let bytes: &[u8] =
         // SAFETY: the program's memory.
-        if value.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) } };
+        if value.is_null() {
+            &[]
+        } else {
+            unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) }
+        };
     let is_fresh =
         STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);

@@ -313,7 +313,8 @@ pub(crate) fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entr
 // structure: send_segment: a segment has as many facts
 /// Writes the headers of one segment, with the ports of `tuple`, and gives the frame to the link. Returns
 /// `false` if the link is full.
-#[allow(clippy::too_many_arguments)] // Parts of one frame; a struct for them would be built and taken apart once.
+// Parts of one frame; a struct for them would be built and taken apart once.
+#[allow(clippy::too_many_arguments)]
 #[inline]
 pub(crate) fn send_segment<M: Memory>(
     ip: &mut Ip,

@@ -39,7 +39,8 @@ pub struct Object<P: Platform> {
 
 /// The kind of an object. Nearly all are sockets, so sockets are not behind a pointer.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Nearly all objects are sockets, and one more allocation for each would cost an accept.
+// Nearly all objects are sockets, and one more allocation for each would cost an accept.
+#[allow(clippy::large_enum_variant)]
 pub enum Body<P: Platform> {
     /// A socket.
     Socket(Socket),

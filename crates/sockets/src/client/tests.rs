@@ -525,7 +525,12 @@ fn a_value_that_reads_as_the_default_is_told_if_it_changes_something() {
     let (object, place) = connection(&mut client, &stack, 0);
     let mut told = |level: i32, name: i32, value: u32| {
         client.set_option(object, level, name, &value.to_ne_bytes()).expect("it is taken");
-        let is_told = |command| matches!(command, Command::SetOption { slot, value: told, .. } if slot == place.slot && told == value);
+        let is_told = |command| {
+            matches!(
+                command,
+                Command::SetOption { slot, value: told, .. } if slot == place.slot && told == value
+            )
+        };
         let commands = stack.commands(0);
         assert!(commands.len() <= 1 && commands.iter().cloned().all(is_told), "{commands:?}");
         commands.len()

@@ -40,7 +40,9 @@ proptest! {
     }
 
     #[test]
-    fn parts_join_to_the_whole(bytes in prop::collection::vec(any::<u8>(), 0..400), a in 0usize..400, b in 0usize..400) {
+    fn parts_join_to_the_whole(
+        bytes in prop::collection::vec(any::<u8>(), 0..400), a in 0usize..400, b in 0usize..400,
+    ) {
         let (a, b) = (a.min(b).min(bytes.len()), a.max(b).min(bytes.len()));
         let joined = sum(&bytes[..a]).join(a, sum(&bytes[a..b])).join(b, sum(&bytes[b..]));
         prop_assert_eq!(joined.fold(), oracle(&bytes));

@@ -59,7 +59,9 @@ fn errors_are_the_types_below_128() {
 
 proptest! {
     #[test]
-    fn what_is_parsed_is_emitted_again(kind: u8, code: u8, rest: [u8; 4], body in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn what_is_parsed_is_emitted_again(
+        kind: u8, code: u8, rest: [u8; 4], body in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
         let bytes = message(Message::Other { kind, code, rest }, &body);
         let (parsed, _) = parse(PEER, US, &bytes).unwrap();
         let again = message(parsed, &body);

@@ -110,7 +110,9 @@ prop_compose! {
         dont_fragment: bool, more_fragments: bool, fragment_offset in 0u16..0x2000,
     ) -> Header {
         let protocol = Protocol(protocol);
-        Header { src, dst, protocol, payload_len, tos, ttl, id, dont_fragment, more_fragments, fragment_offset }
+        Header {
+            src, dst, protocol, payload_len, tos, ttl, id, dont_fragment, more_fragments, fragment_offset,
+        }
     }
 }
 
@@ -124,7 +126,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_fits_in_the_frame(mut bytes in prop::collection::vec(any::<u8>(), 20..128), len in 0u16..200) {
+    fn what_is_accepted_fits_in_the_frame(
+        mut bytes in prop::collection::vec(any::<u8>(), 20..128), len in 0u16..200,
+    ) {
         bytes[0] = 0x40 | bytes[0] & 0xf;
         bytes[2..4].copy_from_slice(&len.to_be_bytes());
         if usize::from(bytes[0] & 0xf) * 4 <= bytes.len() {

@@ -176,7 +176,9 @@ fn chains_without_end_are_cut() {
 
 proptest! {
     #[test]
-    fn parse_undoes_emit(src: [u8; 16], dst: [u8; 16], next: u8, class: u8, label in 0u32..1 << 20, hops: u8) {
+    fn parse_undoes_emit(
+        src: [u8; 16], dst: [u8; 16], next: u8, class: u8, label in 0u32..1 << 20, hops: u8,
+    ) {
         let packet = Header {
             src: Addr::from_octets(src), dst: Addr::from_octets(dst), next_header: Protocol(next),
             payload_len: 7, traffic_class: class, flow_label: label, hop_limit: hops,

@@ -270,8 +270,8 @@ fn per_million(text: &str) -> Result<u32, Box<dyn Error>> {
 fn json(line: &mut Line<Vec<u8>>) -> String {
     let counts = line.take_counts();
     format!(
-        "{{\"queued\": {}, \"overflowed\": {}, \"lost\": {}, \"reordered\": {}, \"marked\": {}, \"delivered\": {}, \"octets\": {}, \
-         \"queue_peak\": {}}}",
+        "{{\"queued\": {}, \"overflowed\": {}, \"lost\": {}, \"reordered\": {}, \"marked\": {}, \
+         \"delivered\": {}, \"octets\": {}, \"queue_peak\": {}}}",
         counts.queued,
         counts.overflowed,
         counts.lost,

@@ -275,7 +275,8 @@ fn a_configuration_that_cannot_work_says_why() {
         (&["--configuration", "TS2LS2CM3"], "more of them than of these have nothing to do"),
         (
             &["--configuration", "TS8+LS8CM1"],
-            "this version runs connection managers in the processes of transport servers or in processes of their own",
+            "this version runs connection managers in the processes of transport servers or in processes of \
+             their own",
         ),
         (
             &["--configuration", "TS4CM4IP1LS1"],

@@ -128,7 +128,8 @@ impl Lan {
     fn udhcpd(&self) -> Proc {
         let leases = self.scratch.file("leases", "");
         let settings = format!(
-            "start 198.18.0.60\nend 198.18.0.60\ninterface br0\nlease_file {leases}\npidfile {leases}.pid\nopt lease 4\n\
+            "start 198.18.0.60\nend 198.18.0.60\ninterface br0\nlease_file {leases}\npidfile {leases}.pid\n\
+             opt lease 4\n\
              opt subnet 255.255.255.0\nopt router 198.18.0.1\n"
         );
         let settings = self.scratch.file("udhcpd.conf", settings);
@@ -211,7 +212,8 @@ fn stacks_get_addresses_and_give_them_back(configuration: &str) {
     let folder = lan.scratch.path().to_string_lossy().into_owned();
     lan.scratch.file("page", "a".repeat(300_000));
     let settings = format!(
-        "daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root; events {{ }}
+        "daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root; events \
+         {{ }}
          http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
                  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
                  server {{ listen {}:80; root {folder}; }} }}",

@@ -50,7 +50,8 @@ fn curl_sends_its_request_on_the_syn(stack: Stack) {
     let config = net.scratch.file(
         "client.conf",
         format!(
-            "daemon off; worker_processes 1; pid {folder}/client.pid; error_log stderr; user root; events {{ }}
+            "daemon off; worker_processes 1; pid {folder}/client.pid; error_log stderr; user root; events \
+             {{ }}
              http {{ access_log off; client_body_temp_path {folder}/cb; proxy_temp_path {folder}/cp;
                      fastcgi_temp_path {folder}/cf; uwsgi_temp_path {folder}/cu; scgi_temp_path {folder}/cs;
                      server {{ listen 8000 fastopen=16; root {folder}; }} }}"

@@ -117,7 +117,8 @@ fn lies_about_a_station_stop_no_connection(stack: Stack) {
 /// answer.
 fn a_crowd_at_a_small_backlog_is_answered(stack: Stack) {
     let net = Net::new(stack);
-    let code = "import socket, time; s = socket.socket(); s.bind(('', 8080)); s.listen(5); s.accept(); print('open', flush=True); time.sleep(60)";
+    let code = "import socket, time; s = socket.socket(); s.bind(('', 8080)); s.listen(5); s.accept(); \
+                print('open', flush=True); time.sleep(60)";
     let mut server = net.serve("/usr/bin/python3", &["-c", code]);
     net.listens(&mut server, 8080);
     let interface = net.client_interface();

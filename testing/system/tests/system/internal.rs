@@ -14,10 +14,10 @@ fn a_private_stack_has_a_loopback() {
 fn private_loopback(stack: Stack) {
     let no_net = NoNet::new();
     let mut both = Command::new("sh");
-    let script = "cd \"$1\"; echo inside >page; /usr/bin/python3 -m http.server --bind 127.0.0.1 8000 >/dev/null 2>&1 & \
-                  for try in 1 2 3 4 5 6 7 8 9 10; do \
-                      curl -sS --max-time 5 http://127.0.0.1:8000/page 2>/dev/null && break; sleep 0.3; done; \
-                  kill $!";
+    let script = "cd \"$1\"; echo inside >page; /usr/bin/python3 -m http.server --bind 127.0.0.1 8000 \
+                  >/dev/null 2>&1 & for try in 1 2 3 4 5 6 7 8 9 10; do \
+                      curl -sS --max-time 5 http://127.0.0.1:8000/page 2>/dev/null && break; sleep 0.3; \
+                  done; kill $!";
     let scratch = Scratch::new();
     both.args(["-c", script, "sh"]).arg(scratch.path());
     let said = Proc::start(&mut no_net.on(stack, &both), None).success(30);

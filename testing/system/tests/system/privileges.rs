@@ -66,7 +66,9 @@ fn servers_have_no_privilege_in_any_configuration_and_under_load() {
         let mut load = net.client("ab", &["-q", "-r", "-t", "20", "-n", "1000000", "-c", "8", &url]);
         assert!(fetch(&net, 80, "/big") == megabyte(), "{configuration}");
         let status = net.atoll_says("status");
-        let expected = serde_json::json!({"capabilities": true, "file_system": "landlock", "seccomp": true, "user": "root"});
+        let expected = serde_json::json!({
+            "capabilities": true, "file_system": "landlock", "seccomp": true, "user": "root"
+        });
         assert_eq!(status["stack"]["confinement"], expected, "{configuration}");
         let servers = servers(&status);
         assert!(servers.len() > configuration.matches('+').count());
@@ -106,8 +108,8 @@ fn servers_have_no_privilege_in_any_configuration_and_under_load() {
 /// with --rootless: whoever made a user namespace may look into all that is in it.)
 #[test]
 fn servers_of_ordinary_users_have_no_privilege_either() {
-    let look =
-        "for pid in $(./atoll status own --json | /usr/bin/python3 -c 'import json, sys; all = json.load(sys.stdin)
+    let look = "for pid in $(./atoll status own --json | /usr/bin/python3 -c 'import json, sys; all = \
+         json.load(sys.stdin)
 for kind in [\"replicas\", \"link_servers\", \"connection_managers\"]:
     for server in all[kind]: print(server[\"pid\"])'); do
             cat /proc/$pid/status; cat /proc/$pid/environ >/dev/null 2>&1 && echo memory is open; echo end

@@ -350,10 +350,13 @@ fn a_killed_replica_costs_no_request() {
 /// as long as it takes, whoever dies meanwhile.
 #[test]
 fn what_a_program_that_has_ended_wrote_last_arrives() {
-    const SERVER: &str = "import socket\nlistener = socket.create_server(('', 7000))\nprint('listening', flush=True)\n\
+    const SERVER: &str = "import socket\nlistener = socket.create_server(('', 7000))\n\
+                          print('listening', flush=True)\n\
         while True:\n c, _ = listener.accept()\n if c.recv(1) == b'x': break\n\
-        c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\nfor _ in range(500): c.sendall(bytes(range(250)) * 4)";
-    const CLIENT: &str = "import socket, sys\nc = socket.socket()\nc.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)\n\
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n\
+        for _ in range(500): c.sendall(bytes(range(250)) * 4)";
+    const CLIENT: &str = "import socket, sys\nc = socket.socket()\n\
+                          c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)\n\
         c.connect((sys.argv[1], 7000))\nc.send(b'x')\nprint('asked', flush=True)\nsys.stdin.read(1)\n\
         text = b''\nwhile part := c.recv(65536): text += part\n\
         assert text == bytes(range(250)) * 2000, len(text)";
@@ -405,10 +408,13 @@ fn a_stateless_replica_keeps_its_listeners() {
 /// they want something: the oldest one is told of last.
 #[test]
 fn idle_sessions_are_told_of_later_and_heard_then() {
-    const PROGRAM: &str = "import socket, sys\ns = socket.socket()\ns.setblocking(False)\nprint('idle', flush=True)\n\
-        sys.stdin.read(1)\ns.setblocking(True)\ns.connect((sys.argv[1], 7000))\ns.sendall(b'x')\nassert s.recv(1) == b'x'\n\
+    const PROGRAM: &str = "import socket, sys\ns = socket.socket()\ns.setblocking(False)\n\
+                           print('idle', flush=True)\n\
+        sys.stdin.read(1)\ns.setblocking(True)\ns.connect((sys.argv[1], 7000))\ns.sendall(b'x')\n\
+        assert s.recv(1) == b'x'\n\
         print('heard', flush=True)\nsys.stdin.read(1)";
-    const ECHO: &str = "import socket\nlistener = socket.create_server(('', 7000))\nprint('listening', flush=True)\nkept = []\n\
+    const ECHO: &str = "import socket\nlistener = socket.create_server(('', 7000))\n\
+                        print('listening', flush=True)\nkept = []\n\
         while True:\n c, _ = listener.accept()\n c.sendall(c.recv(1))\n kept.append(c)";
     const IDLE: usize = 300;
     let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);

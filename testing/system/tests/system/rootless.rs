@@ -15,9 +15,9 @@ pub fn as_nobody(script: &str) -> String {
         std::fs::copy(built.with_file_name(name), scratch.path().join(name)).expect("it is built");
     }
     scratch.file("page", "from nobody\n");
-    let setup = "cd \"$1\"; mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun; mkdir run; chmod 755 .; chown 65534 run . ; \
-                 exec setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-                 ATOLL_RUNTIME_DIR=\"$1/run\" HOME=/ sh -ec \"$2\"";
+    let setup = "cd \"$1\"; mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun; mkdir run; \
+                 chmod 755 .; chown 65534 run . ; exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+                 env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ATOLL_RUNTIME_DIR=\"$1/run\" HOME=/ sh -ec \"$2\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "--", "sh", "-ec", setup, "sh", &folder, script]);
     Proc::start(&mut command, None).success(40)
@@ -36,13 +36,16 @@ fn link_servers_need_no_privilege_either() {
 
 fn a_stack_and_a_network(configuration: &str) {
     let said = as_nobody(
-        &"./atoll up --rootless --daemon -n own --configuration CONFIGURATION --address 198.18.0.2/24 --peer-address 198.18.0.1/24 >up
+        &"./atoll up --rootless --daemon -n own --configuration CONFIGURATION --address 198.18.0.2/24 \
+          --peer-address 198.18.0.1/24 >up
          trap './atoll down own >/dev/null' EXIT
          ./atoll run -n own -- /usr/bin/python3 -m http.server --bind 198.18.0.2 8000 >/dev/null 2>&1 &
          server=$!
-         pid=$(./atoll status own --json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)[\"stack\"][\"pid\"])')
+         pid=$(./atoll status own --json | /usr/bin/python3 -c 'import json, sys; \
+          print(json.load(sys.stdin)[\"stack\"][\"pid\"])')
          for try in 1 2 3 4 5 6 7 8 9 10; do
-             nsenter --preserve-credentials -U -n -t $pid curl -sS --max-time 5 http://198.18.0.2:8000/page 2>/dev/null && break
+             nsenter --preserve-credentials -U -n -t $pid curl -sS --max-time 5 http://198.18.0.2:8000/page \
+             2>/dev/null && break
              sleep 0.3
          done
          kill $server"

@@ -15,7 +15,8 @@ macro_rules! cases {
 
             #[test]
             fn every_case_has_its_test() {
-                let list = atoll_system_tests::Proc::start(super::$language().arg("--list"), None).success(10);
+                let list =
+                    atoll_system_tests::Proc::start(super::$language().arg("--list"), None).success(10);
                 assert_eq!(list.split_whitespace().collect::<Vec<_>>(), [$(stringify!($case)),*]);
             }
         }
@@ -25,35 +26,44 @@ macro_rules! cases {
 cases! {
     python,
         connect_refused, connect_refused_without_blocking, connect_without_blocking, connect_twice,
-        connect_again_after_a_refusal, disconnected_by_connect, operations_without_connection, connection_to_itself_has_names, connect_binds_the_wildcard,
+        connect_again_after_a_refusal, disconnected_by_connect, operations_without_connection,
+        connection_to_itself_has_names, connect_binds_the_wildcard,
         address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port, listen_without_bind,
         listener_is_no_connection, accept_without_blocking, closed_before_accept,
         closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
-        receive_without_blocking, send_until_full, unsent_low_water_mark, pacing_rate, peek, wait_for_all, receive_times_out, send_times_out,
+        receive_without_blocking, send_until_full, unsent_low_water_mark, pacing_rate, peek, wait_for_all,
+        receive_times_out, send_times_out,
         bytes_waiting, nonblocking_by_ioctl, vectors,
-        peek_for_all_of_less, small_calls_that_fail, octets_from_nowhere, message_calls, send_file, read_and_write,
+        peek_for_all_of_less, small_calls_that_fail, octets_from_nowhere, message_calls, send_file,
+        read_and_write,
         out_of_band_is_urgent, urgent_octet_is_taken_aside, urgent_octet_is_passed_over, urgent_octet_in_line,
         urgent_octet_alone, urgent_octet_alone_in_line, urgent_octet_at_the_end, urgent_octets_in_a_row,
         urgent_octets_that_were_overtaken, urgent_octet_after_one_that_was_taken,
         waiting_for_all_ends_at_the_mark, peeking_at_the_mark, urgent_messages, urgency_is_an_exception,
-        urgent_signal, urgent_signal_of_another_socket, urgent_signal_without_calls, urgent_octets_among_megabytes,
+        urgent_signal, urgent_signal_of_another_socket, urgent_signal_without_calls,
+        urgent_octets_among_megabytes,
         urgency_does_not_outlive_a_fork, fast_open_options, fast_open_without_cookie,
-        fast_open_without_cookie_or_blocking, fast_open_by_connect_without_cookie, fast_open_refused, shutdown_for_writing, shutdown_for_reading,
+        fast_open_without_cookie_or_blocking, fast_open_by_connect_without_cookie, fast_open_refused,
+        shutdown_for_writing, shutdown_for_reading,
         who_reads_and_writes_no_more_resets_who_sends_on, shutdown_twice, write_after_reset,
         error_after_reset, close_with_unread_data_resets,
         an_answer_leaves_though_the_question_was_not_read, broken_pipe_signal, broken_pipe_kills,
         close_wakes_nobody_but_the_peer, shutdown_wakes_a_reader, closed_descriptors, options,
-        options_are_inherited, state_by_tcp_info, cork_holds_back, deferred_accept, poll_events, select_events,
+        options_are_inherited, state_by_tcp_info, cork_holds_back, deferred_accept, poll_events,
+        select_events,
         epoll_level, epoll_edge, epoll_edge_for_writing, epoll_one_shot, epoll_hang_up, epoll_nested,
         epoll_mixed, poll_mixed, epoll_forgets_what_is_closed, epoll_watches_a_duplicate,
         many_epolls_see_one_socket, epoll_of_a_listener, interrupted_calls_continue, blocked_threads,
         threads_listen_at_once, accept_after_fork, a_fork_beside_a_thread_that_sleeps,
         who_sends_a_socket_has_a_thread_that_sleeps, a_fork_while_a_timer_fires, prefork_shares_the_work,
         who_is_busy_gets_no_more_connections, connection_after_fork, end_only_when_all_have_closed,
-        exec_with_a_socket, exec_closes_what_says_so, exec_with_a_listener, exec_that_fails, standard_streams, standard_streams_of_stdio, duplicates,
-        duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, passing_a_listener, passing_a_listener_to_another_process,
+        exec_with_a_socket, exec_closes_what_says_so, exec_with_a_listener, exec_that_fails, standard_streams,
+        standard_streams_of_stdio, duplicates,
+        duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, passing_a_listener,
+        passing_a_listener_to_another_process,
         what_the_kernel_says,
-        other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_shutdown, udp_in_parts, udp_boundaries,
+        other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_shutdown,
+        udp_in_parts, udp_boundaries,
         udp_large, udp_mtu_discovery,
         multicast_options, multicast_memberships, multicast_reaches_every_member, multicast_without_members,
         udp_address_in_use,

@@ -79,7 +79,8 @@ fn start_nginx_as(net: &Net, settings: &str, listen: &str) -> Proc {
             "{settings} worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root;
              events {{ worker_connections 20000; }} worker_rlimit_nofile 50000;
              http {{ access_log off; keepalive_requests 1000000; client_max_body_size 0;
-                     client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+                     client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path \
+                     {folder}/f;
                      uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
                      server {{ listen 80 backlog=4096 {listen}; root {folder}; }} }}"
         ),
@@ -169,7 +170,8 @@ fn lighttpd_with_workers(stack: Stack) {
     let config = net.scratch.file(
         "lighttpd.conf",
         format!(
-            "server.document-root = \"{folder}\"\nserver.port = 8080\nserver.bind = \"0.0.0.0\"\nserver.max-worker = 4\n"
+            "server.document-root = \"{folder}\"\nserver.port = 8080\nserver.bind = \"0.0.0.0\"\n\
+             server.max-worker = 4\n"
         ),
     );
     // In a session of its own: its parent ends its process group.
@@ -179,7 +181,8 @@ fn lighttpd_with_workers(stack: Stack) {
 
 /// Processes that wait in accept() or poll(), each for one connection.
 fn apache_prefork(stack: Stack) {
-    let limits = "StartServers 8\nMinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8\nMaxConnectionsPerChild 100";
+    let limits = "StartServers 8\nMinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8\n\
+                  MaxConnectionsPerChild 100";
     apache(stack, "prefork", limits);
 }
 
@@ -205,10 +208,12 @@ fn apache(stack: Stack, module: &str, limits: &str) {
     let config = net.scratch.file(
         "apache.conf",
         format!(
-            "ServerRoot {folder}\nServerName stack\nPidFile {folder}/apache.pid\nErrorLog /dev/stderr\nMutex default:{folder}\n
+            "ServerRoot {folder}\nServerName stack\nPidFile {folder}/apache.pid\nErrorLog /dev/stderr\n\
+             Mutex default:{folder}\n
              LoadModule mpm_{module}_module {modules}/mod_mpm_{module}.so
              LoadModule authz_core_module {modules}/mod_authz_core.so\n{limits}\n
-             Listen 0.0.0.0:80\nMaxKeepAliveRequests 0\nDocumentRoot {folder}\n<Directory {folder}>\nRequire all granted\n</Directory>\n
+             Listen 0.0.0.0:80\nMaxKeepAliveRequests 0\nDocumentRoot {folder}\n<Directory {folder}>\n\
+             Require all granted\n</Directory>\n
              User www-data\nGroup www-data\n"
         ),
     );

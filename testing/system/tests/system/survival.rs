@@ -221,10 +221,12 @@ fn datagrams() {
 #[test]
 fn connections_in_time_wait() {
     const SERVER: &str = "import socket\n\
-        listener = socket.create_server(('', 7000), family=socket.AF_INET6, dualstack_ipv6=True)\nprint('listening', flush=True)\n\
+        listener = socket.create_server(('', 7000), family=socket.AF_INET6, dualstack_ipv6=True)\n\
+        print('listening', flush=True)\n\
         while True:\n c, _ = listener.accept()\n c.sendall(b'x')\n c.close()";
     const CLIENT: &str = "import socket, sys\nfor port in range(20000, 20020):\n\
-        \x20c = socket.create_connection((sys.argv[1], 7000), 20, ('', port))\n assert c.recv(2) + c.recv(2) == b'x'\n c.close()";
+        \x20c = socket.create_connection((sys.argv[1], 7000), 20, ('', port))\n assert c.recv(2) + c.recv(2) \
+        == b'x'\n c.close()";
     let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
     let mut server = net.serve(PYTHON, &["-c", SERVER]);
     server.says("listening", 10);

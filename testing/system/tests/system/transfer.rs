@@ -103,9 +103,11 @@ fn upload_to_nginx(stack: Stack) {
         "proxy.conf",
         format!(
             "daemon off; pid {folder}/nginx.pid; error_log stderr warn; user root; events {{ }}
-             http {{ access_log off; client_max_body_size 0; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
+             http {{ access_log off; client_max_body_size 0; client_body_temp_path {folder}/b; \
+             proxy_temp_path {folder}/p;
                      fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-                     server {{ listen 80; location / {{ proxy_pass http://{}:8000; proxy_request_buffering off; }} }} }}",
+                     server {{ listen 80; location / {{ proxy_pass http://{}:8000; proxy_request_buffering \
+                     off; }} }} }}",
             Net::SERVER
         ),
     );

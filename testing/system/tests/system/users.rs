@@ -83,7 +83,8 @@ fn workers_of_nginx_do_not_become_root() {
         "nginx.conf",
         format!(
             "daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr warn; user www-data;
-             events {{ }} http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
+             events {{ }} http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path \
+             {folder}/p;
                 fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
                 server {{ listen 80; root {folder}; }} }}"
         ),
@@ -334,7 +335,8 @@ fn unknown_users_are_an_error_that_says_what_to_do() {
     let mut up = Command::new(atoll());
     let mut up =
         Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", "--config", &file]), None);
-    let said = "ports.users: there is no user \"nonesuch\": make it, take it out of the configuration, or give a number";
+    let said = "ports.users: there is no user \"nonesuch\": make it, take it out of the configuration, or \
+                give a number";
     assert!(!up.end(30).success() && up.errors().contains(said), "{}", up.report());
 
     for (option, name, reason) in
@@ -475,7 +477,8 @@ print('done', flush=True)";
     let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
     run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program]);
     let said = Proc::start(&mut run, None).success(60);
-    let each = "low PermissionError 13\nlow again PermissionError 13\nshared OSError 98\nmade before worked\ninherited worked\n";
+    let each = "low PermissionError 13\nlow again PermissionError 13\nshared OSError 98\nmade before worked\n\
+                inherited worked\n";
     assert_eq!(said, format!("{each}{each}done\n"));
 }
 

@@ -42,7 +42,8 @@ fn nginx_serves_both_families(stack: Stack) {
     net.scratch.file("big", megabyte());
     let folder = net.scratch.path().to_string_lossy().into_owned();
     let settings = format!(
-        "daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root; events {{ }}
+        "daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root; events \
+         {{ }}
          http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
                  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
                  server {{ listen 80; listen [::]:80; root {folder}; }}
@@ -88,7 +89,8 @@ fn curl_and_python_as_clients(stack: Stack) {
         net.serve("curl", &["-g", "-sS", "--max-time", "20", &format!("http://[{CLIENT6}]:9/")]).end(25);
     assert_eq!(refused.code(), Some(7), "a refused connection is CURLE_COULDNT_CONNECT");
     let script = format!(
-        "import socket; s = socket.create_connection(('{CLIENT6}', 8000), 10); print(s.getsockname()[0], s.getpeername()[0])"
+        "import socket; s = socket.create_connection(('{CLIENT6}', 8000), 10); print(s.getsockname()[0], \
+         s.getpeername()[0])"
     );
     let said = net.serve("/usr/bin/python3", &["-c", &script]).success(20);
     assert_eq!(said, format!("{} {CLIENT6}\n", Net::SERVER6));
@@ -96,7 +98,9 @@ fn curl_and_python_as_clients(stack: Stack) {
 
 fn datagrams(stack: Stack) {
     let net = Net::new(stack);
-    let serve = "import socket; s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('::', 5353)); print('ready', flush=True)
+    let serve =
+        "import socket; s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('::', 5353)); \
+         print('ready', flush=True)
 for n in range(6): data, peer = s.recvfrom(9999); s.sendto(data[::-1], peer)";
     let mut server = net.serve("/usr/bin/python3", &["-u", "-c", serve]);
     server.says("ready", 10);
@@ -145,7 +149,8 @@ fn link_local_addresses(stack: Stack) {
     let net = Net::new(stack);
     let own = until("a link-local address", 20, || net.own_v6().into_iter().find(|a| a.starts_with("fe80:")));
     let script =
-        "import socket; s = socket.create_server(('::', 8000), family=socket.AF_INET6); print('ready', flush=True)
+        "import socket; s = socket.create_server(('::', 8000), family=socket.AF_INET6); print('ready', \
+         flush=True)
 c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hello'); c.close()";
     let mut server = net.serve("/usr/bin/python3", &["-u", "-c", script]);
     server.says("ready", 10);

@@ -144,7 +144,8 @@ impl Bench {
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let socket = std::env::temp_dir().join(format!("atoll-server-test-{}-{number}", std::process::id()));
         let text = format!(
-            "replicas = {replicas}\n[link]\ntype = \"none\"\n[sessions]\nmax = 600\nsockets = 16\nsend_log2 = 16\n\
+            "replicas = {replicas}\n[link]\ntype = \"none\"\n[sessions]\nmax = 600\nsockets = 16\n\
+             send_log2 = 16\n\
              receive_log2 = 16\n{more}"
         );
         let mut config = ConfigFile::parse(&text).unwrap().validate().unwrap();

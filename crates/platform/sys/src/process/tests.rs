@@ -30,7 +30,8 @@ fn only_the_inherited_descriptors_arrive_at_their_numbers() {
     // This descriptor is not CLOEXEC, so it would leak into a plain exec.
     let leak = rustix::io::dup(&other_reader).unwrap();
     let mut spawn = shell(
-        "open=; for n in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$n ] && open=$open$n,; done; echo $open $GREETING >&4",
+        "open=; for n in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$n ] && open=$open$n,; done; echo \
+         $open $GREETING >&4",
     );
     assert_eq!(spawn.inherit(other_reader.as_fd()), 3);
     assert_eq!(spawn.inherit(writer.as_fd()), 4);
@@ -47,7 +48,8 @@ fn only_the_inherited_descriptors_arrive_at_their_numbers() {
 #[test]
 fn whoever_reads_no_errors_keeps_nobody_from_writing_them() {
     let mut spawn = shell(
-        "echo first >&2; i=0; while [ $i -lt 20000 ]; do echo a line of some octets >&2; i=$((i+1)); done; exit 7",
+        "echo first >&2; i=0; while [ $i -lt 20000 ]; do echo a line of some octets >&2; i=$((i+1)); done; \
+         exit 7",
     );
     let mut child = spawn.capture_errors().start().unwrap();
     // The shell writes more than a pipe holds, and nobody reads: its writes fail, and it goes on.

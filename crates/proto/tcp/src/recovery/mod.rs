@@ -166,7 +166,7 @@ impl Recovery {
     }
 
     // --- episodes
-    // --------------------------------------------------------------------------------------------------------
+    // -------------------------------------------------------------------------------------------------------
 
     /// Begins fast recovery (RFC 6675 §5, RFC 6582 §3.2). `delivered` is the number of octets reported by the
     /// acknowledgement that shows the loss.

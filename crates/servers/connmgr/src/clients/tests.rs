@@ -376,8 +376,11 @@ fn an_offer_of_a_dead_cm_that_is_not_claimed_is_made_to_another() {
     rig.turn(0);
     let offered: Vec<_> = rig.directives(0);
     assert!(
-        matches!(offered[..], [Directive::AcceptorRemoved { session: SessionId(1), .. }, Directive::Offer(offer)]
-            if offer.session == SessionId(2)),
+        matches!(
+            offered[..],
+            [Directive::AcceptorRemoved { session: SessionId(1), .. }, Directive::Offer(offer)]
+                if offer.session == SessionId(2)
+        ),
         "{offered:?}"
     );
 }

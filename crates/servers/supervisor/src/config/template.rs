@@ -15,8 +15,14 @@ pub(super) fn commented(file: &ConfigFile) -> String {
         "Its name, by which other commands find it. The one called \"default\" is found without a name.",
     );
     out.key("name", Some(quoted(&file.name)), "");
-    out.text("Its servers: TSnLSnCMn is n replicas (1 to 8), each of one transport server, link server and connection");
-    out.text("manager in one process. `replicas = n` says the same. TSnCMnLSm: only m of them have a link server, which serves");
+    out.text(
+        "Its servers: TSnLSnCMn is n replicas (1 to 8), each of one transport server, link server and \
+         connection",
+    );
+    out.text(
+        "manager in one process. `replicas = n` says the same. TSnCMnLSm: only m of them have a link server, \
+         which serves",
+    );
     out.text("the others, too; TSnCMn+LSm: m link servers in processes of their own. So it is with CM.");
     let default = file.replicas.is_none().then(|| quoted("TS1LS1CM1"));
     let configuration = file.configuration.as_deref().map(quoted).or(default);
@@ -26,14 +32,16 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     let link = &file.link;
     out.section("link");
     out.text(
-        "What joins it to the world: \"tap\" (a device of the kernel), \"shm\" (shared memory with another stack) or",
+        "What joins it to the world: \"tap\" (a device of the kernel), \"shm\" (shared memory with another \
+         stack) or",
     );
     out.text("\"none\" (programs on the stack reach each other only; needs no privilege).");
     out.key("type", Some(quoted(&link.kind.to_string())), "");
     out.text("tap: name of the device; %d is the first free number.");
     out.key("device", Some(quoted(&link.device)), "");
     out.text(
-        "tap: the network namespace (as in `ip netns add NAME`) in which the device is made, so that the kernel's end",
+        "tap: the network namespace (as in `ip netns add NAME`) in which the device is made, so that the \
+         kernel's end",
     );
     out.text("of the link is there. Otherwise it is made where `atoll up` runs.");
     out.key("netns", link.netns.as_deref().map(quoted), "\"client\"");
@@ -42,10 +50,14 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     );
     out.key("address", Some(quoted(&link.address)), "");
     out.text(
-        "For how many seconds `atoll up` waits for a DHCP server; then the stack goes on asking in the background.",
+        "For how many seconds `atoll up` waits for a DHCP server; then the stack goes on asking in the \
+         background.",
     );
     out.key("dhcp_wait_s", Some(link.dhcp_wait_s.to_string()), "");
-    out.text("tap: the address for the kernel's end of the device, which is then switched on; \"none\" leaves all of it to you.");
+    out.text(
+        "tap: the address for the kernel's end of the device, which is then switched on; \"none\" leaves all \
+         of it to you.",
+    );
     out.key("peer_address", Some(quoted(&link.peer_address)), "");
     out.text("Who knows the way to other networks.");
     out.key("gateway", link.gateway.as_deref().map(quoted), "\"198.18.0.1\"");
@@ -71,28 +83,47 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("peer", link.peer.as_deref().map(quoted), "\"other\"");
 
     out.section("steering");
-    out.text("Who sorts incoming frames by replica: \"bpf\" (a program in the kernel), \"software\" (the replicas pass them on),");
+    out.text(
+        "Who sorts incoming frames by replica: \"bpf\" (a program in the kernel), \"software\" (the replicas \
+         pass them on),",
+    );
     out.text("or \"auto\": bpf where it is permitted.");
     out.key("by", Some(quoted(steering(file))), "");
 
     out.section("wait");
-    out.text("How long replicas and programs look for work at most before they sleep, in microseconds. They do only if it tends");
+    out.text(
+        "How long replicas and programs look for work at most before they sleep, in microseconds. They do \
+         only if it tends",
+    );
     out.text("to come so soon, conversations are few, and nobody else wants the processor. 0: never.");
     out.key("spin_us", Some(file.wait.spin_us.to_string()), "");
 
     out.section("accept");
-    out.text("How programs come to connections: \"speculative\" (they are offered to those who accept some), or \"naive\" (each accept asks");
+    out.text(
+        "How programs come to connections: \"speculative\" (they are offered to those who accept some), or \
+         \"naive\" (each accept asks",
+    );
     out.text("for one by a message and waits for the answer; slower, and there to be measured against).");
     out.key("handshake", Some(quoted(handshake(file))), "");
     out.text(
-        "How long a process may take to accept a connection offered to it before another one gets it, in microseconds.",
+        "How long a process may take to accept a connection offered to it before another one gets it, in \
+         microseconds.",
     );
     out.key("claim_timeout_us", Some(file.accept.claim_timeout_us.to_string()), "");
     let accept = &file.accept;
     let rules = accept.rules();
-    out.text("Which of several processes gets a connection, by how long each takes: \"tournament\" (the best of the replica against");
-    out.text("the best that others offer), \"filtered\" (one draw among the replica's and the offers that are better), \"unfiltered\" (and");
-    out.text("all offers), or \"naive\" (the replica's in turn). `atoll balance` changes this and what follows while the stack is up.");
+    out.text(
+        "Which of several processes gets a connection, by how long each takes: \"tournament\" (the best of \
+         the replica against",
+    );
+    out.text(
+        "the best that others offer), \"filtered\" (one draw among the replica's and the offers that are \
+         better), \"unfiltered\" (and",
+    );
+    out.text(
+        "all offers), or \"naive\" (the replica's in turn). `atoll balance` changes this and what follows \
+         while the stack is up.",
+    );
     out.key("scheme", Some(quoted(&accept.scheme.to_string())), "");
     out.text("By how much what another replica offers counts as slower than it is.");
     out.key("tariff", Some(accept.tariff.to_string()), "");
@@ -104,16 +135,23 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("sample_us", accept.sample_us.map(|n| n.to_string()), &rules.sample_us.to_string());
     out.text("Microseconds between two offers.");
     out.key("offer_us", Some(accept.offer_us.to_string()), "");
-    out.text("tournament: an offer counts when what the replica has takes more than the first percentage of what is offered, after");
+    out.text(
+        "tournament: an offer counts when what the replica has takes more than the first percentage of what \
+         is offered, after",
+    );
     out.text("tariff, until it takes less than the second.");
     out.key("watermarks", Some(format!("{:?}", accept.watermarks)), "");
 
     out.section("tcp");
-    out.text("Explicit congestion notification: \"accept\" it if the peer asks, \"request\" it as well (RFC 3168), \"accurate\": request");
+    out.text(
+        "Explicit congestion notification: \"accept\" it if the peer asks, \"request\" it as well (RFC \
+         3168), \"accurate\": request",
+    );
     out.text("the accurate kind (RFC 9768), or \"off\".");
     out.key("ecn", Some(quoted(ecn(file))), "");
     out.text(
-        "Who does TCP Fast Open (text on the SYN): \"client\" (programs that ask for it when they connect), \"server\"",
+        "Who does TCP Fast Open (text on the SYN): \"client\" (programs that ask for it when they connect), \
+         \"server\"",
     );
     out.text("(listeners with TCP_FASTOPEN), \"both\" or \"none\".");
     out.key("fast_open", Some(quoted(fast_open(file))), "");
@@ -121,7 +159,10 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.section("ports");
     out.text("First and last port for connections that do not choose one.");
     out.key("ephemeral", Some(format!("{:?}", file.ports.ephemeral)), "");
-    out.text("The first port that everybody may have who is let in. Those below it are for programs with CAP_NET_BIND_SERVICE, for root and for");
+    out.text(
+        "The first port that everybody may have who is let in. Those below it are for programs with \
+         CAP_NET_BIND_SERVICE, for root and for",
+    );
     out.text("who runs the stack (Linux: net.ipv4.ip_unprivileged_port_start).");
     out.key("unprivileged_start", Some(file.ports.unprivileged_start.to_string()), "");
     out.text("Ports below that, and ranges of them, up to four for a user, who is given by name or number.");
@@ -132,24 +173,34 @@ pub(super) fn commented(file: &ConfigFile) -> String {
 
     let sessions = &file.sessions;
     out.section("sessions");
-    out.text("How many processes with sockets of their own may be attached (those that inherited them do not count).");
+    out.text(
+        "How many processes with sockets of their own may be attached (those that inherited them do not \
+         count).",
+    );
     out.key("max", Some(sessions.max.to_string()), "");
     out.text("Sockets of one process and replica, a power of two.");
     out.key("sockets", Some(sessions.sockets.to_string()), "");
-    out.text("Most bytes of send and of receive buffers of one process and replica, as powers of two (30 is 1 GiB).");
+    out.text(
+        "Most bytes of send and of receive buffers of one process and replica, as powers of two (30 is 1 \
+         GiB).",
+    );
     out.text("Only what is used takes memory.");
     out.key("send_log2", Some(sessions.send_log2.to_string()), "");
     out.key("receive_log2", Some(sessions.receive_log2.to_string()), "");
 
     out.section("memory");
-    out.text("How much memory the stack may take with all its connections, in bytes or with K, M or G. Without it the limits of its cgroup");
+    out.text(
+        "How much memory the stack may take with all its connections, in bytes or with K, M or G. Without it \
+         the limits of its cgroup",
+    );
     out.text("and the machine's memory alone count, which hold besides in any case.");
     out.key("limit", file.memory.limit.as_deref().map(quoted), "\"512M\"");
 
     let scheduling = &file.scheduling;
     out.section("scheduling");
     out.text(
-        "The processors of the replicas, in their order and from the start again: [0, 1]. Empty: the kernel chooses.",
+        "The processors of the replicas, in their order and from the start again: [0, 1]. Empty: the kernel \
+         chooses.",
     );
     out.key("cpus", Some(format!("{:?}", scheduling.cpus)), "");
     out.text("Let replicas finish their batch before programs that they woke up run (SCHED_BATCH).");
@@ -157,19 +208,31 @@ pub(super) fn commented(file: &ConfigFile) -> String {
 
     let recovery = &file.recovery;
     out.section("recovery");
-    out.text("What becomes of connections when the process of a replica dies: its successor goes on with them (\"stateful\"), or they");
+    out.text(
+        "What becomes of connections when the process of a replica dies: its successor goes on with them \
+         (\"stateful\"), or they",
+    );
     out.text("are reset (\"stateless\"). Listeners stay in either case.");
     out.key("mode", Some(quoted(recovery_mode(file))), "");
-    out.text("A server that gives no sign of life for so many milliseconds, or is stopped (SIGSTOP) at all, is killed and replaced. 0: never.");
+    out.text(
+        "A server that gives no sign of life for so many milliseconds, or is stopped (SIGSTOP) at all, is \
+         killed and replaced. 0: never.",
+    );
     out.key("hang_ms", Some(recovery.hang_ms.to_string()), "");
-    out.text("Keep a process that stands by, and goes on with the replicas of one that has died at once. It takes some megabytes of memory, and");
+    out.text(
+        "Keep a process that stands by, and goes on with the replicas of one that has died at once. It takes \
+         some megabytes of memory, and",
+    );
     out.text("a kilobyte more for each connection of the replica that has most of them, up to 64 MiB.");
     out.key("standby", Some(recovery.standby.to_string()), "");
 
     let scaling = &file.scaling;
     let number = |n: Option<u8>| n.map(|n| n.to_string());
     out.section("scaling");
-    out.text("In how many processes the replicas are at the start, from 1 (all in one) to as many as there are replicas, which is usual.");
+    out.text(
+        "In how many processes the replicas are at the start, from 1 (all in one) to as many as there are \
+         replicas, which is usual.",
+    );
     out.text("`atoll scale` changes it while connections are open.");
     out.key("start", number(scaling.start), "1");
     out.text(
@@ -180,13 +243,19 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("max", number(scaling.max), "4");
 
     out.section("users");
-    out.text("Users, and groups, whose programs may use the stack besides those of its own user and of root, by name or number.");
+    out.text(
+        "Users, and groups, whose programs may use the stack besides those of its own user and of root, by \
+         name or number.",
+    );
     out.text("Only a stack of root can have some; administration stays root's.");
     out.key("allow", Some(format!("{:?}", file.users.allow)), "");
     out.key("groups", Some(format!("{:?}", file.users.groups)), "");
 
     out.section("servers");
-    out.text("The user that servers run as, by name or number, where the stack is root's: one that nothing else runs as. Absent: `atoll`, if there");
+    out.text(
+        "The user that servers run as, by name or number, where the stack is root's: one that nothing else \
+         runs as. Absent: `atoll`, if there",
+    );
     out.text("is such a user. \"root\": the stack's own, without capabilities.");
     out.key("user", file.servers.user.as_deref().map(quoted), "\"atoll\"");
 

@@ -89,7 +89,9 @@ fn what_this_version_cannot_run_is_told_apart_from_nonsense() {
 
 proptest! {
     #[test]
-    fn the_normal_form_means_the_same(counts in prop::array::uniform4(0u8..10), apart in any::<[bool; 4]>(), ip: bool) {
+    fn the_normal_form_means_the_same(
+        counts in prop::array::uniform4(0u8..10), apart in any::<[bool; 4]>(), ip: bool,
+    ) {
         let mut text = String::new();
         for (at, component) in Component::ALL.into_iter().enumerate() {
             if component != Component::Ip || ip {

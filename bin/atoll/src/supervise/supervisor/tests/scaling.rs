@@ -115,7 +115,10 @@ fn what_cannot_be_is_refused() {
         let client = ask_to_scale(&mut bench, wanted);
         let answers = answers(&client);
         assert!(
-            matches!(&answers[..], [ReportPart::Error(reason)] if reason.contains("2 replicas can be in 1 to 2 processes")),
+            matches!(
+                &answers[..],
+                [ReportPart::Error(reason)] if reason.contains("2 replicas can be in 1 to 2 processes")
+            ),
             "{answers:?}"
         );
     }
@@ -128,9 +131,10 @@ fn who_asks_for_something_else_is_obeyed_and_the_first_one_told() {
     let mut bench = Bench::with(4, "[scaling]\nstart = 1");
     let first = ask_to_scale(&mut bench, "4");
     let second = ask_to_scale(&mut bench, "2");
-    assert!(
-        matches!(&answers(&first)[..], [ReportPart::Error(reason)] if reason.contains("2 processes were asked for"))
-    );
+    assert!(matches!(
+        &answers(&first)[..],
+        [ReportPart::Error(reason)] if reason.contains("2 processes were asked for")
+    ));
     // The first replica is under way to where it is still to be.
     move_on(&mut bench, 1, 2);
     move_on(&mut bench, 3, 2);
@@ -200,7 +204,10 @@ fn processes_that_cannot_be_had_leave_everything_as_it_was() {
         assert!(clock::now() < deadline, "it is given up");
     };
     assert!(
-        matches!(&answer, ReportPart::Error(reason) if reason.contains("it stays with 1 processes: no process today")),
+        matches!(
+            &answer,
+            ReportPart::Error(reason) if reason.contains("it stays with 1 processes: no process today")
+        ),
         "{answer:?}"
     );
     assert!(bench.server.all_ready() && !bench.told(1).iter().any(is_hand_over));
