@@ -142,8 +142,9 @@ impl Chart {
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-             font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
              <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>",
             escape(&self.title)
         );
@@ -241,7 +242,8 @@ impl Chart {
             out,
             "<path d=\"M{LEFT} {TOP}V{bottom}H{right}\" fill=\"none\" stroke=\"black\"/>\
              <text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
-             <text x=\"16\" y=\"{middle}\" text-anchor=\"middle\" transform=\"rotate(-90 16 {middle})\">{}</text>",
+             <text x=\"16\" y=\"{middle}\" text-anchor=\"middle\" transform=\"rotate(-90 16 \
+             {middle})\">{}</text>",
             (LEFT + right) / 2.0,
             HEIGHT - 10.0,
             escape(&self.x.label),

@@ -78,9 +78,10 @@ pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, Experimen
     let share = |other: (f64, f64, f64)| 100.0 * other.0 / speculative.0;
     let reproduced = select.0 < accept.0 && accept.0 < speculative.0 && accept.2 > speculative.2;
     let sentence = format!(
-        "{}: with {} cores an accept that asks serves {:.1} % of the connections, with a select before it that asks {:.1} %; messages and choice \
-         take a server {:.2} and {:.2} us rather than {:.2} each, and at half load the 99th percentile is {:.0} and {:.0} us rather than {:.0} \
-         (paper: 3 and 5 messages, \"prohibitively high\", no numbers).",
+        "{}: with {} cores an accept that asks serves {:.1} % of the connections, with a select before it \
+         that asks {:.1} %; messages and choice take a server {:.2} and {:.2} us rather than {:.2} each, and \
+         at half load the 99th percentile is {:.0} and {:.0} us rather than {:.0} (paper: 3 and 5 messages, \
+         \"prohibitively high\", no numbers).",
         said(reproduced),
         2 * counts.last().copied().unwrap_or(1),
         share(accept),

@@ -71,7 +71,8 @@ pub(super) fn misses(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     let (small, large) = (at(&instructions, 8.0), at(&instructions, 64.0));
     let reproduced = large < 1.0 && large * 20.0 < small;
     let sentence = format!(
-        "{}: with 8 KiB a short connection misses {small:.0} instruction lines, with 64 KiB (the paper's size) {large:.2}; {}.",
+        "{}: with 8 KiB a short connection misses {small:.0} instruction lines, with 64 KiB (the paper's \
+         size) {large:.2}; {}.",
         said(reproduced),
         fits.map_or("it does not fit anywhere".into(), |size| format!("less than one from {size} KiB on"))
     );

@@ -59,8 +59,9 @@ pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, ExperimentErro
     };
     let reproduced = split > 2.0 * joined && split_total > total;
     let sentence = format!(
-        "{}: T_CM is {joined:.2} us joined and {split:.2} us split (paper: 0.31 and 9.24), the only great difference; the client waits \
-         {total:.1} and {split_total:.1} us (paper: 307 and 311, most of it the network and its own machine).",
+        "{}: T_CM is {joined:.2} us joined and {split:.2} us split (paper: 0.31 and 9.24), the only great \
+         difference; the client waits {total:.1} and {split_total:.1} us (paper: 307 and 311, most of it the \
+         network and its own machine).",
         said(reproduced)
     );
     Ok(Outcome { rows, charts: Vec::new(), reproduced, sentence })
@@ -91,7 +92,8 @@ pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
         && waits[4].1 > waits[1].1;
     let text: Vec<String> = waits.iter().map(|(name, cm)| format!("{name} {cm:.2}")).collect();
     let sentence = format!(
-        "{}: T_CM in us: {}; joined is least by far, a manager in a subset of the servers worst, and better the more there are.",
+        "{}: T_CM in us: {}; joined is least by far, a manager in a subset of the servers worst, and better \
+         the more there are.",
         said(reproduced),
         text.join(", ")
     );
@@ -147,7 +149,9 @@ pub(super) fn configurations(context: &mut Context<'_>) -> Result<Outcome, Exper
     let subset_suffers = rates[6] < 0.8 * joined && rates[6] < rates[7];
     let reproduced = better.is_empty() && subset_suffers;
     let sentence = format!(
-        "{}: TS8LS8CM8 serves {:.2} M connections a second with the fewest cores{}; for each core it serves {:.0}, the best of the others, {best_each}, {best_other:.0}; one manager for eight servers costs {:.0} %.",
+        "{}: TS8LS8CM8 serves {:.2} M connections a second with the fewest cores{}; for each core it serves \
+         {:.0}, the best of the others, {best_each}, {best_other:.0}; one manager for eight servers costs \
+         {:.0} %.",
         if reproduced { "Reproduced" } else { "Reproduced for the managers, not for separate link servers" },
         joined / 1e6,
         if better.is_empty() {

@@ -149,8 +149,9 @@ pub(super) fn kernel(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     let knee = found.knee(TOURNAMENT, 10.0);
     let reproduced = knee >= 99.0 && own <= shared && own * 5.0 <= each;
     let sentence = format!(
-        "{}: Tournament 2 bends at percentile {knee:.2} (paper: past 99) and has a p99 of {own:.0} us, the kernel's one queue \
-         {shared:.0} us, SO_REUSEPORT {each:.0} us (aims: no worse than the one, at most a fifth of the other).",
+        "{}: Tournament 2 bends at percentile {knee:.2} (paper: past 99) and has a p99 of {own:.0} us, the \
+         kernel's one queue {shared:.0} us, SO_REUSEPORT {each:.0} us (aims: no worse than the one, at most \
+         a fifth of the other).",
         said(reproduced)
     );
     Ok(found.outcome(context, "Service times under imbalance (Pika, Fig. 5)", reproduced, sentence))
@@ -173,9 +174,10 @@ pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentEr
     let breaks = found.knee("Naive", 2.0);
     let reproduced = (75.0..90.0).contains(&breaks) && good >= 98.5 && unfiltered_100 < good;
     let sentence = format!(
-        "{}: Naive passes twice its median at percentile {breaks:.1} (paper: breaks near 80) and ten times at {naive:.1}; ten times is \
-         passed at {unfiltered_100:.1} by Unfiltered 100 (paper: before 99), {unfiltered:.2} by Unfiltered 2, {filtered:.2} by Filtered 2 \
-         and {tournament:.2} by Tournament 2 (paper: about 99).",
+        "{}: Naive passes twice its median at percentile {breaks:.1} (paper: breaks near 80) and ten times \
+         at {naive:.1}; ten times is passed at {unfiltered_100:.1} by Unfiltered 100 (paper: before 99), \
+         {unfiltered:.2} by Unfiltered 2, {filtered:.2} by Filtered 2 and {tournament:.2} by Tournament 2 \
+         (paper: about 99).",
         said(reproduced)
     );
     Ok(found.outcome(
@@ -278,8 +280,9 @@ pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, Experiment
     let share = 100.0 * f64::from(within) / f64::from(compared.max(1));
     let reproduced = share >= 90.0;
     let sentence = format!(
-        "{}: in {share:.1} % of the steps of a hundredth of the time each, the estimate is within a factor of 2 of the true median; what \
-         is left are the moments after a change, longest for a slow server, which gets few connections to be judged by.",
+        "{}: in {share:.1} % of the steps of a hundredth of the time each, the estimate is within a factor \
+         of 2 of the true median; what is left are the moments after a change, longest for a slow server, \
+         which gets few connections to be judged by.",
         said(reproduced)
     );
     let chart = |title: &str, series| Chart {
@@ -320,8 +323,9 @@ pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     let purple = (0..steps.len()).map(|step| steps.count(PURPLE, step)).sum::<f64>() / steps.len() as f64;
     let reproduced = least >= 0.98 * 30_000.0 && slow < 0.4 * after && purple < 400.0;
     let sentence = format!(
-        "{}: at least {least:.0} of 30,000 connections a second are given out at any time; the server that is slow for long gets {slow:.0} a \
-         second then and {after:.0} in the end, the one that is always slow {purple:.0}.",
+        "{}: at least {least:.0} of 30,000 connections a second are given out at any time; the server that \
+         is slow for long gets {slow:.0} a second then and {after:.0} in the end, the one that is always \
+         slow {purple:.0}.",
         said(reproduced)
     );
     let chart = Chart {
@@ -364,8 +368,9 @@ pub(super) fn locality(context: &mut Context<'_>) -> Result<Outcome, ExperimentE
     let reproduced =
         unfiltered.0 < 0.6 * tournament.0 && filtered.0 > 0.9 * tournament.0 && tournament.1 > filtered.1;
     let sentence = format!(
-        "{}: of about 3,750 connections a second that reach server {MAGENTA}'s replica, Unfiltered 2 keeps {:.0} there even before it slows, \
-         Filtered 2 {:.0} before and {:.0} while it is a little slow, Tournament 2 {:.0} and {:.0}.",
+        "{}: of about 3,750 connections a second that reach server {MAGENTA}'s replica, Unfiltered 2 keeps \
+         {:.0} there even before it slows, Filtered 2 {:.0} before and {:.0} while it is a little slow, \
+         Tournament 2 {:.0} and {:.0}.",
         said(reproduced),
         unfiltered.0,
         filtered.0,

@@ -68,8 +68,8 @@ fn curve(
     series.extend(context.real_series());
     let reproduced = least >= 90.0;
     let sentence = format!(
-        "{}: throughput stays at or above {least:.1} % of linear from 2 to {} cores (aim: 90 %); the kernel's collapse at many cores \
-         cannot be seen on the cores at hand.",
+        "{}: throughput stays at or above {least:.1} % of linear from 2 to {} cores (aim: 90 %); the \
+         kernel's collapse at many cores cannot be seen on the cores at hand.",
         said(reproduced),
         2 * pairs(context).last().copied().unwrap_or(1),
     );
@@ -120,7 +120,8 @@ pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, ExperimentEr
         names: Vec::new(),
     };
     let sentence = format!(
-        "{}: connection managers spend at most {worst:.3} % of the servers' time on each other, up to 16 of them (paper: 0.34 % at 16).",
+        "{}: connection managers spend at most {worst:.3} % of the servers' time on each other, up to 16 of \
+         them (paper: 0.34 % at 16).",
         said(reproduced)
     );
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
@@ -163,8 +164,9 @@ pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentEr
     };
     let reproduced = unfiltered < 95.0 && filtered >= 99.0 && tournament >= 99.0;
     let sentence = format!(
-        "{}: at 32 cores Unfiltered 2 has {unfiltered:.1} % of Naive's throughput (paper: less than half), Unfiltered 100 \
-         {unfiltered_100:.1} %, Filtered 2 {filtered:.1} %, Tournament 2 {tournament:.1} % (aim: 99 %).",
+        "{}: at 32 cores Unfiltered 2 has {unfiltered:.1} % of Naive's throughput (paper: less than half), \
+         Unfiltered 100 {unfiltered_100:.1} %, Filtered 2 {filtered:.1} %, Tournament 2 {tournament:.1} % \
+         (aim: 99 %).",
         if reproduced { "Reproduced in kind" } else { "Not reproduced" }
     );
     let chart = Chart {

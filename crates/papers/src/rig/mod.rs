@@ -42,7 +42,8 @@ const REQUEST: &[u8] =
     b"GET /4 HTTP/1.0\r\nHost: 198.18.0.2\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n";
 const PAGE: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: nginx\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\nContent-Type: text/plain\r\n\
-Content-Length: 4\r\nLast-Modified: Sat, 21 Nov 2026 12:00:00 GMT\r\nConnection: close\r\nETag: \"6741-4\"\r\n\
+Content-Length: 4\r\nLast-Modified: Sat, 21 Nov 2026 12:00:00 GMT\r\nConnection: close\r\n\
+ETag: \"6741-4\"\r\n\
 Accept-Ranges: bytes\r\n\r\npage";
 
 /// The frames of one flush, one behind the other.

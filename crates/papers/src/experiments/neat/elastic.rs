@@ -67,10 +67,13 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
     let reproduced = follows && is_unharmed(&measured)?;
     let list = |values: Vec<String>| values.join(", ");
     let sentence = format!(
-        "{}: while the replicas of a stack under lighttpd's load are in {} processes {}, {failed:.0} requests fail and {lost:.0} connections are lost in \
-         {moves:.0} moves, the last of each replica takes {away:.1} ms at most and the slowest answer {slowest:.0} ms; with 2 CPUs for everything, clients included, \
-         where another process has no processor of its own, they serve {} thousand requests a second; simulated, where each process has \
-         one of {CORES} cores and {WEB_SERVERS} are web servers, {} million (paper: no numbers; no connection breaks, and another replica keeps up with a growing load).",
+        "{}: while the replicas of a stack under lighttpd's load are in {} processes {}, {failed:.0} \
+         requests fail and {lost:.0} connections are lost in {moves:.0} moves, the last of each replica \
+         takes {away:.1} ms at most and the slowest answer {slowest:.0} ms; with 2 CPUs for everything, \
+         clients included, where another process has no processor of its own, they serve {} thousand \
+         requests a second; simulated, where each process has one of {CORES} cores and {WEB_SERVERS} are web \
+         servers, {} million (paper: no numbers; no connection breaks, and another replica keeps up with a \
+         growing load).",
         said(reproduced),
         list(reached.iter().map(|(_, processes)| processes.to_string()).collect()),
         measured.place(),

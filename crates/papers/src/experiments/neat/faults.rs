@@ -155,9 +155,11 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
     let reproduced =
         stateless_of_ts == 0.0 && stateless_of_others == 1.0 && others_lost == 0.0 && lost == 0.0;
     let sentence = format!(
-        "{}: {deaths} processes were killed {} with connections at work; with NEaT's recovery the connections of a process that holds TCP keep {:.1} % of \
-         themselves and those of IP, link servers and connection managers {:.1} % (paper: none and all); with this stack's {lost:.0} of {connections:.0} \
-         were lost, whichever died; of connections that another replica served, {others_lost:.0}.",
+        "{}: {deaths} processes were killed {} with connections at work; with NEaT's recovery the \
+         connections of a process that holds TCP keep {:.1} % of themselves and those of IP, link servers \
+         and connection managers {:.1} % (paper: none and all); with this stack's {lost:.0} of \
+         {connections:.0} were lost, whichever died; of connections that another replica served, \
+         {others_lost:.0}.",
         said(reproduced),
         measured.place(),
         100.0 * stateless_of_ts,
@@ -240,9 +242,11 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
     let reproduced = grows && parts_keep_more;
     let million = |rate: f64| format!("{:.2}", rate / 1e6);
     let sentence = format!(
-        "{}: with NEaT's recovery {} replicas of one component keep {:.1} % of the connections at {} million requests a second, one none at {}; with TCP and \
-         IP apart {} keep {:.1} % at {}, one {:.1} % at {}: both grow with the cores; of two cores, {of_two_cores} ({:.1} % at {}, {:.1} % at {}); with this \
-         stack's recovery none keeps less than {least:.1} %. Weights are lines of code: TS {:.0} %, IP {:.0} %, LS {:.0} %, CM {:.0} %.",
+        "{}: with NEaT's recovery {} replicas of one component keep {:.1} % of the connections at {} million \
+         requests a second, one none at {}; with TCP and IP apart {} keep {:.1} % at {}, one {:.1} % at {}: \
+         both grow with the cores; of two cores, {of_two_cores} ({:.1} % at {}, {:.1} % at {}); with this \
+         stack's recovery none keeps less than {least:.1} %. Weights are lines of code: TS {:.0} %, IP {:.0} \
+         %, LS {:.0} %, CM {:.0} %.",
         said(reproduced),
         many.1,
         many.3,
@@ -342,8 +346,9 @@ pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outc
         return Err(ExperimentError::NotMeasured("waits"));
     }
     let sentence = format!(
-        "{}: when a process dies {} the connections it served wait, median and 99th percentile, {}; at most {longest:.0} ms, those of the other replica at most \
-         {longest_other:.0} ms, on processors that all processes share (paper: no numbers; only what died is out of service, for a short time).",
+        "{}: when a process dies {} the connections it served wait, median and 99th percentile, {}; at most \
+         {longest:.0} ms, those of the other replica at most {longest_other:.0} ms, on processors that all \
+         processes share (paper: no numbers; only what died is out of service, for a short time).",
         said(reproduced),
         measured.place(),
         texts.join(", ")

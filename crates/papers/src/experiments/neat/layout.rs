@@ -50,8 +50,9 @@ pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Out
     let deviation = (ideal * (1.0 - ideal) / (replicas.len() - 1) as f64).sqrt();
     let reproduced = all_differ && counts.len() > 1 && (changes - ideal).abs() < 4.0 * deviation;
     let sentence = format!(
-        "{}: {processes} processes that were replicas {} have {} of text, heap, stack and libraries, successors of dead ones included; of {} consecutive connections \
-         {:.1} % meet another replica than the one before (at random: {:.1} %).",
+        "{}: {processes} processes that were replicas {} have {} of text, heap, stack and libraries, \
+         successors of dead ones included; of {} consecutive connections {:.1} % meet another replica than \
+         the one before (at random: {:.1} %).",
         said(reproduced),
         measured.place(),
         if all_differ { "all different addresses" } else { "some equal addresses" },

@@ -62,9 +62,11 @@ pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outc
         (most_cpus("Linux")?, most_cpus("NEaT")?, most_cpus("Multi")?);
     let million = |rate: f64| format!("{:.2}", rate / 1e6);
     let sentence = format!(
-        "{}: one replica serves {} million requests a second at most, {} web servers' worth, and 2, 3 and 4 replicas {}, {} and {}; with TCP \
-         and IP apart 1, 2 and 3 replicas serve {}, {} and {} (paper: web servers saturate a replica, another replica helps). lighttpd {} with {:.0} CPUs \
-         for everything: Linux {:.0} thousand requests a second, one component {:.0} ({:+.1} %), TCP and IP apart {:.0} (paper, 8 cores: Linux 328, NEaT 372, +13.4 %).",
+        "{}: one replica serves {} million requests a second at most, {} web servers' worth, and 2, 3 and 4 \
+         replicas {}, {} and {}; with TCP and IP apart 1, 2 and 3 replicas serve {}, {} and {} (paper: web \
+         servers saturate a replica, another replica helps). lighttpd {} with {:.0} CPUs for everything: \
+         Linux {:.0} thousand requests a second, one component {:.0} ({:+.1} %), TCP and IP apart {:.0} \
+         (paper, 8 cores: Linux 328, NEaT 372, +13.4 %).",
         said(reproduced),
         million(one),
         (one / alone).round(),
@@ -157,8 +159,9 @@ pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Resul
         ));
         let thousand = |rate: f64| format!("{:.0}", rate / 1e3);
         texts.push(format!(
-            "a second replica changes {} thousand connections a second to {} with one web server and 8 connections, with TCP and IP apart {} to {}; with 4 \
-             and 64 one, two and three replicas serve {}, {} and {}, with TCP and IP apart one and two {} and {}",
+            "a second replica changes {} thousand connections a second to {} with one web server and 8 \
+             connections, with TCP and IP apart {} to {}; with 4 and 64 one, two and three replicas serve \
+             {}, {} and {}, with TCP and IP apart one and two {} and {}",
             thousand(one[0]),
             thousand(two[0]),
             thousand(multi[0]),
@@ -188,8 +191,8 @@ pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Resul
         (false, false) => "Not reproduced",
     };
     let sentence = format!(
-        "{verdict}: {} (paper: a second replica makes it worse with few connections, better with many); if processes look for work only where few talk, as \
-         this stack's do, {}.",
+        "{verdict}: {} (paper: a second replica makes it worse with few connections, better with many); if \
+         processes look for work only where few talk, as this stack's do, {}.",
         texts[0], texts[1]
     );
     Ok(Outcome { rows, charts, reproduced: few && many, sentence })

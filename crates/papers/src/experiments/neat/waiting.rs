@@ -71,8 +71,8 @@ pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcom
         let [little, .., much] = &found[..] else { return Err(ExperimentError::Incomplete("a load")) };
         verdicts.push(much[1] > 2.0 * little[1] && much[2] < little[2] && much[3] < little[3]);
         texts.push(format!(
-            "from {:.0} to {:.0} thousand requests a second it is awake for {:.0} to {:.0} % of the time, of which the kernel takes {:.1} and {:.1} % and looking for \
-             work {:.1} and {:.1} %",
+            "from {:.0} to {:.0} thousand requests a second it is awake for {:.0} to {:.0} % of the time, of \
+             which the kernel takes {:.1} and {:.1} % and looking for work {:.1} and {:.1} %",
             little[0] / 1e3,
             much[0] / 1e3,
             little[1],
@@ -107,8 +107,8 @@ pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcom
     }
     let reproduced = verdicts[0];
     let sentence = format!(
-        "{}: {} (paper, 3 to 242 thousand: awake 6 to 97 %, kernel 33.3 and 0.1, polling 51.8 and 7.4); if processes look for work only where few talk, as this \
-         stack's do, {}.",
+        "{}: {} (paper, 3 to 242 thousand: awake 6 to 97 %, kernel 33.3 and 0.1, polling 51.8 and 7.4); if \
+         processes look for work only where few talk, as this stack's do, {}.",
         said(reproduced),
         texts[0],
         texts[1]
@@ -130,7 +130,8 @@ pub(in crate::experiments) fn calls(context: &mut Context<'_>) -> Result<Outcome
     }
     let reproduced = last.1 > 99.0 && first.1 < last.1;
     let sentence = format!(
-        "{}: of lighttpd's socket calls {} {:.2} % need no system call with {} connections, {:.1} % with {} (paper: more than 99 % under load).",
+        "{}: of lighttpd's socket calls {} {:.2} % need no system call with {} connections, {:.1} % with {} \
+         (paper: more than 99 % under load).",
         said(reproduced),
         measured.place(),
         last.1,
