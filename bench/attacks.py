@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What hostile frames cost: the kernel and Atoll in turn, medians.
+"""Measures what hostile frames cost: the kernel and Atoll in turn, medians.
 
     attacks.py [--rounds 3] [--rate 40000] [--seconds 1.5] [--configuration TS2LS2CM2] [KIND ...]
 
@@ -33,7 +33,7 @@ s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.
 
 
 class Target:
-    """One stack with its servers, a held connection, and who is to be attacked."""
+    """One stack with its servers, a held connection, and the target of the attack."""
 
     def __init__(self, lab, stack):
         self.lab, self.stack = lab, stack
@@ -52,14 +52,14 @@ class Target:
         return self.lab.start(self.stack.on_client(1, self.sender, *map(str, arguments)))
 
     def cost(self, kind, rate, seconds):
-        """CPU microseconds per frame, and the share of the frames that could be sent."""
+        """Returns the CPU microseconds per frame, and the share of the frames that could be sent."""
         with Measured(self.lab) as run:
             sent = finished(self.attack(kind, rate, seconds, 80, HELD_PORT))
             time.sleep(0.1)
         return run.cpu / max(sent, 1) * 1e6, sent / (rate * seconds)
 
     def stream(self, seconds, attack=None):
-        """Gigabits a second of a good stream to the stack; beside `attack`, a kind and a rate."""
+        """Returns the gigabits a second of a good stream to the stack, beside `attack` (a kind and a rate) if there is one."""
         process = attack and self.attack(*attack, seconds + 2, 5201, STREAM_PORT)
         command = ["iperf3", "-c", SERVER, "-p", "5201", "--cport", str(STREAM_PORT), "-t", str(int(seconds)), "-J"]
         report = {}
@@ -73,7 +73,7 @@ class Target:
                 break
             if "sum_received" in report.get("end", {}):
                 break
-            # The one before has not quite ended.
+            # The attack before this one has not quite ended.
             time.sleep(0.3)
         if process:
             finished(process)
@@ -81,7 +81,7 @@ class Target:
 
 
 def finished(process):
-    """How many frames a sender has sent."""
+    """Returns how many frames a sender has sent."""
     if process.wait(60):
         process.log.seek(0)
         raise Failure(process.log.read().decode())
@@ -103,7 +103,7 @@ def main():
         kinds = [kind for kind in every if kind in options.kinds or not options.kinds]
         if set(options.kinds) - set(every):
             sys.exit(f"kinds: {' '.join(every)}")
-        # A namespace's own, so that no row is decided by what the machine happens to allow.
+        # The setting is the namespace's own, so that no row depends on the machine's.
         targets = {"kernel": Target(lab, Kernel(lab)), "atoll": Target(lab, Atoll(lab, options.configuration, cpu=0))}
         found = {(kind, name): {"cost": [], "sent": [], "free": [], "beside": []} for kind in ["nothing", *kinds] for name in targets}
         for number in range(options.rounds):

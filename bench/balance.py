@@ -46,7 +46,7 @@ PERCENTILES = (50, 80, 90, 95, 99, 99.9, 100)
 
 
 def slowness(worker, part):
-    """How many times as slow a worker is at a share of the whole time; as in workers.c."""
+    """Returns how many times as slow a worker is at a share of the whole time, as in workers.c."""
     if worker == 0:
         return 10
     if worker == 1:
@@ -57,7 +57,7 @@ def slowness(worker, part):
 
 
 class Delays:
-    """The table of delays.c, and who writes it while a server runs."""
+    """The table of delays.c, and the process that writes it while a server runs."""
 
     ENTRY = struct.Struct("<iIQ")
 
@@ -86,7 +86,7 @@ class Delays:
         self.thread.start()
 
     def served(self):
-        """Ends it. How many pages each has opened."""
+        """Ends the writing process, and returns how many pages each worker has opened."""
         self.ended.set()
         self.thread.join()
         data = os.pread(self.file.fileno(), 64 * self.ENTRY.size, 0)
@@ -106,7 +106,7 @@ def nginx(folder, count, reuseport):
 def lighttpd(folder, count, reuseport):
     config = f"""server.document-root = "{folder}"\nserver.port = 80\nserver.max-worker = {count}\nserver.errorlog = "{folder}/error"
         server.listen-backlog = 4096\nserver.max-fds = 4096\nserver.stat-cache-engine = "disable"\n"""
-    # When it ends it ends its process group.
+    # The program ends its process group when it ends.
     return config, ["setsid", "lighttpd", "-D", "-f"]
 
 
@@ -130,12 +130,12 @@ SERVERS = {
     "apache-prefork": apache("prefork", "MinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8"),
     "apache-event": apache("event", "ThreadsPerChild 2\nMinSpareThreads 16\nMaxSpareThreads 16\nMaxRequestWorkers 16"),
 }
-# What lighttpd cannot do, and where nobody could tell the columns apart.
+# Columns that lighttpd cannot do, or in which results could not be told apart.
 WITHOUT_REUSEPORT = ("lighttpd",)
 
 
 def serve(lab, stack, column, options):
-    """A real server. Returns it, its delays, and the client's command."""
+    """Starts a real server. Returns the server, its delays, and the client's command."""
     folder = os.path.join(lab.folder, f"{options.server}{next(lab.numbers)}")
     os.mkdir(folder)
     os.chmod(folder, 0o777)
@@ -155,7 +155,7 @@ def serve(lab, stack, column, options):
 
 
 def workers_of(server, count):
-    """The processes that serve, in the order in which they were started."""
+    """Returns the processes that serve, in the order in which they were started."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         found = children_of(server.pid)
@@ -166,7 +166,7 @@ def workers_of(server, count):
                     names[pid] = int(file.read().rsplit(")", 1)[1].split()[1])
             except OSError:
                 pass
-        # Those without children of their own; a master has some.
+        # Processes without children are workers; a master has children.
         leaves = sorted(pid for pid in names if pid not in names.values())
         if len(leaves) == count:
             return leaves
@@ -179,7 +179,7 @@ def every_cpu():
 
 
 def make(lab, column, options):
-    """The stack of a column."""
+    """Returns the stack of a column."""
     if column in KERNEL:
         return Kernel(lab)
     n = options.replicas
@@ -191,7 +191,7 @@ def make(lab, column, options):
 
 
 def measure(lab, stack, column, options):
-    """Processes that serve and a client on a stack. Returns what the client has measured, and the share of each worker."""
+    """Runs processes that serve and a client on a stack. Returns what the client has measured, and the share of each worker."""
     arrivals, deadline = lab.compile("arrivals"), options.seconds + 60
     if getattr(options, "server", "workers") == "workers":
         workers = lab.compile("workers")
@@ -215,7 +215,7 @@ def measure(lab, stack, column, options):
 
 
 def measure_calmly(lab, column, options):
-    """The same on a stack of its own, again and again until others leave the CPUs alone. Their load decides, never the result."""
+    """Runs a column on a stack of its own, again and again until others leave the CPUs alone. Their load decides, never the result."""
     for attempt in range(options.attempts):
         stack = make(lab, column, options)
         with Measured(lab) as measured:
@@ -230,12 +230,12 @@ def measure_calmly(lab, column, options):
 
 
 def at(times, percent):
-    """Milliseconds."""
+    """Formats a time in milliseconds."""
     return times[min(len(times) - 1, int(len(times) * percent / 100))] / 1000
 
 
 def show(rows, options):
-    """A line for each column: of all runs the median, and in brackets the least and the greatest."""
+    """Returns a line for each column: of all runs the median, and in brackets the least and the greatest."""
     counted = " or ".join(str(count) for count in sorted(set(map(len, rows.values()))))
     print(f"{options.server}: milliseconds from connect to close, {counted} runs, and the share of each worker in percent\n")
     print("| | " + " | ".join(f"p{p:g}" for p in PERCENTILES[:-1]) + " | longest | failed | shares |")
@@ -276,7 +276,7 @@ def main():
     for run in range(options.runs):
         say(f"run {run + 1} of {options.runs}")
         with Lab() as lab:
-            # Who goes first changes, so that a drift of the machine helps nobody.
+            # The first one changes with each run, so that a drift of the machine favours none.
             for column in columns[run % len(columns) :] + columns[: run % len(columns)]:
                 say(f"{options.server}, {column} ...")
                 report = measure_calmly(lab, column, options)

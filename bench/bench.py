@@ -1,4 +1,4 @@
-"""The benchmarks: paired, interleaved runs of the kernel's stack and of Atoll, same client, same CPUs.
+"""Compares the kernel's stack with Atoll in paired, interleaved runs, with the same client on the same CPUs.
 
     make bench                          everything; hours on a busy machine
     make bench BENCH=--quick            a subset, about two minutes
@@ -32,7 +32,7 @@ class Case:
     unit = "1/s"
     # Whether a greater value is better.
     more = True
-    # Where it makes sense: over the link, inside one machine.
+    # The links over which the case makes sense: the link, or inside one machine.
     over = ("link", "internal")
 
     def __init__(self, name, **parameters):
@@ -47,11 +47,11 @@ class Case:
         return start_nginx(lab, stack, cpu, workers=1)
 
     def client(self, lab, stack):
-        """The client's command."""
+        """Returns the client's command."""
         raise NotImplementedError
 
     def read(self, report):
-        """The value, and how many operations were done."""
+        """Returns the value, and how many operations were done."""
         raise NotImplementedError
 
     def operations(self, value, seconds):
@@ -135,7 +135,7 @@ class PingPong(Case):
 
 
 class Memory(Case):
-    """What an idle connection costs the stack's side, in bytes."""
+    """The cost of an idle connection on the stack's side, in bytes."""
 
     port = 7000
     unit = "B"
@@ -147,9 +147,9 @@ class Memory(Case):
 
 
 def kept_memory(stack, server):
-    """Bytes that the stack holds: proportional share of its processes and the application, or the kernel's slabs."""
+    """Returns the bytes that the stack holds: proportional share of its processes and the application, or the kernel's slabs."""
     if not isinstance(stack, Atoll):
-        # Objects in use, not pages: an emptied slab keeps its pages for a while.
+        # Objects in use count, not pages: an emptied slab keeps its pages for a while.
         rows = re.findall(r"^\S+\s+(\d+)\s+\d+\s+(\d+)", open("/proc/slabinfo").read(), re.M)
         return sum(int(active) * int(size) for active, size in rows)
     total = 0
@@ -160,7 +160,7 @@ def kept_memory(stack, server):
 
 
 def cases():
-    """All cases, by name."""
+    """Returns all cases, by name."""
     found = [Short(f"short-{c}", clients=c, requests=40_000, quick=c == 16) for c in (4, 16, 64, 200)]
     found += [Keep(f"keep-{c}", clients=c, seconds=3, quick=c == 64) for c in (8, 64)]
     for test in ("get", "set"):
@@ -177,7 +177,7 @@ def cases():
 
 
 class IdlePolls:
-    """Idle CPUs poll instead of halting, as long as it lives."""
+    """Makes idle CPUs poll instead of halting, as long as the object lives."""
 
     def __enter__(self):
         self.file = open("/dev/cpu_dma_latency", "wb", buffering=0)
@@ -227,7 +227,7 @@ class Session:
         return made
 
     def measure(self, case, link, place):
-        """All runs of one case in one place."""
+        """Does all runs of one case in one place."""
         server_cpu, client_cpu = (0, 0) if place == "same" else (0, 1)
         stacks = self.stacks(link, server_cpu)
         cells = {}
@@ -247,7 +247,7 @@ class Session:
                                                "stack": stack.name, "unit": case.unit, "runs": []}
             time.sleep(0.3)
             for repetition in range(self.arguments.runs):
-                # Who goes first changes, so that a drift of the machine helps nobody.
+                # The first one changes with each run, so that a drift of the machine favours none.
                 order = stacks[repetition % len(stacks) :] + stacks[: repetition % len(stacks)]
                 for idle in self.arguments.idle:
                     for stack in order:
@@ -267,7 +267,7 @@ class Session:
         self.finish(case, cells)
 
     def run(self, case, stack, cpu, idle, repetition):
-        """One run: value, CPU per operation, load of others."""
+        """Does one run. Returns the value, CPU per operation, and the load of others."""
         command = stack.on_client(cpu, *case.client(self.lab, stack))
         with IDLE[idle]():
             time.sleep(0.05)
@@ -290,7 +290,7 @@ class Session:
         return result
 
     def profile(self, case, stack, cpu, idle):
-        """CPU per operation by call stacks. Costs some of the rate, so it is a run of its own."""
+        """Returns the CPU per operation by call stacks. That costs some of the rate, so it is a run of its own."""
         command = stack.on_client(cpu, *case.client(self.lab, stack))
         with IDLE[idle]():
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -305,7 +305,7 @@ class Session:
             return {"failure": str(failure)}
 
     def memory(self, case):
-        """Idle connections: no rate, one number per stack."""
+        """Measures idle connections: no rate, one number per stack."""
         cells = {}
         for stack in self.stacks("link", 0):
             row = {"case": case.name, "link": "link", "place": "two", "idle": "untouched", "stack": stack.name, "unit": "B", "runs": []}
@@ -346,7 +346,7 @@ class Session:
         self.finish(case, cells)
 
     def finish(self, case, cells):
-        """Median, spread and ratio of each cell, and its line."""
+        """Returns median, spread and ratio of each cell, and its line."""
         good = lambda row: {run["repetition"]: run for run in row["runs"] if run["kept"] and "value" in run}
         for (idle, _), row in cells.items():
             runs = good(row)
@@ -370,7 +370,7 @@ class Session:
 
 
 def table(rows):
-    """The rows as text."""
+    """Returns the rows as text."""
     head = f"{'case':18}{'link':9}{'place':6}{'idle':10}{'stack':16}{'median':>14} {'':5}{'spread':>7}{'ratio':>7}{'CPU us/op':>10}{'ratio':>7}{'kept':>8}"
     lines = [head, "-" * len(head)]
     number = lambda value, form: format(value, form) if value is not None else "-"
@@ -437,7 +437,7 @@ def main():
                         else:
                             session.measure(case, link, place)
         finally:
-            # What is measured is not lost when a later case fails.
+            # Results are kept when a later case fails.
             print(table(session.rows))
             folder = os.path.join(ROOT, "bench/results")
             os.makedirs(folder, exist_ok=True)

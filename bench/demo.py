@@ -1,4 +1,4 @@
-"""What does Atoll do? nginx with two workers, unmodified, on Atoll and on the kernel, on one page.
+"""Shows what Atoll does: nginx with two workers, unmodified, on Atoll and on the kernel, on one page.
 
 Takes about a minute, needs root, leaves nothing behind.
 """
@@ -21,7 +21,7 @@ def client(stack, *command, deadline=60):
 
 
 def short(stack, count):
-    """`ab`: a connection for each request."""
+    """Runs `ab`: a connection for each request."""
     report = client(stack, "ab", "-q", "-n", str(count), "-c", "16", f"{URL}/4")
     rate = float(re.search(r"Requests per second:\s+([\d.]+)", report)[1])
     failed = int(re.search(r"Failed requests:\s+(\d+)", report)[1])
@@ -30,7 +30,7 @@ def short(stack, count):
 
 
 def kept(stack, seconds):
-    """`wrk`: many requests over 64 connections."""
+    """Runs `wrk`: many requests over 64 connections."""
     report = client(stack, "wrk", "-t1", "-c64", f"-d{seconds}s", "--latency", f"{URL}/20")
     rate = float(re.search(r"Requests/sec:\s+([\d.]+)", report)[1])
     errors = re.search(r"(Socket errors:.*|Non-2xx.*)", report)
@@ -48,7 +48,7 @@ def shares(counts):
 
 
 def per_worker(lab, atoll):
-    """Which worker answered how many of 4000 requests, by nginx's own log."""
+    """Returns which worker answered how many of 4000 requests, by nginx's own log."""
     nginx = start_nginx(lab, atoll, SERVER_CPU, port=81, log_workers=True)
     wait_for(atoll, CLIENT_CPU, nginx, 81)
     client(atoll, "ab", "-q", "-n", "4000", "-c", "16", f"{URL}:81/4")
@@ -58,12 +58,12 @@ def per_worker(lab, atoll):
 
 
 def accepted(status):
-    """How many connections each replica has got from clients."""
+    """Returns how many connections each replica has got from clients."""
     return [replica["stats"]["passive_opens"] for replica in status["replicas"]]
 
 
 def calls(status):
-    """Calls of the socket API, and those of them that needed the kernel; of all programs that the stack has had."""
+    """Returns the number of calls of the socket API, and of those that needed the kernel, by all programs of the stack so far."""
     stack = status["stack"]
     return stack["library_calls"], stack["library_calls_with_syscall"]
 
@@ -74,7 +74,7 @@ def main():
     with Lab() as lab:
         say("making two networks: one with the kernel at its server's end, one with Atoll (TS2LS2CM2) ...")
         stacks = [Kernel(lab)]
-        # To try the demonstration itself.
+        # This is for trying the demonstration itself.
         if "--kernel-only" not in sys.argv:
             stacks.append(Atoll(lab, cpu=SERVER_CPU))
         for stack in stacks:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What is lost when a process of the stack dies, by what it holds? NEaT's question (N4, Fig. 6.13), asked of real stacks.
+"""Measures what is lost when a process of the stack dies, by what it holds: NEaT's question (N4, Fig. 6.13), asked of real stacks.
 
     faults.py [--connections N] [--kills N] [--case CONFIGURATION:KIND] [--recovery MODE]
 
@@ -162,23 +162,23 @@ Death = collections.namedtuple("Death", "served served_lost others others_lost s
 
 
 def stack_of(lab, configuration, options=()):
-    """A stack, whose servers are scheduled as whoever starts this if that is not as usual (chrt -r 1, where others use the CPUs)."""
+    """Makes a stack. Its servers inherit the scheduling of this program if that is not the usual one (chrt -r 1, where others use the CPUs)."""
     usual = os.sched_getscheduler(0) == os.SCHED_OTHER
     return Atoll(lab, configuration, settings="" if usual else NO_BATCH, options=options)
 
 
 def whole_lines(process):
-    """What a client has said, but for a line that it has begun."""
+    """Returns what a client has printed, without a line that is not complete."""
     return log_of(process).rpartition("\n")[0].splitlines()
 
 
 def list_of(kind):
-    """In which list of `atoll status` processes are that hold these components."""
+    """Returns the list of `atoll status` in which processes with these components are."""
     return LISTS[next(part for part in LISTS if part in kind)]
 
 
 def by_replica(stack):
-    """Which replica has the connection from which port."""
+    """Returns which replica has the connection from which port."""
     rows = json.loads(sh(ATOLL, "ss", stack.stack, "-t", "-a", "--json"))
     ports = {}
     for row in rows:
@@ -188,7 +188,7 @@ def by_replica(stack):
 
 
 def back(stack, name, index, epoch, deadline):
-    """Waits until the process after the one of that epoch serves; returns what it took by the supervisor, in milliseconds."""
+    """Waits until the successor of the process of that epoch serves. Returns the time that the supervisor reports, in milliseconds."""
     while True:
         server = next(server for server in stack.status()[name] if server["index"] == index)
         if server["epoch"] > epoch and server["recovery"]["state"] == "serving":
@@ -217,7 +217,7 @@ def measure(lab, configuration, kind, recovery, options):
             os.kill(server["pid"], signal.SIGKILL)
             ready = back(stack, name, server["index"], server["epoch"], killed + 10)
             kills.append((killed, ports, served, ready))
-            # Longer than a life may be short, so that the next start is not delayed, and long enough for whoever waits 200 ms, and again 400.
+            # A life of this length is not short, so that the next start is not delayed; and a client that waits 200 ms, and again 400, is done.
             time.sleep(1.2 + number % 7 * 0.013)
         settled(stack, load, options.connections)
         yield from judge(whole_lines(load), whole_lines(short), kills)
@@ -228,7 +228,8 @@ def measure(lab, configuration, kind, recovery, options):
 
 
 def settled(stack, load, wanted):
-    """Waits until all connections are open, have a replica, and are not silent: who is has ten seconds, and is lost then."""
+    """Waits until all connections are open, have a replica, and are not silent; returns the
+    replica of each. A connection that is silent for ten seconds counts as lost."""
     deadline = time.monotonic() + 30
     asked = None
     while True:
@@ -243,7 +244,7 @@ def settled(stack, load, wanted):
         if len(open_now) == wanted and open_now <= set(ports):
             if asked is not None and len(answers) > asked and answers[-1] == 0:
                 return {port: ports[port] for port in open_now}
-            # The answer to this question, or to a later one.
+            # It may be the answer to this question, or to a later one.
             asked = len(answers)
             os.kill(load.pid, signal.SIGUSR1)
         if load.poll() is not None or time.monotonic() > deadline:
@@ -252,7 +253,7 @@ def settled(stack, load, wanted):
 
 
 def judge(log, shorts, kills):
-    """From what the clients have said: what became of each death."""
+    """Returns what became of each death, from what the clients have printed."""
     lines = [line.split() for line in log]
     lost = [(float(line[0]), int(line[2])) for line in lines if line[1] == "lost"]
     waits = collections.defaultdict(list)

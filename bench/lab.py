@@ -21,11 +21,11 @@ SERVER, CLIENT = "198.18.0.2", "198.18.0.1"
 
 
 class Failure(Exception):
-    """Something did not work that has to; the text says what."""
+    """Something failed that has to work; the text says what."""
 
 
 def say(text):
-    """Progress, beside the results."""
+    """Prints progress, beside the results."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -47,7 +47,7 @@ def write(path, text):
 
 
 def allow_congestion_controls():
-    """Lets namespaces choose any congestion control; without that only the default and reno. Returns what was allowed."""
+    """Lets namespaces choose any congestion control, not only the default and reno. Returns what was allowed before."""
     with open(ALLOWED) as file:
         before = file.read()
     with open(ALLOWED.replace("allowed", "available")) as file:
@@ -56,7 +56,7 @@ def allow_congestion_controls():
 
 
 class Lab:
-    """Everything that has to go away again. Use as a context."""
+    """Everything that has to be removed again. Use as a context."""
 
     def __init__(self):
         self.name = f"ab{os.getpid()}"
@@ -68,7 +68,7 @@ class Lab:
         self.numbers = itertools.count()
         self.account = Account(self.name)
         self.allowed = allow_congestion_controls()
-        # Compiled programs and results survive in neither case.
+        # Neither compiled programs nor results are kept.
         atexit.register(self.close)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
@@ -79,7 +79,7 @@ class Lab:
         self.close()
 
     def close(self):
-        """Ends what was started, by number, and removes what was made. Harmless to repeat."""
+        """Ends what was started, by process number, and removes what was made. Repeating this is harmless."""
         for process in self.processes:
             end(process)
         self.processes = []
@@ -96,7 +96,7 @@ class Lab:
             self.allowed = None
 
     def namespace(self, congestion="cubic"):
-        """A new network namespace, tuned for many connections."""
+        """Makes a network namespace, tuned for many connections."""
         name = f"{self.name}-{next(self.numbers)}"
         sh("ip", "netns", "add", name)
         self.namespaces.append(name)
@@ -136,7 +136,7 @@ class Lab:
 
 
 def down(name):
-    """Takes a stack down, and its log, which stays for whoever looks for a reason."""
+    """Takes a stack down. Its log stays, for people who look for a reason."""
     sh(ATOLL, "down", name, check=False)
     try:
         os.remove(f"/run/atoll/{name}.log")
@@ -145,14 +145,14 @@ def down(name):
 
 
 def log_of(process):
-    """What a process has written so far."""
+    """Returns what a process has written so far."""
     process.log.flush()
     with open(process.log.name, "rb") as file:
         return file.read().decode(errors="replace")
 
 
 def children_of(pid):
-    """The processes that a process has started, and theirs."""
+    """Returns the descendants of a process."""
     found = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -199,18 +199,18 @@ class Kernel:
             sh("ip", "-n", namespace, "link", "set", "eth0", "up")
 
     def on_server(self, cpu, *command):
-        """A command at the server's end, pinned to a CPU."""
+        """Returns a command at the server's end, pinned to a CPU."""
         return ["nsenter", f"--net=/run/netns/{self.server_namespace}", "taskset", "-c", str(cpu), *command]
 
     def on_client(self, cpu, *command):
-        """A command at the client's end."""
+        """Returns a command at the client's end."""
         return ["nsenter", f"--net=/run/netns/{self.client_namespace}", "taskset", "-c", str(cpu), *command]
 
     def place(self, cpu):
-        """The kernel's stack runs where its processes do."""
+        """Does nothing: the kernel's stack runs where its processes do."""
 
     def close(self):
-        """Nothing that the lab would not remove."""
+        """Does nothing: the lab removes everything."""
 
 
 class Atoll(Kernel):
@@ -241,13 +241,13 @@ class Atoll(Kernel):
             sh("taskset", "-a", "-c", "-p", str(cpu), str(pid))
 
     def servers(self):
-        """The processes of its servers."""
+        """Returns the processes of its servers."""
         status = self.status()
         kinds = ("replicas", "link_servers", "ip_servers", "connection_managers")
         return [server["pid"] for kind in kinds for server in status[kind]]
 
     def status(self):
-        """What `atoll status` says."""
+        """Returns what `atoll status` reports."""
         import json
 
         return json.loads(sh(ATOLL, "status", self.stack, "--json"))
@@ -267,7 +267,7 @@ class Atoll(Kernel):
 
 # Settings with which applications ask for each connection: the naive accept against which Pika measures.
 NAIVE = '[accept]\nhandshake = "naive"\n'
-# Replicas with the scheduling policy of whoever starts them, which may be a real-time one where others use the CPUs.
+# Replicas keep the scheduling policy of the program that starts them, which may be a real-time one where others use the CPUs.
 NO_BATCH = "[scheduling]\nbatch = false\n"
 
 
@@ -305,7 +305,7 @@ def wait_for(stack, cpu, server, port, seconds=10):
 
 
 def start_nginx(lab, stack, cpu, workers=2, port=80, log_workers=False):
-    """nginx that serves a page of 4 bytes (/4) and a file of 20 (/20), on all addresses."""
+    """Starts nginx, which serves a page of 4 bytes (/4) and a file of 20 (/20), on all addresses."""
     folder = os.path.join(lab.folder, f"nginx{next(lab.numbers)}")
     os.mkdir(folder)
     os.chmod(folder, 0o755)
@@ -358,7 +358,7 @@ class Account:
             break
 
     def ours(self):
-        """Seconds of CPU that this lab's processes have used; `None` without control groups."""
+        """Returns the seconds of CPU that this lab's processes have used; `None` without control groups."""
         if self.group is None:
             return None
         with open(self.file) as file:
@@ -368,7 +368,7 @@ class Account:
 
     @staticmethod
     def busy():
-        """Seconds of CPU that all processes and interrupts have used on all CPUs, sampled by the kernel's tick."""
+        """Returns the seconds of CPU that all processes and interrupts have used on all CPUs, sampled by the kernel's tick."""
         with open("/proc/stat") as file:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
         return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
@@ -397,7 +397,7 @@ class Account:
 
 
 def softirq_threads():
-    """The kernel's threads that go on with network work when a CPU has too much of it: it is the traffic's, on any stack."""
+    """Returns the kernel's threads that continue network work when a CPU has too much of it; their time is the traffic's, on any stack."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/comm") as file:
@@ -408,13 +408,13 @@ def softirq_threads():
 
 
 def running_seconds(pid):
-    """CPU time of a thread. Documentation/scheduler/sched-stats.rst: nanoseconds on the CPU."""
+    """Returns the CPU time of a thread in nanoseconds (Documentation/scheduler/sched-stats.rst)."""
     with open(f"/proc/{pid}/schedstat") as file:
         return int(file.read().split()[0]) * 1e-9
 
 
 class Measured:
-    """A stretch of time: how long, CPU of ours, load of others (in CPUs)."""
+    """A stretch of time: its length, the CPU time of this lab, and the load of others (in CPUs)."""
 
     def __init__(self, lab):
         self.account = lab.account

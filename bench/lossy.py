@@ -34,7 +34,7 @@ STACK_CPU, LINE_CPU = 0, 1
 SETTINGS = {
     # What one connection learnt must not decide the next one's start.
     "ipv4/tcp_no_metrics_save": "1",
-    # Buffers that do not limit.
+    # Buffers are so large that they do not limit.
     "ipv4/tcp_rmem": "4096 131072 67108864",
     "ipv4/tcp_wmem": "4096 131072 67108864",
     "ipv6/conf/all/disable_ipv6": "1",
@@ -50,13 +50,13 @@ class Cell:
         self.name = name or f"{direction}-{loss}%-{rtt_ms}ms"
 
     def orders(self, rate, seed):
-        """What the line is told."""
+        """Returns the line's settings."""
         loss = f"loss={self.loss}%" if self.loss else ""
         return f"set rate={rate} queue={self.queue} delay={self.rtt_ms / 2}ms {loss} {self.words} seed={seed}"
 
 
 def cells(rate):
-    """The grid, and what stands beside it."""
+    """Returns the cells of the grid, and those beside it."""
     found = []
     for direction, loss, rtt in itertools.product(("down", "up"), (0.1, 1, 3), (1, 20, 100)):
         found.append(Cell(direction, loss, rtt, queue_for(rate, rtt, 1.0, 150_000)))
@@ -71,7 +71,7 @@ def cells(rate):
 
 
 def queue_for(rate, rtt_ms, share, least):
-    """Octets: a share of the product of rate and round-trip time."""
+    """Returns a share of the product of rate and round-trip time, in octets."""
     return int(max(least, share * rate * rtt_ms / 8000))
 
 
@@ -92,7 +92,7 @@ class Lined:
         for namespace in {stack.server_namespace, middle, client}:
             settings = dict(SETTINGS)
             if namespace == middle:
-                # The middle answers for both sides, so that neither needs a route.
+                # The namespace in the middle answers ARP for both sides, so that neither needs a route.
                 settings |= {"ipv4/ip_forward": "1", "ipv4/conf/all/proxy_arp": "1", "ipv4/conf/all/send_redirects": "0"}
             script = "&&".join(f"echo {value} >/proc/sys/net/{key}" for key, value in settings.items())
             script += "&& for f in /proc/sys/net/ipv4/neigh/*/proxy_delay; do echo 0 >$f; done"
@@ -108,20 +108,20 @@ class Lined:
             raise Failure(f"the line says {said!r}")
 
     def order(self, text):
-        """Has the line obey."""
+        """Sends settings to the line, and waits until they are in force."""
         self.line.stdin.write(text + "\n")
         self.line.stdin.flush()
         self.expect("done")
 
     def report(self):
-        """What the line has done since the last report."""
+        """Returns what the line has done since the last report."""
         self.line.stdin.write("report\n")
         self.line.stdin.flush()
         return json.loads(self.line.stdout.readline())
 
 
 def own_session():
-    """Goes on in a session of its own. Where the scheduler groups processes by session (autogroup), niceness counts only
+    """Continues in a session of its own. Where the scheduler groups processes by session (autogroup), niceness counts only
     within one, and a group's share is what decides between this benchmark and others' compilers."""
     child = os.fork()
     if child == 0:
@@ -143,7 +143,7 @@ def prefer(pid):
 
 
 class Session:
-    """All runs."""
+    """Does all runs."""
 
     def __init__(self, arguments, lab):
         self.arguments, self.lab = arguments, lab
@@ -164,7 +164,7 @@ class Session:
         self.runs = []
 
     def run(self, cell, lined, repetition):
-        """One transfer."""
+        """Does one transfer."""
         arguments = self.arguments
         lined.order(cell.orders(arguments.rate, repetition + 1))
         time.sleep(0.05)
@@ -188,7 +188,7 @@ class Session:
         result["line"] = lined.report()
         result["foreign"] = round(measured.foreign, 2)
         late = result["line"]["late"]
-        # Late by little compared with the round trip; and short round trips feel whoever else wants the stack's CPU.
+        # The line is late by little compared with the round trip; short round trips suffer from other users of the stack's CPU.
         on_time = late["mean_us"] <= arguments.late * cell.rtt_ms * 1000
         alone = cell.rtt_ms >= 10 or measured.foreign <= arguments.foreign
         result["kept"] = "failure" not in result and on_time and alone
@@ -202,7 +202,7 @@ class Session:
         self.runs.append(result)
 
     def capture(self, cell, lined, repetition):
-        """tcpdump at the client's end, headers only."""
+        """Starts tcpdump at the client's end, headers only."""
         if not self.arguments.capture:
             return None
         os.makedirs(self.arguments.capture, exist_ok=True)
@@ -214,7 +214,7 @@ class Session:
         return process
 
     def rows(self):
-        """The table: one row per cell."""
+        """Returns the table: one row per cell."""
         rows = []
         for name in dict.fromkeys(run["cell"] for run in self.runs):
             row = {"cell": name}
@@ -235,7 +235,7 @@ class Session:
 
 
 def table(rows):
-    """Markdown."""
+    """Returns the table as Markdown."""
     if not rows:
         return ""
     heads = list(rows[0])
@@ -278,7 +278,7 @@ def main():
         try:
             for repetition in range(arguments.first, arguments.first + arguments.runs):
                 for number, cell in enumerate(chosen):
-                    # Who goes first changes, so that a drift of the machine helps nobody.
+                    # The first one changes with each run, so that a drift of the machine favours none.
                     turn = (repetition + number) % len(session.stacks)
                     for lined in session.stacks[turn:] + session.stacks[:turn]:
                         session.run(cell, lined, repetition)
@@ -298,7 +298,7 @@ def main():
 
 
 def save(path, arguments, session):
-    """What is measured is not lost when a later run fails."""
+    """Writes the results, so that they are kept when a later run fails."""
     rows = session.rows()
     commit = sh("git", "-C", ROOT, "rev-parse", "--short", "HEAD", check=False).strip()
     with open(path + ".json", "w") as file:

@@ -1,4 +1,4 @@
-"""What of NEaT's experiments runs for real on the machine at hand; for `papers.py`, as rows of series, x and y.
+"""Runs those of NEaT's experiments for real that the machine at hand can; for `papers.py`, as rows of series, x and y.
 
     neat-fig6      lighttpd, 100 requests of 20 bytes on each connection, clients and servers together on 1 and on 2 CPUs: requests a second on
                    the kernel, on one component for each CPU, and on several
@@ -20,7 +20,7 @@ import faults
 from faults import stack_of
 from lab import ATOLL, NO_BATCH, SERVER, Atoll, Failure, Kernel, end, log_of, say, sh, wait_for
 
-# In how many processes the replicas are to be, one after another; they begin in one.
+# The numbers of processes for the replicas, one after another; they begin in one.
 PROCESSES = (2, 4, 1)
 PERCENTILES = [n / 2 for n in range(200)] + [99.9, 100]
 # Opens connections one after another, each with an octet there and back, says from which ports, and keeps them.
@@ -38,7 +38,7 @@ time.sleep(600)
 
 
 def start_lighttpd(lab, stack, cpu, workers):
-    """lighttpd that serves a file of 20 bytes (/20), 100 times on each connection at most."""
+    """Starts lighttpd, which serves a file of 20 bytes (/20), 100 times on each connection at most."""
     folder = os.path.join(lab.folder, f"lighttpd{next(lab.numbers)}")
     os.mkdir(folder)
     os.chmod(folder, 0o777)
@@ -50,12 +50,12 @@ def start_lighttpd(lab, stack, cpu, workers):
             f"""server.document-root = "{folder}"\nserver.port = 80\nserver.max-worker = {workers if workers > 1 else 0}
 server.errorlog = "{folder}/error"\nserver.listen-backlog = 4096\nserver.max-fds = 4096\nserver.max-keep-alive-requests = 100\n"""
         )
-    # When it ends it ends its process group.
+    # The program ends its process group when it ends.
     return lab.start(stack.on_server(cpu, "setsid", "lighttpd", "-D", "-f", config))
 
 
 def load(stack, cpu, connections, seconds):
-    """Requests a second."""
+    """Returns the requests a second."""
     said = sh(*stack.on_client(cpu, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", f"http://{SERVER}/20"), deadline=seconds + 60)
     if "Socket errors" in said or "Non-2xx" in said:
         raise Failure(said)
@@ -63,7 +63,7 @@ def load(stack, cpu, connections, seconds):
 
 
 def scaling(lab, options):
-    """Requests a second, by web servers (one for each CPU)."""
+    """Returns the requests a second, by web servers (one for each CPU)."""
     for cpus in range(1, min(2, os.cpu_count() or 1) + 1):
         where = f"0-{cpus - 1}"
         makers = {
@@ -87,7 +87,7 @@ def scaling(lab, options):
 
 
 def calls(lab, options):
-    """The share of socket calls without a system call, by connections at a time."""
+    """Returns the share of socket calls without a system call, by connections at a time."""
     for connections in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         stack = stack_of(lab, "TS1LS1CM1")
         server = start_lighttpd(lab, stack, "0-1", 1)
@@ -106,7 +106,7 @@ def calls(lab, options):
 
 
 def elastic(lab, options):
-    """Requests a second, by seconds; numbers of processes, when they were asked for and when they were reached; and what became of connections."""
+    """Returns the requests a second, by seconds; the numbers of processes, when they were asked for and when they were reached; and what became of connections."""
     usual = os.sched_getscheduler(0) == os.SCHED_OTHER
     stack = Atoll(lab, "TS4LS4CM4", settings="[scaling]\nstart = 1\n" + ("" if usual else NO_BATCH))
     server = start_lighttpd(lab, stack, "0-1", 2)
@@ -131,7 +131,7 @@ def elastic(lab, options):
     if "slowest" not in said:
         raise Failure(said[-2000:])
     counts = {int(tenth): int(count) for tenth, count in re.findall(r"tenth (\d+) (\d+)", said)}
-    # The first and the last are no whole ones.
+    # The first and the last second are not whole.
     for tenth in range(min(counts) + 1, max(counts)):
         yield "requests", f"{tenth / 10 - began:.3f}", 10 * counts.get(tenth, 0)
     yield from changes
@@ -168,14 +168,14 @@ class Deaths:
         return self.found
 
     def kept(self, lab, options):
-        """For each death the connections that the process served, and those of them that went on; then likewise those of others."""
+        """Returns for each death the connections that the process served, and those of them that went on; then those of other processes."""
         for (case, recovery), deaths in self.of(lab, options).items():
             for death in deaths:
                 yield f"{case} {recovery}", death.served, death.served - death.served_lost
                 yield f"{case} {recovery} others", death.others, death.others - death.others_lost
 
     def waits(self, lab, options):
-        """How long connections waited, with state kept."""
+        """Returns how long connections waited where state is kept."""
         for (case, recovery), deaths in self.of(lab, options).items():
             if recovery != "stateful" or "+CM2:" not in case:
                 continue
@@ -186,7 +186,7 @@ class Deaths:
 
 
 def mappings(pid):
-    """Where a process has its text, heap, stack and C library."""
+    """Returns where a process has its text, heap, stack and C library."""
     found = {}
     program = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     with open(f"/proc/{pid}/maps") as file:
@@ -200,7 +200,7 @@ def mappings(pid):
 
 
 def layouts(lab, options):
-    """Page numbers of each process that was a replica; the replica of each connection, in their order."""
+    """Returns the page numbers of each process that was a replica, and the replica of each connection, in their order."""
     stack = stack_of(lab, "TS4LS4CM4")
     try:
         echo = lab.start(stack.on_server("0-1", sys.executable, "-c", faults.ECHO))
@@ -216,7 +216,7 @@ def layouts(lab, options):
             victim = stack.status()["replicas"][number % 4]
             os.kill(victim["pid"], signal.SIGKILL)
             faults.back(stack, "replicas", victim["index"], victim["epoch"], time.monotonic() + 10)
-            # Longer than a life may be short.
+            # A life of this length is not short.
             time.sleep(0.7)
         visitor = lab.start(stack.on_client("0-1", sys.executable, "-c", VISIT, SERVER, "1000"))
         deadline = time.monotonic() + 60
@@ -234,7 +234,7 @@ def layouts(lab, options):
 
 
 def experiments(options):
-    """By name; each takes a lab."""
+    """Returns the experiments by name; each takes a lab."""
     quick = options.quick
     options.load_seconds, options.layout_rounds = (1 if quick else 3), (4 if quick else 32)
     options.phase_seconds = 2 if quick else 8

@@ -1,4 +1,4 @@
-"""What of the papers' experiments runs for real on the machine at hand, as files that `atoll paper` draws beside its simulation.
+"""Runs those of the papers' experiments for real that the machine at hand can, and writes files that `atoll paper` draws beside its simulation.
 
     make papers                                  everything: this, then the simulation
     python3 bench/papers.py --out papers         this alone; --quick for shorter runs, --only NAME
@@ -25,7 +25,7 @@ PERCENTILES = [60 + n / 4 for n in range(160)] + [99.9]
 
 
 def throughput(lab, case, options):
-    """Rows of stack, CPUs and rate: client and server share as many CPUs as there are replicas and workers."""
+    """Returns rows of stack, CPUs and rate: client and server share as many CPUs as there are replicas and workers."""
     for cpus in range(1, min(2, os.cpu_count() or 1) + 1):
         where = f"0-{cpus - 1}"
         for name, make in (("kernel", lambda: Kernel(lab)), ("Atoll", lambda: Atoll(lab, f"TS{cpus}LS{cpus}CM{cpus}"))):
@@ -47,7 +47,7 @@ def throughput(lab, case, options):
 
 
 def imbalance(lab, columns, options):
-    """Rows of column, microseconds and percentile."""
+    """Returns rows of column, microseconds and percentile."""
     for column in columns:
         n = options.replicas
         stack = Kernel(lab) if column in balance.KERNEL else Atoll(lab, f"TS{n}LS{n}CM{n}")

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What does the death of a replica cost, and what does it cost to be prepared for it?
+"""Measures what the death of a replica costs, and what it costs to be prepared for one.
 
     recovery.py deaths [--connections N] [--busy] [--kills N] [--no-standby] [--no-batch]   a replica with N open connections is killed again and again
     recovery.py chaos [--connections N] [--kills N]             servers of all kinds and supervisors are killed; nothing may show it
@@ -143,7 +143,7 @@ print(json.dumps(said), flush=True)
 
 
 def spread(values):
-    """Median, 99th percentile and the largest."""
+    """Returns median, 99th percentile and the largest value."""
     ordered = sorted(values)
     if not ordered:
         return "none"
@@ -183,7 +183,7 @@ def deaths(options):
             server = stack.status()["replicas"][0]
             kills.append(time.monotonic())
             os.kill(server["pid"], signal.SIGKILL)
-            # Longer than a life may be short, so that the next start is not delayed.
+            # A life of this length is not short, so that the next start is not delayed.
             time.sleep(0.7 + number % 7 * 0.013)
         status = stack.status()["replicas"][0]
         waits = waits_after(kills, probe)
@@ -198,7 +198,7 @@ def deaths(options):
 
 
 def waits_after(kills, probe):
-    """Until when, in milliseconds after each kill, the probe had no answer."""
+    """Returns until when, in milliseconds after each kill, the probe had no answer."""
     gaps = [tuple(map(float, line.split())) for line in log_of(probe).splitlines() if re.match(r"^[\d.]+ [\d.]+$", line)]
     waits = []
     for kill in kills:
@@ -244,7 +244,7 @@ def sessions(options):
 
 
 def busy_ns(pid):
-    """Processor time that a process has used: proc(5), schedstat."""
+    """Returns the processor time that a process has used (proc(5), schedstat)."""
     with open(f"/proc/{pid}/schedstat") as file:
         return int(file.read().split()[0])
 def chaos(options):
@@ -298,7 +298,7 @@ def chaos(options):
 
 
 def rate(stack, cpu, kept, seconds):
-    """Requests per second, and nanoseconds of the replica's processor time for each."""
+    """Returns the requests per second, and the nanoseconds of the replica's processor time for each."""
     url = f"http://{SERVER}/4"
     replica = stack.status()["replicas"][0]["pid"]
     before = busy_ns(replica)
@@ -315,14 +315,14 @@ def rate(stack, cpu, kept, seconds):
 def cost(options):
     cpus = sorted(os.sched_getaffinity(0))
     replica_cpu, other_cpu = (cpus[0], cpus[0]) if options.one_cpu else (cpus[0], cpus[-1])
-    # Which program, and what it is told. The last is what the others are compared with.
+    # Each entry is a program and its options. The others are compared with the last one.
     kinds = {"stateful": (place.ATOLL, "stateful"), "stateless": (place.ATOLL, "stateless")}
     if options.other:
         kinds = {"other stateful": (options.other, "stateful"), **kinds}
     names = list(kinds)
     found = {(name, kept): [] for name in names for kept in (True, False)}
     for number in range(options.rounds):
-        # Each is first every now and then.
+        # The first one changes with each round.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             place.ATOLL, recovery = kinds[name]
             with Lab() as lab:

@@ -1,4 +1,4 @@
-"""Whose CPU time is it? Call stacks of all CPUs, sorted into the client's side and the server's.
+"""Attributes CPU time: sorts call stacks of all CPUs into the client's side and the server's.
 
 A process's time is not its side's time: over a veth or a TAP the receiver's work in the kernel runs inside the sender's system
 call. So a sample below the kernel's receive path belongs to whoever the packet is for: while one side sends, to the other.
@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 
-# Below these the kernel works for the receiver of a packet, whoever runs.
+# Below these functions the kernel works for the receiver of a packet, whichever process runs.
 RECEIVE = re.compile(
     r"^(__netif_receive_skb\w*|netif_receive_skb\w*|process_backlog|__napi_poll|net_rx_action|ip_rcv|ip_local_deliver\w*|tcp_v4_rcv)$"
 )
@@ -16,7 +16,7 @@ CLIENTS = re.compile(r"^(ab|wrk|redis-benchmar|iperf3|pingpong|curl)")
 
 
 def side_of(command, frames, client_pids, pid):
-    """`client` or `server`, and which part of it."""
+    """Returns `client` or `server`, and which part of that side."""
     is_client = pid in client_pids
     receiving = any(RECEIVE.match(frame) for frame in frames)
     in_kernel = frames and (frames[-1].startswith(("entry_SYSCALL", "do_syscall", "asm_", "ret_from")) or receiving)
@@ -36,7 +36,7 @@ def side_of(command, frames, client_pids, pid):
 
 
 class Split:
-    """Samples while a benchmark runs. Use as a context; `per_op` afterwards."""
+    """Takes samples while a benchmark runs. Use as a context, and call `per_op` afterwards."""
 
     HERTZ = 2500
 
@@ -61,7 +61,7 @@ class Split:
         self.perf.wait(30)
 
     def per_op(self, operations):
-        """Microseconds per operation by side and part."""
+        """Returns microseconds per operation by side and part."""
         script = ["perf", "script", "-i", self.file, "-F", "comm,pid,ip,sym,dso"]
         text = subprocess.run(script, capture_output=True, text=True, errors="replace").stdout
         seconds = collections.Counter()
@@ -72,7 +72,7 @@ class Split:
             head = re.match(r"\s*(.*?)\s+(\d+)", lines[0])
             if not head:
                 continue
-            # From the inside out: the last frame is the outermost.
+            # Frames come from the inside out: the last one is the outermost.
             frames = []
             for line in lines[1:]:
                 match = re.match(r"\s*[0-9a-f]+\s+(\S+).*\((\S*)\)", line)

@@ -1,4 +1,4 @@
-//! What is measured, how often, and against what?
+//! Lists what is measured, how often, and against what.
 
 use std::io;
 
@@ -7,38 +7,38 @@ use atoll_base::Duration;
 use crate::partner::Side;
 use crate::{dispatch, limits, messaging, wake};
 
-/// Where the two processes run.
+/// The processors on which the two processes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On two processors.
+    /// Each process has a processor of its own.
     Apart,
-    /// On one: who waits yields it.
+    /// Both processes share a processor; the one that waits yields it.
     Together,
 }
 
-/// One line of the table.
+/// A case: one line of the table.
 pub struct Case {
-    /// Its name.
+    /// The name of the case.
     pub name: &'static str,
-    /// What is done `count` times.
+    /// Describes what is done `count` times.
     pub unit: &'static str,
-    /// How often, on two processors and on one; 0: not there.
+    /// The number of repetitions on two processors and on one; 0 where the case does not apply.
     counts: (u64, u64),
-    /// The part of the process that measures. It returns a time if that is not the one that it took.
+    /// The part of the process that measures. Returns a time if it is not the time that the call took.
     pub ours: fn(&Side, u64) -> io::Result<Option<Duration>>,
-    /// The part of the other process; `None`: it does nothing.
+    /// The part of the other process; `None` if that process does nothing.
     pub theirs: Option<fn(&Side, u64) -> io::Result<()>>,
-    /// The case that it is compared with, and how many times that is aimed at.
+    /// The case to compare with, and the ratio that is aimed at.
     pub aim: Option<(&'static str, Option<f64>)>,
 }
 
 impl Case {
-    /// Whether it makes sense there.
+    /// Returns whether the case makes sense at `place`.
     pub fn runs(&self, place: Place) -> bool {
         self.count(place) > 0
     }
 
-    /// How often it is done there.
+    /// Returns the number of repetitions at `place`.
     pub fn count(&self, place: Place) -> u64 {
         match place {
             Place::Apart => self.counts.0,
@@ -47,7 +47,7 @@ impl Case {
     }
 }
 
-/// The table, limits before what is compared with them.
+/// The table of cases. Limits come before the cases that are compared with them.
 pub const CASES: &[Case] = &[
     Case {
         name: "one line, there and back",

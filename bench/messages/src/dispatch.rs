@@ -1,4 +1,4 @@
-//! What do dispatch, calls and microthreads cost on top of the channel?
+//! Measures what dispatch, calls and microthreads cost on top of the channel.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::messaging::WINDOW;
 use crate::partner::{EPOCH, Side};
 
 const HELLO: Message = Message::Hello { replica: ReplicaId(0), epoch: Epoch(1) };
-/// Messages handled before the microthreads have their turn.
+/// The number of messages that are handled before the microthreads have their turn.
 const BATCH: usize = 64;
 
 pub fn synchronous_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
@@ -27,7 +27,7 @@ pub fn concurrent_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> 
     calls(side, WINDOW, count).map(|()| None)
 }
 
-/// So many microthreads, each of which makes its part of the calls, one after another.
+/// Runs a number of microthreads, each of which makes its part of the calls, one after another.
 fn calls(side: &Side, threads: u64, count: u64) -> io::Result<()> {
     let now = side.clock.now();
     let answered = Rc::new(Cell::new(0));
@@ -46,8 +46,8 @@ fn calls(side: &Side, threads: u64, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits as a server does that has nothing else to do, and takes a turn. Time is read while there is nothing
-/// to do, and again now and then, for the deadlines.
+/// Waits as an idle server does, and takes a turn. The clock is read while there is nothing to do, and now
+/// and then otherwise, for the deadlines.
 #[inline(always)]
 fn turn<S, F>(side: &Side, dispatcher: &mut Dispatcher<&ShmMemory, S, F>, state: &mut S)
 where
@@ -74,7 +74,7 @@ async fn caller(router: CallRouter<&ShmMemory>, peer: PeerId, count: u64, answer
     }
 }
 
-/// Answers so many calls.
+/// Answers a number of calls.
 pub fn theirs(side: &Side, count: u64) -> io::Result<()> {
     let mut dispatcher =
         Dispatcher::<_, u64, std::future::Ready<()>>::new(EPOCH, Limits::default(), side.clock.now());
@@ -93,7 +93,7 @@ pub fn theirs(side: &Side, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Microthreads that do not wait, each created, scheduled and run before the next.
+/// Runs microthreads that do not wait: each is created, scheduled and run before the next one.
 pub fn microthreads(_: &Side, count: u64) -> io::Result<Option<Duration>> {
     async fn one(n: u64, sum: &Cell<u64>) {
         sum.set(sum.get().wrapping_add(n));

@@ -1,4 +1,4 @@
-//! What do the processor and the kernel allow? No message layer can be better than these.
+//! Measures what the processor and the kernel allow. No message layer can be faster.
 
 use std::hint::black_box;
 use std::io;
@@ -9,7 +9,7 @@ use atoll_ipc::Memory;
 
 use crate::partner::{CREDIT, STREAM, STREAM_LINES, Side, WORD};
 
-/// A word that goes back and forth: odd there, even back.
+/// Sends a word back and forth: odd values go there, even ones come back.
 pub fn line_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     let word = side.word(WORD);
     let start = word.load(Ordering::Relaxed);
@@ -23,7 +23,7 @@ pub fn line_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
 
 pub fn line_theirs(side: &Side, count: u64) -> io::Result<()> {
     let word = side.word(WORD);
-    // The other may have begun already.
+    // The other process may have begun already.
     let start = word.load(Ordering::Relaxed) & !1;
     for n in 0..count as u32 {
         let question = start.wrapping_add(2 * n + 1);
@@ -33,7 +33,8 @@ pub fn line_theirs(side: &Side, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Lines filled one after another, each looked at by the other; what was read is said every 256 lines.
+/// Fills lines one after another, each of which the other process reads; the reader reports its progress
+/// every 256 lines.
 pub fn stream_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     let m = &side.memory;
     m.store64_release(CREDIT, 0);
@@ -66,7 +67,7 @@ pub fn stream_theirs(side: &Side, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The fence alone, after a store that hits the own cache.
+/// Measures the fence alone, after a store that hits the own cache.
 pub fn fences(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     for n in 0..count {
         side.memory.store64(CREDIT, n);
@@ -76,7 +77,7 @@ pub fn fences(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     Ok(None)
 }
 
-/// What a sleeper would pay, if senders had no fence.
+/// Measures what a sleeper would pay if senders had no fence.
 pub fn membarrier_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     for _ in 0..count {
         rustix::thread::membarrier(rustix::thread::MembarrierCommand::GlobalExpedited)?;

@@ -1,13 +1,13 @@
-//! What do messages between two processes cost on this machine? Table 2 of Pika (P3), and what the hardware
-//! allows.
+//! Measures what messages between two processes cost on this machine (Table 2 of Pika, P3), and what the
+//! hardware allows.
 //!
 //!     cargo run --release -p atoll-bench-messages            about ten seconds
 //!     ... -- --rounds 50 --cpus 0,1 --idle polling
 //!
-//! Two processes, pinned: to two processors, then to one. In each round every case runs once, for a
-//! millisecond or a few, so that what the machine does meanwhile hits all alike; an attempt in which others
-//! had the processors is repeated, whatever came out of it. Printed are least, median and greatest of the
-//! rounds, and the median of the ratios within a round. The limits are measured here, too, in the same
+//! Two processes are pinned, first to two processors, then to one. In each round every case runs once, for a
+//! millisecond or a few, so that what the machine does meanwhile affects all cases alike. An attempt in which
+//! others had the processors is repeated, whatever its result was. The program prints least, median and
+//! greatest of the rounds, and the median of the ratios within a round. The limits are measured in the same
 //! rounds: a line that goes back and forth, a stream of lines, a bare futex.
 #![forbid(unsafe_code)]
 
@@ -32,19 +32,19 @@ use crate::report::Report;
 #[derive(Parser)]
 #[command(name = "atoll-messages")]
 struct Options {
-    /// How often each case runs.
+    /// The number of times that each case runs.
     #[arg(long, default_value_t = 61)]
     rounds: usize,
     /// The processors of the two processes.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     cpus: Vec<usize>,
-    /// What idle processors do: `untouched`, or `polling` (they do not halt; root).
+    /// What idle processors do: `untouched`, or `polling` (they do not halt; needs root).
     #[arg(long, default_value = "untouched")]
     idle: String,
-    /// Only cases whose name contains this.
+    /// Run only the cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// This is the other process.
+    /// Run as the other process.
     #[arg(long, hide = true)]
     partner_of: Option<u32>,
 }

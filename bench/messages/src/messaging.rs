@@ -1,4 +1,4 @@
-//! What does a channel cost? Messages encoded, sent, received and decoded.
+//! Measures what a channel costs: messages are encoded, sent, received and decoded.
 
 use std::hint::black_box;
 use std::io;
@@ -10,7 +10,7 @@ use atoll_ipc::{Memory, Message};
 
 use crate::partner::{EPOCH, Side};
 
-/// How many are under way at a time.
+/// The number of messages that are under way at a time.
 pub const WINDOW: u64 = 32;
 
 fn question(n: u64) -> Envelope {
@@ -20,7 +20,7 @@ fn question(n: u64) -> Envelope {
     }
 }
 
-/// The answer to what came.
+/// Returns the answer to a message.
 fn answer(payload: &[u8; MESSAGE_BYTES]) -> io::Result<[u8; MESSAGE_BYTES]> {
     match Envelope::decode(payload) {
         Ok(Envelope { role: Role::Request(call), message }) => {
@@ -67,7 +67,8 @@ pub fn synchronous_theirs(side: &Side, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Never more than [`WINDOW`] without an answer; what has come is taken before more is sent.
+/// Sends messages, of which no more than [`WINDOW`] are without an answer. Answers that have come are taken
+/// before more is sent.
 pub fn concurrent_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     let mut channel = side.our_channel();
     let (mut sent, mut received) = (0, 0);
@@ -116,7 +117,7 @@ pub fn one_way_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
         sent = count.min(sent + WINDOW);
         let _ = channel.publish();
     }
-    // All of it has arrived when this comes.
+    // All messages have arrived when this one comes.
     side.wait(|| channel.pop().is_some());
     channel.release();
     Ok(None)
@@ -138,7 +139,7 @@ pub fn one_way_theirs(side: &Side, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A sender whose receiver is awake, but takes nothing: what the sender itself pays.
+/// Measures what the sender alone pays: its receiver is awake, but takes nothing.
 pub fn publish_alone(_: &Side, count: u64) -> io::Result<Option<Duration>> {
     const CAPACITY: usize = 64;
     let (_, memory) =

@@ -1,4 +1,4 @@
-//! How do two processes measure together? One tells the other which case comes next; both start at once.
+//! Lets two processes measure together. One tells the other which case comes next; both start at once.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,75 +13,76 @@ use atoll_sys::{Calibration, Clock, eventfd, futex, sched};
 
 use crate::case::{CASES, Case, Place};
 
-/// Entries of the channel's rings.
+/// The number of entries in each ring of the channel.
 pub const CAPACITY: usize = 1024;
-/// Epoch of both.
+/// The epoch of both processes.
 pub const EPOCH: Epoch = Epoch(1);
-/// A word for ping-pong.
+/// The place of the word for ping-pong.
 pub const WORD: usize = 512;
-/// A futex, and what one who sleeps says: how often it fell asleep and woke, and when it last did.
+/// The place of a futex, and of what a sleeper reports: how often it fell asleep and woke, and when it last
+/// did.
 pub const RUNG: usize = 640;
 pub const FALLING_ASLEEP: usize = 704;
 pub const AWAKE: usize = 768;
 pub const AWAKE_AT: usize = 776;
-/// Lines for a stream, and the reader's credit.
+/// The place of the lines of a stream, and of the reader's credit.
 pub const STREAM: usize = 8192;
 pub const STREAM_LINES: u64 = 1024;
 pub const CREDIT: usize = 576;
-/// The rings: to the partner, and back.
+/// The places of the rings: to the partner, and back.
 pub const THERE: usize = STREAM + STREAM_LINES as usize * 64;
 pub const BACK: usize = THERE + channel::ring_bytes(CAPACITY);
 const BYTES: usize = (BACK + channel::ring_bytes(CAPACITY)).next_multiple_of(4096);
 
-/// Serial number of the command: a futex.
+/// The place of the command's serial number, which is a futex.
 const SERIAL: usize = 0;
-/// Which case, or which processor; how often; where; whether it is about to start (serial), whether it is
-/// done (serial).
+/// The places of the command: the case or processor, the repetitions, the place of the run, and the serial
+/// numbers of the command that is about to start and of the one that is done.
 const COMMAND: usize = 8;
 const COUNT: usize = 16;
 const TOGETHER: usize = 24;
-/// The clock of both.
+/// The clock that both processes read.
 const CALIBRATION: usize = 32;
 const READY: usize = 64;
 const DONE: usize = 128;
 const PIN: u64 = 1000;
-/// After so many disturbed attempts the next one counts.
+/// The number of disturbed attempts after which the next one counts.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// One of the two processes, for a case.
+/// One of the two processes, as a case sees it.
 pub struct Side {
     pub memory: ShmMemory,
-    /// The bells: the measuring process's, the other's.
+    /// The bells of the measuring process and of the other one.
     pub bells: [OwnedFd; 2],
     pub place: Place,
     pub clock: Clock,
 }
 
 impl Side {
-    /// The end of the measuring process.
+    /// Returns the channel's end of the measuring process.
     pub fn our_channel(&self) -> Channel<&ShmMemory> {
         let place = channel::Place { outgoing: THERE, incoming: BACK, capacity: CAPACITY };
         Channel::resume(&self.memory, place, EPOCH, EPOCH)
     }
 
-    /// The end of the other.
+    /// Returns the channel's end of the other process.
     pub fn their_channel(&self) -> Channel<&ShmMemory> {
         let place = channel::Place { outgoing: BACK, incoming: THERE, capacity: CAPACITY };
         Channel::resume(&self.memory, place, EPOCH, EPOCH)
     }
 
-    /// A word of the memory as an atomic.
+    /// Returns a word of the memory as an atomic.
     pub fn word(&self, at: usize) -> &AtomicU32 {
         self.memory.atomic32(at).expect("a place in the memory")
     }
 
-    /// Waits until `ready`: spins, or yields the processor that both run on.
+    /// Waits until `ready` returns true: spins, or yields the processor that both processes share.
     #[inline(always)]
     pub fn wait(&self, mut ready: impl FnMut() -> bool) {
         match self.place {
             Place::Apart => {
-                // Without a pause, which is longer than a line's way. Without a pause: where the hypervisor
-                // takes pauses for a lock that nobody gives back, they cost microseconds.
+                // There is no pause instruction here: a pause takes longer than the transfer of a line, and
+                // costs microseconds where the hypervisor takes it for a lock that nobody gives back.
                 while !ready() {}
             }
             Place::Together => {
@@ -93,7 +94,7 @@ impl Side {
     }
 }
 
-/// The other process.
+/// The other process, as the measuring one sees it.
 pub struct Partner {
     child: Child,
     side: Side,
@@ -101,7 +102,7 @@ pub struct Partner {
 }
 
 impl Partner {
-    /// Starts it: this binary, again.
+    /// Starts the other process, from the same binary.
     pub fn start() -> io::Result<Partner> {
         let (fd, memory) = ShmMemory::create("atoll-messages", BYTES)?;
         let bells = [eventfd::create()?, eventfd::create()?];
@@ -121,15 +122,15 @@ impl Partner {
         Ok(Partner { child, side, serial: 0 })
     }
 
-    /// Moves it to a processor.
+    /// Moves the other process to a processor.
     pub fn pin(&mut self, cpu: usize) -> io::Result<()> {
         self.command(PIN + cpu as u64, 0);
         self.finish()
     }
 
-    /// Runs a case until it was not disturbed: until both processes together waited for their processors less
-    /// than a twentieth of the time (on one processor they wait for each other). Returns how many nanoseconds
-    /// one of its units took, and the attempts in vain.
+    /// Repeats a case until it was not disturbed: both processes together waited for their processors less
+    /// than a twentieth of the time (on one processor they wait for each other). Returns the nanoseconds that
+    /// one of its units took, and the number of attempts in vain.
     pub fn run(&mut self, case: &Case, place: Place) -> io::Result<(f64, u32)> {
         let mut attempts = 0;
         loop {
@@ -146,7 +147,7 @@ impl Partner {
         }
     }
 
-    /// For how many nanoseconds both were ready to run and did not. proc_pid_schedstat(5).
+    /// Returns for how many nanoseconds both processes were ready to run and did not (proc_pid_schedstat(5)).
     fn waited(&self) -> u64 {
         let of = |pid: u32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
@@ -218,7 +219,7 @@ impl Drop for Partner {
     }
 }
 
-/// What the other process does: one case after another, until the first ends.
+/// Runs the other process: one case after another, until the first process ends.
 pub fn serve(parent: u32) -> io::Result<()> {
     die_with_parent(parent)?;
     let mut fds = take_inherited(3)?.into_iter();
@@ -250,7 +251,7 @@ pub fn serve(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Both take part in each other's membarrier(2).
+/// Registers the process for membarrier(2), so that both take part in each other's.
 fn register() -> io::Result<()> {
     let command = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
     Ok(rustix::thread::membarrier(command)?)

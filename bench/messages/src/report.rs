@@ -1,4 +1,4 @@
-//! How are the numbers printed?
+//! Prints the numbers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use atoll_sys::Calibration;
 use crate::Options;
 use crate::case::{CASES, Case, Place};
 
-/// Nanoseconds of each case and place, by round.
+/// The nanoseconds of each case and place, by round.
 pub struct Report {
     rows: BTreeMap<(bool, &'static str), Vec<f64>>,
     title: String,
@@ -32,7 +32,7 @@ impl Report {
 
     pub fn print(&self, calibration: Calibration) {
         println!("{}; {} attempts were disturbed", self.title, self.disturbed);
-        // 0 without a usable counter.
+        // The value is 0 without a usable counter.
         let cycles = if calibration.mult == 0 { 0.0 } else { (1u64 << 48) as f64 / calibration.mult as f64 };
         println!("a cycle is one of the time stamp counter: {cycles:.3} a nanosecond");
         for (together, place) in [(false, "two processors"), (true, "one processor")] {

@@ -1,4 +1,4 @@
-//! How long does one who sleeps take to wake? By the kernel's means alone, and by a message.
+//! Measures how long a sleeping process takes to wake: by the kernel's means alone, and by a message.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,11 +12,11 @@ use atoll_sys::{eventfd, futex};
 
 use crate::partner::{AWAKE, AWAKE_AT, FALLING_ASLEEP, RUNG, Side};
 
-/// Nobody sleeps for ever, even if the other dies.
+/// The longest sleep, so that a process whose partner has died ends.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Wakes the other so often when it surely sleeps. Returns the time from before the ring until the other
-/// runs, in sum.
+/// Wakes the other process a number of times, each time when it surely sleeps. Returns the sum of the times
+/// from before the ring until the other process runs.
 fn wake(
     side: &Side,
     count: u64,
@@ -37,7 +37,7 @@ fn wake(
     Ok(Some(sum))
 }
 
-/// Sleeps so often, and says when it is awake again.
+/// Sleeps a number of times, and reports each time when the process is awake again.
 fn sleep(side: &Side, count: u64, mut wait: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     for n in 1..=count {
         side.memory.store64_release(FALLING_ASLEEP, n);
@@ -48,10 +48,10 @@ fn sleep(side: &Side, count: u64, mut wait: impl FnMut(u64) -> io::Result<()>) -
     Ok(())
 }
 
-/// So long after it says that it falls asleep, somebody sleeps.
+/// The time after which a process that has announced its sleep surely sleeps.
 const FALLS_ASLEEP: Duration = Duration::from_micros(50);
 
-/// The word's futex alone.
+/// Measures the futex of a word alone.
 pub fn futex_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     let word = side.word(RUNG);
     wake(side, count, |_| {
@@ -72,7 +72,7 @@ pub fn futex_theirs(side: &Side, count: u64) -> io::Result<()> {
     })
 }
 
-/// A bell alone.
+/// Measures a bell alone.
 pub fn eventfd_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     wake(side, count, |_| eventfd::ring(&side.bells[1]))
 }
@@ -82,7 +82,7 @@ pub fn eventfd_theirs(side: &Side, count: u64) -> io::Result<()> {
     sleep(side, count, |_| waiter.wait())
 }
 
-/// A bell, waited for as servers do: edge-triggered, so that it need not be read.
+/// Measures a bell that is waited for as servers do: edge-triggered, so that it need not be read.
 struct Waiter(Epoll);
 
 impl Waiter {
@@ -99,16 +99,16 @@ impl Waiter {
     }
 }
 
-/// How the end of a channel sleeps and is woken.
+/// The ways in which the end of a channel sleeps and is woken.
 enum Bell<'a> {
-    /// On a word that the ringer counts up. The sleep word itself will not do, because the ringer may not
-    /// write it, and a ring that comes before the sleep would be lost.
+    /// It sleeps on a word that the ringer counts up. The sleep word itself will not do, because the ringer
+    /// may not write it, and a ring that comes before the sleep would be lost.
     Futex(&'a AtomicU32),
-    /// As servers do.
+    /// It sleeps on a bell, as servers do.
     Eventfd(Waiter),
 }
 
-/// Messages to one who sleeps.
+/// Measures messages to a process that sleeps.
 fn messages(side: &Side, count: u64, ring: impl Fn() -> io::Result<()>) -> io::Result<Option<Duration>> {
     let mut channel = side.our_channel();
     wake(side, count, |n| {

@@ -1,24 +1,25 @@
-//! Who attacks a stack from its own applications, and what is to stop them?
+//! The attacks on a stack from its own applications, and what is to stop each.
 //!
-//! [`ATTACKS`] is the one list: `tests/attacks.rs` runs each against a neighbour whose text is checked octet
-//! by octet and whose answers are timed. `make attacks` runs all, `make attacks ATTACKS="groups bells"` some,
-//! `ATTACK_SECONDS=60` for so long each.
+//! [`ATTACKS`] is the one list. `tests/attacks.rs` runs each attack against a neighbour whose text is checked
+//! octet by octet, and whose answers are timed. `make attacks` runs all, `make attacks ATTACKS="groups bells"`
+//! some, and `ATTACK_SECONDS=60` says for how long.
 //!
-//! To add one: write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the socket
-//! API) or `programs/intruder.py` (after giving up root), and add a row. It says `attacking` when it has
-//! begun and goes on until it is killed; `SUCCEEDED` if it got what nobody should get.
+//! To add an attack, write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the
+//! socket API) or `programs/intruder.py` (after giving up root), and add a row. The program prints
+//! `attacking` when it has begun and goes on until it is killed; it prints `SUCCEEDED` if it got what nobody
+//! should get.
 #![forbid(unsafe_code)]
 
-/// What an attacker is made of.
+/// The program that carries out an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
-    /// `src/bin/attacker.rs`: a session made by hand, or nothing but the control socket.
+    /// `src/bin/attacker.rs`, which makes a session by hand, or uses nothing but the control socket.
     Raw,
-    /// `programs/misbehave.c`: the socket API.
+    /// `programs/misbehave.c`, which uses the socket API.
     Sockets,
-    /// The same, with a crowd of clients at the other end.
+    /// `programs/misbehave.c`, with a crowd of clients at the other end.
     Crowded,
-    /// `programs/intruder.py`: a process that was root.
+    /// `programs/intruder.py`, a process that was root.
     Intruder,
     /// A signal from an administrator to a replica.
     Signal,
@@ -27,15 +28,15 @@ pub enum Means {
 /// One attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
-    /// Its name, as the programs know it.
+    /// The name of the attack, as the programs know it.
     pub name: &'static str,
-    /// What it is made of.
+    /// The program that carries it out.
     pub means: Means,
-    /// What it does.
+    /// What the attack does.
     pub does: &'static str,
     /// The quota or check that stops it.
     pub stopped_by: &'static str,
-    /// By how many MiB the stack's processes may grow because of it.
+    /// The most MiB by which the stack's processes may grow because of it.
     pub memory_max: u64,
 }
 
@@ -100,7 +101,7 @@ pub const ATTACKS: &[Attack] = &[
         "memory per session, then in all",
     )
     .memory(1024),
-    // Its sockets and their records take about 170 MiB, and no more comes after the first ten seconds.
+    // The attacker's sockets and their records take about 170 MiB, and nothing is added after ten seconds.
     attack("bells", Means::Crowded, "waits with 20,000 entries on each bell", "bells of each session's own")
         .memory(256),
     attack("udp-self", Means::Sockets, "sends datagrams to itself", "room of its own socket"),
@@ -130,10 +131,10 @@ pub const ATTACKS: &[Attack] = &[
     attack("segv", Means::Signal, "sends SIGSEGV to a replica", "a successor (decision 28)").memory(512),
 ];
 
-/// The attack of this name.
+/// Returns the attack of this name.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is no such attack.
 pub fn of_name(name: &str) -> &'static Attack {
     ATTACKS.iter().find(|attack| attack.name == name).unwrap_or_else(|| panic!("no attack is called {name}"))
 }

@@ -1,9 +1,9 @@
-//! Does a neighbour notice attacks from programs on its own stack?
+//! Checks that a neighbour does not notice attacks from programs on its own stack.
 //!
-//! Always: no octet of its text is lost or changed, nothing is refused or stands still, no replica has died,
-//! memory stays within bounds, and the stack serves a program that comes later. With `ATOLL_SOAK`: the
-//! neighbour also keeps 80 % of the rate and has at most twice the latency that it has beside a fair busy
-//! program. Rates of short runs are printed, not judged.
+//! In every run no octet of the neighbour's text is lost or changed, nothing is refused or stands still, no
+//! replica dies, memory stays within bounds, and the stack serves a program that comes later. With
+//! `ATOLL_SOAK` the neighbour also keeps 80 % of the rate and has at most twice the latency that it has beside
+//! a fair busy program. Rates of short runs are printed, not judged.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -17,7 +17,7 @@ macro_rules! attacks {
     ($($test:ident $name:literal,)*) => {
         $(#[test] fn $test() { judge(of_name($name)) })*
 
-        /// Those that have a test.
+        /// The names of the attacks that have a test.
         const TESTED: &[&str] = &[$($name),*];
     };
 }
@@ -57,7 +57,7 @@ fn every_attack_is_tested() {
     assert!(ATTACKS.iter().map(|attack| attack.name).eq(TESTED.iter().copied()), "in the order of the table");
 }
 
-/// Prints the table: `cargo test -p atoll-attacks table -- --nocapture`.
+/// Prints the table of attacks: `cargo test -p atoll-attacks table -- --nocapture`.
 #[test]
 fn table() {
     for Attack { name, does, stopped_by, .. } in ATTACKS {
@@ -67,10 +67,10 @@ fn table() {
 
 const NEIGHBOURS_PORT: &str = "7000";
 const ATTACKERS_PORT: &str = "7100";
-/// Longer than anything is away that dies or is killed, even on a busy machine.
+/// The longest wait for anything, which is longer than a server that dies is away, even on a busy machine.
 const STALL_MAX_MS: u64 = 20_000;
 
-/// How long an attack lasts.
+/// Returns how long an attack lasts.
 fn attack_time() -> Duration {
     let told = std::env::var("ATTACK_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(told.unwrap_or(if soak() { 20 } else { 1 }))
@@ -99,8 +99,8 @@ fn judge(attack: &Attack) {
     }
 }
 
-/// The neighbour keeps 80 % of the rate and has at most twice the latency that it has beside a fair busy
-/// program. What else the machine does may decide that once, so what is out of bounds is measured three
+/// Checks that the neighbour keeps 80 % of the rate and has at most twice the latency that it has beside a
+/// fair busy program. Other load of the machine may spoil one run, so what is out of bounds is measured three
 /// times, and the median counts.
 fn judge_rates(attack: &Attack, first: Seen) {
     let mut pairs = vec![Comparison::of(attack, &first)];
@@ -123,7 +123,7 @@ fn judge_rates(attack: &Attack, first: Seen) {
     );
 }
 
-/// What the neighbour had beside an attack, relative to what it has beside a fair busy program.
+/// The rate and latency of the neighbour beside an attack, relative to those beside a fair busy program.
 #[derive(Debug)]
 struct Comparison {
     rate: f64,
@@ -136,7 +136,7 @@ impl Comparison {
         let fair = observe(None, attack_time());
         println!("{}: beside a fair program: {}", attack.name, fair.neighbour);
         let ratio = |key: &str, least: u64| seen.number(key) as f64 / fair.number(key).max(least) as f64;
-        // Less than a millisecond is the scheduler's business.
+        // Latencies below a millisecond are the scheduler's business.
         Comparison {
             rate: ratio("kb_per_s", 1),
             median_us: ratio("median_us", 1000),
@@ -149,7 +149,7 @@ impl Comparison {
     }
 }
 
-/// What became of the neighbour and of the stack.
+/// The results of a run: what became of the neighbour and of the stack.
 struct Seen {
     neighbour: String,
     spoils: Vec<String>,
@@ -160,7 +160,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// A number that the neighbour has reported.
+    /// Returns a number that the neighbour has reported.
     fn number(&self, key: &str) -> u64 {
         let words: Vec<&str> = self.neighbour.split_whitespace().collect();
         let at = words.iter().position(|word| *word == key);
@@ -177,7 +177,7 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
     let neighbour = compiled_of(&source("neighbour.c"));
     let mut server = net.serve(&neighbour, &["serve", NEIGHBOURS_PORT]);
     server.says("serving", 20);
-    // A short run leaves the processors to whoever tests beside it.
+    // A short run leaves the processors to other tests that run beside it.
     let rate = if soak() { "0" } else { "5000" };
     let mut client = net.client(&neighbour, &["ask", Net::SERVER, NEIGHBOURS_PORT, rate]);
     client.says("going", 30);
@@ -196,7 +196,8 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
         most = most.max(pids.map(resident).sum());
         if attack.is_some_and(|attack| attack.means == Means::Signal) && !std::mem::replace(&mut killed, true)
         {
-            // Twice: a handler for overflows of the stack lets the first one pass, as it comes from outside.
+            // The signal is sent twice: a handler for overflows of the stack lets the first one pass, because
+            // it comes from outside.
             for _ in 0..2 {
                 signal("SEGV", before[0]);
                 std::thread::sleep(Duration::from_millis(50));
@@ -211,7 +212,7 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
     for attacker in &mut attackers {
         attacker.kill();
     }
-    // What it leaves behind is a part of the attack. And those who come later are served.
+    // What the attacker leaves behind is a part of the attack, and programs that come later are served.
     std::thread::sleep(Duration::from_millis(500));
     let mut late = net.serve(&neighbour, &["serve", "7001"]);
     late.says("serving", 30);
@@ -236,8 +237,8 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
     }
 }
 
-/// Waits for the neighbour's report. Should it stand still meanwhile, what the stack thinks of its
-/// connections is printed.
+/// Waits for the neighbour's report. If the neighbour stands still meanwhile, prints what the stack knows of
+/// its connections.
 fn finish(net: &Net, mut client: Proc) -> String {
     let end = Instant::now() + Duration::from_secs(60);
     let mut told = false;
@@ -250,7 +251,7 @@ fn finish(net: &Net, mut client: Proc) -> String {
     client.success(0)
 }
 
-/// Starts the attackers, or the fair program.
+/// Starts the attackers, or the fair busy program.
 fn start(net: &Net, attack: Option<&Attack>) -> Vec<Proc> {
     let Some(attack) = attack else {
         let busy = ["busy", Net::SERVER, NEIGHBOURS_PORT];
@@ -284,14 +285,14 @@ fn supervisor(net: &Net) -> u64 {
     net.atoll_says("status")["stack"]["pid"].as_u64().expect("a supervisor has a pid")
 }
 
-/// Resident memory in KiB; 0 of a process that is gone.
+/// Returns the resident memory of a process in KiB; 0 if the process is gone.
 fn resident(pid: u64) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
-/// A counter, summed over all replicas.
+/// Returns a counter, summed over all replicas.
 fn sum(status: &Value, name: &str) -> u64 {
     let replicas = status["replicas"].as_array().expect("replicas");
     replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum()

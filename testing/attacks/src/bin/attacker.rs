@@ -1,9 +1,8 @@
-//! An application that speaks to the stack without the library, and keeps to none of its rules: attacker
-//! ATTACK PORT.
+//! Speaks to a stack without the library, and keeps to none of its rules: `attacker ATTACK PORT`.
 //!
-//! It runs until it is killed, and says `attacking` once what it does is under way. `SUCCEEDED` at the start
-//! of a line says that it got what nobody should get. The stack is the one that `ATOLL_SOCKET` names; PORT is
-//! the neighbour's.
+//! The program runs until it is killed, and prints `attacking` once its attack is under way. `SUCCEEDED` at
+//! the start of a line says that it got what nobody should get. `ATOLL_SOCKET` names the stack; PORT is the
+//! neighbour's.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -28,7 +27,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [attack, port] = &arguments[..] else { return usage() };
     let Ok(port) = port.parse() else { return usage() };
-    // As many descriptors as anybody may have.
+    // The limit of descriptors is raised as far as it goes.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(65536), maximum: Some(65536) });
     match &attack[..] {
         "scribble" => scribble(),
@@ -58,7 +57,7 @@ fn usage() -> ExitCode {
 
 /// A session, made by hand.
 struct Raw {
-    /// Keeps it open.
+    /// The connection to the supervisor, which keeps the session open.
     control: Channel,
     replicas: Vec<Replica>,
     app_page: ShmMemory,
@@ -95,7 +94,7 @@ impl Raw {
         Raw { control, replicas: all, app_page }
     }
 
-    /// Sends a command to every replica, and waits until it is taken if a ring is full.
+    /// Sends a command to every replica, and waits for room where a ring is full.
     fn push(&mut self, command: &Command) {
         for replica in 0..self.replicas.len() {
             self.push_to(replica, command);
@@ -110,7 +109,7 @@ impl Raw {
         }
     }
 
-    /// Wakes all replicas, and throws away what they say.
+    /// Wakes all replicas, and discards their events.
     fn ring(&mut self) -> Vec<Event> {
         let mut said = Vec::new();
         for Replica { port, bell, .. } in &mut self.replicas {
@@ -123,7 +122,7 @@ impl Raw {
         said
     }
 
-    /// A slot that is the same in all replicas, with one holder.
+    /// Takes a slot with the same number in all replicas, and one holder.
     fn slot(&mut self) -> (SlotId, u32) {
         let slots: Vec<_> =
             self.replicas.iter_mut().filter_map(|replica| replica.port.allocate_slot()).collect();
@@ -140,7 +139,7 @@ fn connect() -> Option<Channel> {
     connect_to(&PathBuf::from(std::env::var_os("ATOLL_SOCKET")?))
 }
 
-/// To where the command line asks.
+/// Returns the endpoint that the command line names.
 fn connect_to_administration() -> Option<Channel> {
     connect_to(&PathBuf::from(std::env::var_os("ATOLL_SOCKET")?).with_extension("admin"))
 }
@@ -166,11 +165,11 @@ fn random() -> Rng {
     Rng::new(u64::from(std::process::id()))
 }
 
-/// Its bells may be rung so often before it looks at what was said.
+/// The number of rings of a bell before the attacker looks at its events.
 const BATCH: usize = 256;
 
-/// Words everywhere in the arenas and on its own page, many of them where heads, tails and flags are; and
-/// commands between, so that they are looked at.
+/// Writes words everywhere in the arenas and on its own page, many of them where heads, tails and flags are,
+/// and sends commands between, so that replicas read the words.
 fn scribble() -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -201,7 +200,7 @@ fn scribble() -> ExitCode {
     }
 }
 
-/// Every kind of command, at random, about a handful of slots and leases; as fast as it goes.
+/// Sends every kind of command at random, about a handful of slots and leases, as fast as possible.
 fn commands(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -211,7 +210,7 @@ fn commands(port: u16) -> ExitCode {
         for _ in 0..BATCH {
             let (slot, generation) = slots[rng.below(8) as usize];
             let (lease, token) = (u64::from(rng.below(8)) + 1, rng.next_u32());
-            // Never the neighbour's: that is another attack.
+            // The port is never the neighbour's: that is another attack.
             let own = Endpoint::at(Addr::V4_ANY, port + 1 + rng.below(8) as u16);
             let nowhere = Endpoint::new(0xc612_0000 | rng.next_u32() >> 16, rng.next_u32() as u16);
             let command = match rng.below(15) {
@@ -288,7 +287,7 @@ fn open_datagram_socket(raw: &mut Raw) -> (SlotId, u32) {
     (slot, generation)
 }
 
-/// One datagram socket that joins groups and leaves others, all of them different.
+/// Lets one datagram socket join and leave multicast groups, all of them different.
 fn groups() -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -303,7 +302,7 @@ fn groups() -> ExitCode {
     }
 }
 
-/// Ports that are leased, listened at, and given back, or not.
+/// Leases ports, listens at them, and gives them back or not.
 fn listeners() -> ExitCode {
     let mut raw = Raw::attach();
     let mut lease = 1 << 40;
@@ -340,7 +339,7 @@ fn listeners() -> ExitCode {
     }
 }
 
-/// Connections to addresses where nobody is, closed a moment later.
+/// Opens connections to addresses where nobody is, and closes them a moment later.
 fn connects() -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -373,7 +372,7 @@ fn connects() -> ExitCode {
     }
 }
 
-/// Options of one socket, set and set again.
+/// Sets options of one socket again and again.
 fn options() -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -388,8 +387,8 @@ fn options() -> ExitCode {
     }
 }
 
-/// A datagram socket on the neighbour's port, without a lease of it, and with forged ones. Whether it gets
-/// anything the neighbour hears as loss.
+/// Opens a datagram socket on the neighbour's port, without a lease of it, and with forged ones. What the
+/// socket gets shows as loss at the neighbour.
 fn udp_open(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let (mut rng, protocol) = (random(), Protocol::Udp);
@@ -424,9 +423,9 @@ fn udp_open(port: u16) -> ExitCode {
     }
 }
 
-/// Has a session as root, gives root up, and asks by that session for what is root's: a low port, and a share
-/// of the neighbour's. With nothing to show, with what the supervisor says of it, with that changed, and
-/// having claimed to be root.
+/// Has a session as root, gives root up, and asks over that session for what is root's: a low port, and a
+/// share of the neighbour's. It shows no pass, the pass that the supervisor gives, a changed one, and claims
+/// to be root.
 fn usurper(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let nobody = Some(Uid::from_raw(65534));
@@ -440,7 +439,7 @@ fn usurper(port: u16) -> ExitCode {
         let (lease, protocol) = (0x7100_0000 + round, Protocol::Tcp);
         for port in [port, 79] {
             let vouch = Request::Vouch { lease, protocol, port };
-            // What it may not become the kernel does not let it say.
+            // The kernel refuses credentials of a user that the process may not become.
             let claims = raw.control.send_as(&vouch.encode(), 0).is_ok();
             if !claims && raw.control.send(&vouch.encode(), &[]).is_err() {
                 continue;
@@ -478,14 +477,14 @@ fn usurper(port: u16) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A listener at the neighbour's port, without a lease of it, at all replicas. A connection that is offered
-/// is taken, so that the neighbour hears of it as a refusal or a silence.
+/// Listens at the neighbour's port in all replicas, without a lease of it. A connection that is offered is
+/// taken, which shows at the neighbour as a refusal or a silence.
 fn listen(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let (lease, local) = (0x7000_0002, Endpoint::at(Addr::V4_ANY, port));
     attacking();
     for round in 0.. {
-        // Every second time with a grant that nobody has made.
+        // Every second attempt shows a grant that nobody has made.
         let voucher = Voucher { uid: 0, flags: 12, granted: u64::MAX, seal: u64::from(round) };
         if round % 2 == 1 {
             raw.push(&Command::Show { lease, protocol: Protocol::Tcp, local, voucher });
@@ -508,7 +507,7 @@ fn listen(port: u16) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Connections to the control socket that never say a word, as many as there are.
+/// Opens as many connections to the control socket as possible, and sends nothing over them.
 fn openers() -> ExitCode {
     let mut open = Vec::new();
     let mut said = false;
@@ -529,7 +528,7 @@ fn connect_without_waiting() -> Option<Channel> {
     Channel::connect(&PathBuf::from(std::env::var_os("ATOLL_SOCKET")?), Blocking::No).ok()
 }
 
-/// New sessions, one after another, each given up in another way.
+/// Opens sessions one after another, and gives up each in another way.
 fn attach_and_leave() -> ExitCode {
     for round in 0u64.. {
         let Some(control) = connect() else {
@@ -547,7 +546,7 @@ fn attach_and_leave() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// As many sessions as it gets, all kept.
+/// Opens as many sessions as it gets, and keeps them all.
 fn sessions() -> ExitCode {
     let mut open = Vec::new();
     loop {
@@ -568,7 +567,8 @@ fn sessions() -> ExitCode {
     }
 }
 
-/// Packets that are no requests, requests of supervisors, of others' sessions, and answers that nobody reads.
+/// Sends packets that are no requests, requests of supervisors and about others' sessions, and requests whose
+/// answers it does not read.
 fn rubbish() -> ExitCode {
     let mut rng = random();
     attacking();
@@ -612,7 +612,7 @@ fn askers() -> ExitCode {
                 if control.send(request, &[]).is_err() {
                     break;
                 }
-                // The last packet of an answer is the one that says so.
+                // The last packet of an answer says that it is the last.
                 while number != 3
                     && let Ok(len @ 1..) = control.receive(&mut packet, &mut Vec::new())
                 {
@@ -632,7 +632,7 @@ fn askers() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Another user's process, with the descriptors of pages that are for reading, opens them again.
+/// Starts a process of another user, which opens the descriptors of pages for reading again, for writing.
 fn reopen() -> ExitCode {
     let control = connect().expect("the stack takes connections");
     let (_, fds) = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION }).expect("an answer");
@@ -640,7 +640,7 @@ fn reopen() -> ExitCode {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).expect("flags can be changed");
     }
     let mut child = std::process::Command::new("/proc/self/exe");
-    // Neither the library nor root's rights.
+    // The process has neither the library nor root's rights.
     child.args(["reopened", "1"]).env_remove("LD_PRELOAD").uid(NOBODY).gid(NOBODY);
     match child.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
@@ -653,19 +653,19 @@ fn reopen() -> ExitCode {
 
 const NOBODY: u32 = 65534;
 
-/// The other user's process: goes through its descriptors, again and again.
+/// Runs the other user's process, which goes through its descriptors again and again.
 fn reopened() -> ExitCode {
     let mut said = false;
     let parent = rustix::process::getppid();
-    // Whoever ends the attack ends its parent.
+    // The test ends the attack by ending this process' parent.
     while rustix::process::getppid() == parent {
         for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
-            // What it says goes to a file of the test's.
+            // Its output goes to a file of the test's.
             let is_standard =
                 entry.file_name().to_string_lossy().parse().is_ok_and(|number: i32| number <= 2);
             let Ok(target) = std::fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy().into_owned();
-            // Its own page and arenas it may write anyway.
+            // It may write its own page and arenas anyway.
             let is_file =
                 target.starts_with('/') && !target.starts_with("/dev/") && !target.starts_with("/proc/");
             if is_file && !is_standard && !["atoll-app", "atoll-arena"].iter().any(|own| target.contains(own))
