@@ -1,8 +1,8 @@
 //! The attacks on a stack from its own applications, and what is to stop each.
 //!
 //! [`ATTACKS`] is the one list. `tests/attacks.rs` runs each attack against a neighbour whose text is checked
-//! octet by octet, and whose answers are timed. `make attacks` runs all, `make attacks ATTACKS="groups bells"`
-//! some, and `ATTACK_SECONDS=60` says for how long.
+//! octet by octet, and whose answers are timed. `make attacks` runs all of them, `make attacks
+//! ATTACKS="groups bells"` some, and `ATTACK_SECONDS=60` says for how long.
 //!
 //! To add an attack, write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the
 //! socket API) or `programs/intruder.py` (after giving up root), and add a row. The program prints

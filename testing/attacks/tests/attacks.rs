@@ -2,8 +2,8 @@
 //!
 //! In every run no octet of the neighbour's text is lost or changed, nothing is refused or stands still, no
 //! replica dies, memory stays within bounds, and the stack serves a program that comes later. With
-//! `ATOLL_SOAK` the neighbour also keeps 80 % of the rate and has at most twice the latency that it has beside
-//! a fair busy program. Rates of short runs are printed, not judged.
+//! `ATOLL_SOAK` the neighbour also keeps 80 % of the rate and has at most twice the latency that it has
+//! beside a fair busy program. Rates of short runs are printed, not judged.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

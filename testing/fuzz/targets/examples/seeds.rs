@@ -1,5 +1,4 @@
-//! Writes the seeds that the code knows to `testing/fuzz/seeds`; files that are there already and are not
-//! among them stay.
+//! Writes the seeds that the code knows to `testing/fuzz/seeds`. Other files there stay.
 
 use std::{fs, io, path::Path};
 

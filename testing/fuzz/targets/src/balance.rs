@@ -1,6 +1,6 @@
-//! Does whatever another replica says about acceptors leave connections alone? Messages decode without harm;
+//! Checks that nothing another replica says about acceptors harms connections. Messages decode without harm;
 //! whatever they hold, and in whatever order things happen, each connection is offered to one acceptor, or
-//! waits while nobody is registered.
+//! waits while none is registered.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::input::Input;
 const LEASE: u64 = 7;
 const LOCAL: Endpoint = Endpoint::new(0, 81);
 
-/// A message between connection managers.
+/// Decodes a message between connection managers.
 pub fn ipc_balance(data: &[u8]) {
     if let Ok(message) = PeerMessage::decode(data) {
         let mut out = [0; PEER_BYTES_MAX];
@@ -25,7 +25,7 @@ pub fn ipc_balance(data: &[u8]) {
     }
 }
 
-/// A connection manager with several acceptors, and messages of others.
+/// Runs a connection manager with several acceptors, and messages of other managers.
 pub fn cm_balance(data: &[u8]) {
     let mut input = Input::new(data);
     let mut cm = Cm::new();
@@ -39,14 +39,14 @@ struct Cm {
     now: Instant,
     cm: ConnMgr,
     id: ListenerId,
-    /// Who has each connection that is not closed, and whether it has claimed it.
+    /// The acceptor of each connection that is not closed, and whether it has claimed the connection.
     connections: BTreeMap<u32, (Option<SessionId>, bool)>,
-    /// Claimed and measured, with the moment of the offer.
+    /// The connections that were claimed and are measured, with the moment of the offer.
     measured: BTreeMap<u32, (SessionId, Instant)>,
     registered: [bool; 4],
-    /// Who has let an offer time out, and claimed none since.
+    /// The acceptors that have let an offer time out, and claimed none since.
     doubtful: [bool; 4],
-    /// Who has asked in this step.
+    /// The sessions that have asked in this step.
     asks: Option<SessionId>,
     next: u32,
 }
@@ -148,7 +148,7 @@ impl Cm {
         self.direct();
     }
 
-    /// The acceptor of some connection claims it, or the connection goes.
+    /// Lets the acceptor of some connection claim it, or the connection end.
     fn claim(&mut self, input: &mut Input<'_>) {
         let mut offered = self.connections.iter_mut().filter_map(|(number, (session, claimed))| {
             (!*claimed).then_some((*number, (*session)?, claimed))
@@ -179,7 +179,7 @@ impl Cm {
         (self.registered[session.0 as usize], self.doubtful[session.0 as usize]) = (false, true);
     }
 
-    /// The other replica, or somebody who claims to be one, says something that may be nonsense.
+    /// Sends something, perhaps nonsense, from the other replica or a pretended one.
     fn hear(&mut self, input: &mut Input<'_>, session: SessionId) {
         let lease = if input.byte().is_multiple_of(8) { input.long() } else { LEASE };
         let mut services = Services::default();
@@ -221,7 +221,7 @@ impl Cm {
                     assert!(wants, "to somebody who wants it");
                     place.0 = Some(offer.session);
                 }
-                // By a time-out here, or because the other replica says that there was one.
+                // The time-out was here, or the other replica says that there was one.
                 Directive::AcceptorRemoved { session, .. } => self.registered[session.0 as usize] = false,
                 Directive::ConnectionsWait { session, waiting, answers, .. } => {
                     let is_waiting = self.connections.values().any(|(session, _)| session.is_none());
@@ -237,7 +237,7 @@ impl Cm {
     fn check(&mut self) {
         let is_waiting = self.connections.values().any(|(session, _)| session.is_none());
         let registered: Vec<usize> = (0..4).filter(|of| self.registered[*of]).collect();
-        // Those in doubt have one offer at a time, whichever of them has it.
+        // Acceptors in doubt have one offer at a time, whichever of them has it.
         let is_on_trial = registered.iter().all(|of| self.doubtful[*of])
             && self.connections.values().any(|(session, claimed)| {
                 session.is_some_and(|session| self.doubtful[session.0 as usize]) && !claimed

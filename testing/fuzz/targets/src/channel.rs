@@ -1,4 +1,4 @@
-//! Does a server survive a peer that writes what it likes into their channel, whenever it likes?
+//! Checks that a server survives a peer that writes anything into their channel at any time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,12 +16,12 @@ const CAPACITY: usize = 8;
 const RING: usize = ring_bytes(CAPACITY);
 const PEER: PeerId = PeerId(0);
 const LIMITS: Limits = Limits { threads_max: 8, calls_max: 8, backlog_max: 8 };
-/// How long calls wait.
+/// The time that calls wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 type Thread = Pin<Box<dyn Future<Output = ()>>>;
 
-/// An envelope: decoded, it is encoded to what is decoded to the same.
+/// Decodes an envelope, and checks that encoding it gives octets that decode to an equal one.
 pub fn ipc_message(data: &[u8]) {
     let Some(bytes) = data.first_chunk::<MESSAGE_BYTES>() else { return };
     if let Ok(envelope) = Envelope::decode(bytes) {
@@ -29,8 +29,8 @@ pub fn ipc_message(data: &[u8]) {
     }
 }
 
-/// Steps of a server and of its peer, which shares their channel's memory: an opcode each, and what the step
-/// needs.
+/// Runs steps of a server and of its peer, which shares their channel's memory. A step is an opcode and its
+/// arguments.
 ///
 /// The server never panics, keeps its limits, and when the peer falls silent, all its calls and microthreads
 /// end in time.
@@ -82,7 +82,7 @@ pub fn rpc_channel(data: &[u8]) {
             9 if input.byte() < 16 => server.peer_gone(PEER),
             9 => server.peer_back(PEER, Epoch(u32::from(input.byte() % 4))),
             10 => {
-                // A peer that keeps to the ring, if not to what is said over it.
+                // The peer keeps to the rules of the ring, if not to those of messages.
                 let mut payload = envelope(&mut input).encode();
                 if input.byte() < 64 {
                     payload[usize::from(input.byte()) % MESSAGE_BYTES] = input.byte();
@@ -123,7 +123,7 @@ pub fn rpc_channel(data: &[u8]) {
     ]) {
         mark(kind, count.min(4));
     }
-    // Silence: what is in the ring is used up, and every wait has a deadline.
+    // The peer falls silent: the ring is used up, and every wait has a deadline.
     for _ in 0..64 {
         server.turn(now, &mut noted, 4);
         server.publish(|_| {});
@@ -142,7 +142,7 @@ fn envelope(input: &mut Input<'_>) -> Envelope {
         1 => Message::Path { dst: Addr::v4(input.word()), mtu: input.half() },
         _ => Message::Neighbour { addr: Addr::v4(input.word()), mac: [2; 6], basis: NewsBasis::Learned },
     };
-    // Numbers of calls as they are given out: index, and how often the slot was used.
+    // A call's number consists of the index and the use count of its slot.
     let call = u32::from(input.byte() % 8) | u32::from(input.byte() % 4) << 12;
     let role = match input.byte() % 3 {
         0 => Role::Notice,

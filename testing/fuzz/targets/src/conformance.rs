@@ -1,6 +1,6 @@
-//! Does the runner of conformance scripts have an answer to every text?
+//! Checks that the runner of conformance scripts has an answer to every text.
 
-/// A script, as text. Whatever it says, it passes, fails or is not run; and a script that cannot be read
+/// Runs a script, given as text. It passes, fails or is not run; the error for a script that cannot be read
 /// names one of its lines.
 pub fn conformance_script(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -12,5 +12,5 @@ pub fn conformance_script(data: &[u8]) {
     }
 }
 
-/// Longer ones take long, and say nothing else.
+/// The most octets of a script: longer ones take long, and show nothing new.
 const LEN_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! Does one connection keep its promises in any state, whatever peer, application and clock do to it?
+//! Checks that a connection keeps its promises in any state, whatever peer, application and clock do.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_tcp::{
@@ -13,15 +13,14 @@ use crate::input::Input;
 const ISS: SeqNum = SeqNum(u32::MAX - 100);
 const IRS: SeqNum = SeqNum(u32::MAX - 5000);
 const TS_OFFSET: u32 = 7;
-/// More is never written in one script: enough for every window.
+/// The most octets that one script writes, enough for every window.
 const WRITTEN_MAX: u64 = 300_000;
 
-/// The life of one connection: how it opens, then steps of an opcode and what the step needs, near the edges
+/// Runs the life of one connection: how it opens, then steps of an opcode and its arguments, near the edges
 /// that matter.
 ///
-/// After each step its invariants hold, edges have not moved back, and polling has ended after as many
-/// segments as there was something to say. At the end the peer falls silent, and the connection comes to
-/// rest.
+/// After each step the invariants hold, edges have not moved back, and polling has ended after as many
+/// segments as were due. At the end the peer falls silent, and the connection comes to rest.
 pub fn tcp_connection(data: &[u8]) {
     let mut input = Input::new(data);
     let mut life = Life::open(&mut input);
@@ -38,12 +37,12 @@ struct Life {
     connection: Connection,
     record: Option<TimeWait>,
     written: u64,
-    /// End of the largest window that the peer can have meant.
+    /// The end of the largest window that the peer can have meant.
     offered: u64,
-    /// Shift of the peer's windows, as its SYN said.
+    /// The shift of the peer's windows, from its SYN.
     scale: u8,
     len_max: u32,
-    /// Positions that never move back: acknowledged, sent, received, advertised.
+    /// The positions that never move back: acknowledged, sent, received, advertised.
     edges: [u64; 4],
 }
 
@@ -80,7 +79,7 @@ impl Life {
             syn.options.timestamps.map(|own| Timestamps { value: own.value, echo: 1000 + TS_OFFSET });
         let last = Segment { seq: IRS.plus(1), ack: ISS.plus(1), flags: Flags::ACK, ..syn };
         match how {
-            // Established, the usual way, both ways.
+            // The connection is established in the usual way, as client or as server.
             1 => {
                 life.settle();
                 let options = Options { timestamps, ..syn.options };
@@ -90,7 +89,7 @@ impl Life {
                 life.settle();
                 life.receive(&Segment { options: Options { timestamps, ..Options::default() }, ..last });
             }
-            // By a cookie.
+            // The connection is opened by a cookie.
             4 => {
                 life.connection.skip_syn_ack(now);
                 life.receive(&Segment { options: Options { timestamps, ..Options::default() }, ..last });
@@ -118,7 +117,7 @@ impl Life {
             7 if input.byte() < 64 => self.connection.close(self.now),
             7 if input.byte() < 16 => self.connection.abort(),
             8..=10 => {
-                // To the next timer, or a little before it.
+                // Time advances to the next timer, or a little less.
                 let due = self.connection.next_timeout().unwrap_or(self.now);
                 let early = if input.byte() < 32 { Duration::from_millis(1) } else { Duration::ZERO };
                 self.now = self.now.max(due) + early;
@@ -153,7 +152,7 @@ impl Life {
         }
     }
 
-    /// A segment whose fields lie near something that counts.
+    /// Returns a segment whose fields lie near something that counts.
     fn segment(&mut self, input: &mut Input<'_>) -> Segment {
         let c = &self.connection;
         let flags = input.pick(&[0x10, 0x10, 0x10, 0x18, 0x11, 0x04, 0x14, 0x02, 0x12, 0x30, 0x00, 0xff]);
@@ -237,7 +236,7 @@ impl Life {
         mark(4, u64::from(events.bits()) << 8 | state as u64);
     }
 
-    /// Everything is sent that is due; nothing contradicts itself.
+    /// Takes all segments that are due, and checks that nothing contradicts itself.
     fn settle(&mut self) {
         self.connection.check_invariants();
         let mut bare = 0;
@@ -272,7 +271,7 @@ impl Life {
         );
         mark(7, u64::from(info.lost.ilog2_or_zero()) << 8 | u64::from(info.unacked.ilog2_or_zero()));
         let edges = [c.send_una(), c.send_nxt(), c.receive_nxt(), c.receive_edge()];
-        // Which corner of the state is this?
+        // Mark the corner of the state space that was reached.
         let corner = [
             info.sacked > 0,
             info.lost > 0,
@@ -297,7 +296,7 @@ impl Life {
         assert!(c.receive_head() <= c.receive_nxt() && c.receive_nxt() <= c.receive_max());
     }
 
-    /// The peer has gone: timers end the connection, or leave it at rest.
+    /// Checks that timers end the connection, or leave it at rest, when the peer has gone.
     fn end(&mut self) {
         for _ in 0..20_000 {
             let Some(due) = self.connection.next_timeout() else { return };
@@ -329,7 +328,7 @@ impl Life {
     }
 }
 
-/// Offset `offset` of a stream that begins after `start`, and a distance.
+/// Returns the sequence number of offset `offset` in a stream that begins after `start`, plus a distance.
 fn near(start: SeqNum, offset: u64, distance: i32) -> SeqNum {
     // Sequence numbers are offsets modulo 2^32.
     SeqNum(start.0.wrapping_add(1).wrapping_add(offset as u32).wrapping_add_signed(distance))
@@ -352,7 +351,7 @@ fn settings(input: &mut Input<'_>) -> Settings {
     }
 }
 
-/// Within what setsockopt(2) takes.
+/// Returns keep-alive times within what setsockopt(2) takes, or none.
 fn keep_alive(input: &mut Input<'_>) -> Option<KeepAlive> {
     let (idle, interval) = (1 + u64::from(input.half()) % 32_767, 1 + u64::from(input.half()) % 32_767);
     let (idle, interval) = (Duration::from_secs(idle), Duration::from_secs(interval));
@@ -364,7 +363,7 @@ fn syn_options(input: &mut Input<'_>) -> Options {
     let value = input.half().into();
     Options {
         mss: (bits & 1 != 0).then(|| input.pick(&[1460, 0, 1, 48, 88, 536, 8960, u16::MAX])),
-        // As the parser gives it.
+        // The segment has the form that the parser gives.
         window_scale: (bits & 2 != 0).then(|| input.byte().min(14)),
         sack_permitted: bits & 4 != 0,
         timestamps: (bits & 8 != 0).then_some(Timestamps { value, echo: 0 }),
@@ -373,7 +372,7 @@ fn syn_options(input: &mut Input<'_>) -> Options {
 }
 
 trait Log2 {
-    /// Number of binary digits.
+    /// Returns the number of binary digits.
     fn ilog2_or_zero(self) -> u32;
 }
 

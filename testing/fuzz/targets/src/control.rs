@@ -1,4 +1,4 @@
-//! Do configuration, requests to the supervisor and the choice of a replica survive any bytes?
+//! Checks that configuration, requests to the supervisor and the choice of a replica survive any bytes.
 
 use atoll_base::{Endpoint, FlowKey, FourTuple};
 use atoll_link::{Class, classify};
@@ -8,8 +8,8 @@ use atoll_wire::{ethernet, ipv4};
 use crate::features::mark;
 use crate::wire::repair_ipv4;
 
-/// The text of a configuration file: refused with a reason, or checked; and what was checked says the same
-/// when it is written out.
+/// Reads the text of a configuration file. It is refused with a reason, or checked; and a checked
+/// configuration is equal when it is written out and read again.
 pub fn config_file(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(file) = ConfigFile::parse(&text) else { return };
@@ -28,7 +28,8 @@ pub fn config_file(data: &[u8]) {
     }
 }
 
-/// A packet on one of the supervisor's sockets. The first byte: which, and how many descriptors came with it.
+/// Reads a packet on one of the supervisor's sockets. The first byte says which socket, and how many
+/// descriptors came with the packet.
 pub fn supervisor_request(data: &[u8]) {
     let Some((first, bytes)) = data.split_first() else { return };
     let door = if first & 0x80 == 0 { Door::Applications } else { Door::Administration };
@@ -80,7 +81,7 @@ pub fn link_classify(data: &[u8]) {
         let Class::Flow(tuple) = classify(&frame) else { continue };
         let group = FlowKey { k0: 1, k1: 2 }.group(&tuple);
         mark(64, u64::from(frame[ethernet::HEADER_LEN + 9]) << 16 | u64::from(group.0 % 16));
-        // The text does not count: only addresses, ports, and what an error quotes.
+        // Only addresses, ports, and what an error quotes count; the payload does not.
         let packet = &frame[ethernet::HEADER_LEN..];
         let (header, len) = ipv4::parse(packet).expect("only what can be read has a flow");
         if header.protocol != ipv4::Protocol::ICMP && !header.is_fragment() {

@@ -1,4 +1,4 @@
-//! Does a DHCP client keep its promises, whatever servers say?
+//! Checks that a DHCP client keeps its promises, whatever servers say.
 
 use atoll_base::{Duration, Instant, Rng};
 use atoll_ip::{DhcpClient, DhcpLease, DhcpOutput};
@@ -13,7 +13,7 @@ const OURS: u32 = 0x0a00_0064;
 const SERVER: u32 = 0x0a00_0001;
 const MTU: u16 = 1500;
 
-/// What is read from a message lies in it, and a header survives being written.
+/// Checks that what is read from a message lies in it, and that a header survives being written.
 pub fn wire_dhcp(data: &[u8]) {
     let Ok(message) = dhcp::parse(data) else { return };
     let mut out = [0; 2048];
@@ -34,7 +34,7 @@ pub fn wire_dhcp(data: &[u8]) {
     }
 }
 
-/// A life of one client: answers that are nearly right, noise, time, conflicts.
+/// Runs the life of one client: answers that are nearly right, noise, time, conflicts.
 pub fn dhcp_client(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World {
@@ -50,7 +50,7 @@ pub fn dhcp_client(data: &[u8]) {
         world.step(&mut input);
         world.drain();
     }
-    // Left alone it comes to rest, or asks at long intervals.
+    // Left alone, the client comes to rest, or asks at long intervals.
     world.client.handle_timeout(world.now, &mut world.rng);
     world.drain();
     for _ in 0..40 {
@@ -66,7 +66,7 @@ struct World {
     client: DhcpClient,
     rng: Rng,
     now: Instant,
-    /// Of the last question.
+    /// The transaction id of the last question.
     xid: u32,
     in_use: Option<DhcpLease>,
 }
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// An answer to the last question that is mostly right.
+    /// Returns an answer to the last question that is mostly right.
     fn answer(&self, input: &mut Input<'_>) -> Vec<u8> {
         let mut bytes = vec![0; 1500];
         let kind = input.pick(&[Kind::Offer, Kind::Ack, Kind::Ack, Kind::Nak]);
@@ -119,7 +119,7 @@ impl World {
             let value = if what & bit == 0 { usual } else { input.word() };
             at = dhcp::push_option(&mut bytes, at, code, &value.to_be_bytes());
         }
-        // Whatever options, well formed or not.
+        // Any options follow, well formed or not.
         let len = usize::from(input.byte());
         let more = input.bytes(len);
         bytes[at..at + more.len()].copy_from_slice(more);
@@ -128,7 +128,7 @@ impl World {
         bytes
     }
 
-    /// Judges what the client wants; returns how many messages it sends.
+    /// Checks what the client wants. Returns how many messages it sends.
     fn drain(&mut self) -> usize {
         let mut sent = 0;
         while let Some(output) = self.client.poll() {

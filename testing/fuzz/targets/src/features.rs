@@ -1,9 +1,9 @@
-//! What has an execution reached that none before has? Marks that targets leave, for a runner without
-//! coverage instrumentation.
+//! Marks that targets leave, which show what an execution has reached that none before has: for a runner
+//! without coverage instrumentation.
 //!
-//! A target marks what it sees of the state behind the code (which state a connection is in, why a segment
-//! was dropped). The runner keeps an input that leaves a mark which was never seen, and mutates it further:
-//! poor man's coverage guidance, on stable.
+//! A target marks what it sees of the state behind the code (the state of a connection, why a segment was
+//! dropped). The runner keeps an input that leaves a mark which was never seen before, and mutates it
+//! further. That is a simple kind of coverage guidance, on the stable compiler.
 
 use std::cell::RefCell;
 
@@ -11,7 +11,7 @@ thread_local! {
     static MARKS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// More marks in one execution are not remembered.
+/// The most marks of one execution that are kept.
 const MARKS_MAX: usize = 4096;
 
 /// Marks that `value` of `kind` was seen.
@@ -24,10 +24,10 @@ pub(crate) fn mark(kind: u8, value: u64) {
     });
 }
 
-/// The marks since the last call, each below the number of kinds of marks.
+/// Returns the marks since the last call, each below the number of kinds of marks.
 pub(crate) fn take() -> Vec<u32> {
     MARKS.with_borrow_mut(std::mem::take)
 }
 
-/// Number of different marks.
+/// The number of different marks.
 pub(crate) const KINDS: usize = 1 << 20;

@@ -1,7 +1,7 @@
-//! How are decisions read from bytes? Field by field; what is missing is zero, so that every prefix of an
-//! input is an input.
+//! Reads decisions from bytes, field by field. What is missing is zero, so every prefix of an input is an
+//! input.
 
-/// Bytes that decide what a script does.
+/// The bytes that decide what a script does.
 #[derive(Clone, Debug)]
 pub(crate) struct Input<'a>(&'a [u8]);
 
@@ -14,7 +14,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// Up to `len` bytes.
+    /// Returns up to `len` bytes.
     pub(crate) fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (now, later) = self.0.split_at(len.min(self.0.len()));
         self.0 = later;
@@ -37,13 +37,13 @@ impl<'a> Input<'a> {
         u64::from(self.word()) | u64::from(self.word()) << 32
     }
 
-    /// A small distance either way, now and then a large one.
+    /// Returns a small distance of either sign, now and then a large one.
     pub(crate) fn distance(&mut self) -> i32 {
         let (byte, scale) = (self.byte() as i8, self.byte());
         i32::from(byte) << (scale % 5 * 6).min(24)
     }
 
-    /// One of a few.
+    /// Returns one of a few values.
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[usize::from(self.byte()) % from.len()]
     }

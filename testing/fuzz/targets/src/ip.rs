@@ -1,4 +1,4 @@
-//! Does one replica's IP keep its promises, whatever arrives, from the wire or from another replica?
+//! Checks that one replica's IP keeps its promises, whatever arrives from the wire or from another replica.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use atoll_wire::{Mac, arp, ethernet, icmp, icmpv6, ipv4, ipv6};
 
 use crate::wire::{repair_icmp, repair_icmpv6, repair_ipv4};
 
-/// The address of the machine under test, and the addresses around it that seeds speak of.
+/// The address of the machine under test, and the addresses around it that seeds use.
 pub(crate) const US: u32 = 0xc612_0001;
 pub(crate) const PEER: u32 = 0xc612_0002;
 pub(crate) const GATEWAY: u32 = 0xc612_00fe;
-/// The same in IPv6; the link-local address is that of [`MAC_US`].
+/// The IPv6 addresses of the machine under test; the link-local one is that of [`MAC_US`].
 pub(crate) const US_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 pub(crate) const PEER_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
 pub(crate) const ROUTER_V6: Addr =
@@ -24,7 +24,8 @@ pub(crate) const ROUTER_V6: Addr =
 pub(crate) const MAC_US: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// One frame, over both links and with every offload. The first byte says whether checksums are repaired.
+/// Handles one frame, over both links and with every offload. The first byte says whether checksums are
+/// repaired.
 pub fn ip_frame(data: &[u8]) {
     let Some((mode, frame)) = data.split_first() else { return };
     let mut ip = machine();
@@ -38,8 +39,8 @@ pub fn ip_frame(data: &[u8]) {
     drain(&mut ip);
 }
 
-/// Fragments of a few packets, against the obvious way to put them together. Each is four bytes of what and
-/// where, and a length.
+/// Compares the reassembly of fragments of a few packets with the obvious way to do it. Each fragment is four
+/// bytes that say what and where, and its length.
 ///
 /// ```text
 ///   bits 0-1 which packet, bit 2 last | offset / 8, u8 | ECN and time | length
@@ -48,7 +49,7 @@ pub fn ip_fragments(data: &[u8]) {
     let limits = Limits { bytes_max: 1 << 18, packets_max: 3, fragments_max: 16 };
     let mut all = Reassembly::new(limits, [3, 5]);
     let mut now = Instant::ZERO;
-    // Octet and whether it is the last, by packet and offset, of what is kept.
+    // For each packet and offset that is kept: the octet, and whether it is the last.
     let mut oracle: [BTreeMap<u32, u8>; 4] = Default::default();
     for (n, step) in data.chunks_exact(4).enumerate() {
         let (packet, last, offset) = (step[0] & 3, step[0] & 4 != 0, u32::from(step[1]) * 8);
@@ -72,7 +73,8 @@ pub fn ip_fragments(data: &[u8]) {
             oracle.extend((offset..).zip(&payload).map(|(at, octet)| (at, *octet)));
         }
         if let Outcome::Complete(whole) = outcome {
-            // What was given up in between is still in the oracle, so only the newest octets can be compared.
+            // Packets that were given up in between are still in the oracle, so only the newest octets can be
+            // compared.
             assert_eq!(whole.bytes[0], packet);
             assert!(
                 (1..whole.bytes.len() as u32).all(|at| oracle.contains_key(&(at - 1))),
@@ -84,7 +86,7 @@ pub fn ip_fragments(data: &[u8]) {
     }
 }
 
-/// Which packet; its source is whether the number is odd.
+/// The key of a packet. Its source is whether the number is odd.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key(u8);
 
@@ -101,13 +103,13 @@ impl FragmentKey for Key {
         self.0 & 2 != 0
     }
 
-    /// Some of them collide.
+    /// The hashes of some keys collide.
     fn hashes(&self, _: [u64; 2]) -> [u64; 2] {
         [u64::from(self.0 >> 1), u64::from(self.0 & 1)]
     }
 }
 
-/// A life of one machine: steps of an opcode, a length and that many bytes.
+/// Runs the life of one machine: steps of an opcode, a length and that many bytes.
 ///
 /// ```text
 ///   opcode: low 3 bits what, high 5 bits how | length (u16, little endian) | bytes
@@ -129,7 +131,7 @@ pub fn ip_script(data: &[u8]) {
     drain(&mut ip);
     ip.handle_timeout(now);
     drain(&mut ip);
-    // Left alone, every machine comes to rest: nothing is asked for for ever.
+    // Left alone, every machine comes to rest: no question is repeated for ever.
     for _ in 0..100_000 {
         let Some(due) = ip.next_timeout() else { return };
         assert!(due > now, "a timeout that was handled is not due again");
@@ -175,7 +177,7 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
             _ => assert!(ip.join_group(*now, link, 0xe000_0000 | word & 0xf) || word == 0),
         },
         _ => {
-            // A burst in one prefix: the cache overflows.
+            // A burst in one prefix makes the cache overflow.
             for n in 0..word % 64 {
                 let _ = ip.route(*now, (US & 0xffff_ff00) | n);
             }
@@ -224,8 +226,8 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
     }
 }
 
-/// Every frame that comes out is one that others accept, and every piece of news is one that a sibling
-/// accepts.
+/// Checks that every frame that comes out is one that others accept, and every piece of news one that a
+/// sibling accepts.
 fn drain(ip: &mut Ip) {
     while let Some(Frame { link, bytes }) = ip.poll_frame() {
         let (header, at) = ethernet::parse(&bytes).expect("an Ethernet header");
@@ -243,7 +245,7 @@ fn drain(ip: &mut Ip) {
             assert_eq!(payload.len(), usize::from(header.payload_len));
             let upper = ipv6::upper(&header, payload).expect("options that we know");
             if upper.fragment.is_some() {
-                // Of a long answer to an echo.
+                // It is a fragment of a long echo reply.
                 continue;
             }
             icmpv6::parse(header.src, header.dst, &payload[upper.at..]).expect("an ICMPv6 message");
@@ -258,7 +260,7 @@ fn drain(ip: &mut Ip) {
         assert!(!is_group, "no ICMP to everybody");
         assert_eq!(bytes.len(), at + len + usize::from(header.payload_len));
         if header.is_fragment() {
-            // Of a long answer to an echo.
+            // It is a fragment of a long echo reply.
             continue;
         }
         icmp::parse(&bytes[at + len..]).expect("an ICMP message");
@@ -289,7 +291,7 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
     part.is_empty() || (whole.as_ptr_range().contains(&part.as_ptr()) && part.len() <= whole.len())
 }
 
-/// `frame` with right IPv4 and ICMP checksums, so that mutations get past them.
+/// Repairs the IPv4 and ICMP checksums of `frame`, so that mutations get past them.
 pub(crate) fn repaired(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let is_v6 = frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Does an IP server keep its promises, whatever comes from the link, from transport servers (TS), and from
-//! other IP servers? And a TS's half of IP, whatever its IP server says?
+//! Checks that an IP server keeps its promises, whatever comes from the link, from transport servers (TS),
+//! and from other IP servers; and that a TS's half of IP does, whatever its IP server says.
 
 use atoll_base::{Addr, Duration, Epoch, FourTuple, Instant};
 use atoll_ip::{ChecksumOffload, Config, Ip, Link, Received, Route, V6Config};
@@ -10,7 +10,7 @@ use atoll_wire::{Mac, ethernet, vnet};
 
 use crate::ip::{GATEWAY, MAC_US, US, US_V6, repaired};
 
-/// A message to or from an IP server.
+/// Decodes a message to or from an IP server.
 pub fn ipc_ip(data: &[u8]) {
     if let Ok(message) = IpMessage::decode(data) {
         assert_eq!(IpMessage::decode(&message.encode()).as_ref(), Ok(&message));
@@ -20,7 +20,8 @@ pub fn ipc_ip(data: &[u8]) {
     }
 }
 
-/// A life of an IP server and of a half: steps of an opcode, a length and that many bytes, as of `ip_script`.
+/// Runs the life of an IP server and of a half: steps of an opcode, a length and that many bytes, as in
+/// `ip_script`.
 pub fn ip_server(data: &[u8]) {
     let config = atoll_ip_server::Config { number: 0, servers: 2, replicas: 4, epoch: Epoch(2) };
     let mut bench = Bench {
@@ -36,7 +37,7 @@ pub fn ip_server(data: &[u8]) {
         rest = tail;
         bench.step(opcode & 7, opcode >> 3, bytes);
     }
-    // With room for everything, everything leaves.
+    // When there is room for everything, everything leaves.
     bench.out.room = usize::MAX;
     bench.flush();
     assert!(!bench.server.is_crowded() && !bench.server.has_work());
@@ -51,7 +52,7 @@ struct Bench {
 }
 
 struct Out {
-    /// Frames and messages that are still taken.
+    /// The number of frames and messages that are still taken.
     room: usize,
 }
 
@@ -72,7 +73,7 @@ impl Egress for Out {
 
     fn deliver(&mut self, tuple: &FourTuple, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
         assert!(vnet[0] & (vnet::NEEDS_CSUM | vnet::DATA_VALID) != 0, "what is passed on was checked");
-        // The half of whoever owns the flow comes to the same conclusion.
+        // The half of the flow's owner comes to the same conclusion.
         let mut half = ip(true);
         for word in [0xe000_0000u32, 0xe000_0001, 0xe000_0005, 0xe000_0009] {
             half.join_group(Instant::ZERO, Link::Outside, word);
@@ -84,7 +85,7 @@ impl Egress for Out {
             Received::Tcp { src, dst, .. } => assert_eq!((dst, src), (tuple.local.addr, tuple.remote.addr)),
             Received::Udp { src, dst, .. } => assert_eq!((dst, src), (tuple.local, tuple.remote)),
             Received::Error(error) => assert_eq!(error.tuple, *tuple),
-            // It was not told everything that the server knows.
+            // The half was not told everything that the server knows.
             other => assert!(is_group, "{other:?}"),
         }
     }
@@ -110,7 +111,7 @@ impl Bench {
                 self.server.handle_timeout(self.now);
                 self.half.handle_timeout(self.now);
             }
-            // Whoever keeps to the rules looks first.
+            // A caller that keeps to the rules asks first.
             3 if !self.server.is_crowded() => {
                 let mut frame = bytes.to_vec();
                 if how & 1 == 1 {
@@ -171,7 +172,7 @@ impl Bench {
     }
 }
 
-/// Makes `frame` one from our address, without a station.
+/// Changes `frame` to one from our address, without a hardware destination.
 fn addressed(frame: &mut Vec<u8>, is_v6: bool) {
     frame.resize(frame.len().max(ethernet::HEADER_LEN + 40), 0);
     frame[..12].fill(0);

@@ -1,4 +1,5 @@
-//! What is fuzzed: one function per parser of hostile bytes, and per state machine that hostile bytes drive.
+//! The fuzz targets: one function for each parser of hostile bytes, and for each state machine that hostile
+//! bytes drive.
 //!
 //! The same functions run on stable in this crate's test, which replays `testing/fuzz/seeds` and mutates them
 //! with a fixed seed; for hours by `make fuzz` ([`runner`]); and under coverage guidance
@@ -53,18 +54,18 @@ pub use wire::{
     wire_arp, wire_ethernet, wire_icmp, wire_icmpv6, wire_igmp, wire_ipv4, wire_ipv6, wire_udp, wire_vnet,
 };
 
-/// One thing that is fuzzed.
+/// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: of the cargo-fuzz binary and of the folder with its seeds.
+    /// The name of the target, of its cargo-fuzz binary and of the folder with its seeds.
     pub name: &'static str,
-    /// Panics if the bytes break a property.
+    /// The function to run; it panics if the bytes break a property.
     pub run: fn(&[u8]),
-    /// Executions in `cargo test`.
+    /// The number of executions in `cargo test`.
     pub executions: u64,
 }
 
-/// Everything that is fuzzed.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "cm_balance", run: cm_balance, executions: 100_000 },
     Target { name: "cm_manager", run: cm_manager, executions: 100_000 },

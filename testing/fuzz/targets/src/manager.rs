@@ -1,5 +1,5 @@
-//! Does whatever a transport server (TS) and a connection manager (CM) in different processes say to each
-//! other leave connections alone? Messages decode without harm; a TS takes an offer only of what it has asked
+//! Checks that nothing a transport server (TS) and a connection manager (CM) in different processes say to
+//! each other harms connections. Messages decode without harm; a TS takes an offer only for what it has asked
 //! for, and once; a CM keeps no more than it was told.
 
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use crate::input::Input;
 
 const LOCAL: Endpoint = Endpoint::new(0, 81);
 
-/// A message between a TS and a CM.
+/// Decodes a message between a TS and a CM.
 pub fn ipc_manager(data: &[u8]) {
     if let Ok(message) = ManagerMessage::decode(data) {
         assert_eq!(ManagerMessage::decode(&message.encode()), Ok(message));
     }
 }
 
-/// A TS and a CM, each of which hears anything from the other.
+/// Runs a TS and a CM, each of which may receive anything from the other.
 pub fn cm_manager(data: &[u8]) {
     let mut input = Input::new(data);
     let mut now = Instant::from_millis(1000);
@@ -47,7 +47,7 @@ pub fn cm_manager(data: &[u8]) {
     let listen =
         Listen { session, lease, local: LOCAL, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
     let listener = ts.handle_listen(&listen).expect("the port is free");
-    // Of each connection whether it is offered.
+    // For each connection: whether it is offered.
     let mut live: BTreeMap<u32, bool> = BTreeMap::new();
     while !input.is_empty() {
         now += Duration::from_micros(u64::from(input.half()));
@@ -102,7 +102,7 @@ pub fn cm_manager(data: &[u8]) {
     }
 }
 
-/// Any message, whose fields are likely to mean something.
+/// Returns a random message, whose fields are likely to mean something.
 fn message(input: &mut Input<'_>) -> ManagerMessage {
     let (listener, lease) =
         (u64::from(input.byte() % 4) << 32 | u64::from(input.byte() % 2), u64::from(input.byte() % 3));

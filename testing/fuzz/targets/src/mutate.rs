@@ -1,5 +1,4 @@
-//! How is a valid input spoiled? A few of libFuzzer's mutations, with a seed, for the test that needs no
-//! nightly compiler.
+//! Mutates inputs: a few of libFuzzer's mutations, with a seed, for the test that needs no nightly compiler.
 
 use atoll_base::Rng;
 

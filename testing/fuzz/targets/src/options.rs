@@ -1,5 +1,5 @@
-//! Do options of every kind and length leave a connection that works? And does a cookie come back as what it
-//! was?
+//! Checks that options of every kind and length leave a connection that works, and that a cookie comes back
+//! unchanged.
 
 use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
 use atoll_tcp::{
@@ -14,8 +14,8 @@ const ISS: SeqNum = SeqNum(u32::MAX - 100);
 const IRS: SeqNum = SeqNum(77);
 const SECRET: [u8; 16] = [3; 16];
 
-/// Up to 40 octets of options on a SYN, on the SYN-ACK and on a segment of an open connection. The first
-/// byte: how many on the SYN.
+/// Puts up to 40 octets of options on a SYN, on the SYN-ACK and on a segment of an open connection. The first
+/// byte says how many are on the SYN.
 pub fn tcp_options(data: &[u8]) {
     let mut input = Input::new(data);
     let first_len = usize::from(input.byte()) % 41;
@@ -51,7 +51,8 @@ pub fn tcp_options(data: &[u8]) {
     }
 }
 
-/// A cookie for a SYN with any options brings back what a cookie can say; a changed one brings nothing back.
+/// Checks that a cookie for a SYN with any options brings back what a cookie can say, and that a changed
+/// cookie brings nothing back.
 pub fn tcp_cookie(data: &[u8]) {
     let mut input = Input::new(data);
     let now = Instant::from_millis(u64::from(input.word()));
@@ -88,7 +89,7 @@ pub fn tcp_cookie(data: &[u8]) {
         51,
         u64::from(found.options.mss.unwrap_or(0)) << 8 | u64::from(found.options.window_scale.unwrap_or(99)),
     );
-    // Anything else is a guess, and a guess is right once in 2^27.
+    // A changed cookie is a guess, which is right once in 2^27.
     let guess = Segment { ack: SeqNum(answer.ack.0 ^ (input.word() & 0x7ff_ffff).max(1)), ..answer };
     assert!(check_syn_cookie(&SECRET, &tuple, &guess, now).is_none(), "a guess that was right");
     let other = FourTuple { remote: Endpoint::new(peer ^ 1, remote.port), ..tuple };

@@ -1,5 +1,5 @@
-//! How is a target run many times, on the stable compiler? Inputs are mutations of what has reached something
-//! new.
+//! Runs a target many times, on the stable compiler. Inputs are mutations of those that have reached
+//! something new.
 
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
@@ -11,29 +11,29 @@ use atoll_base::Rng;
 
 use crate::{Target, features, mutate};
 
-/// Inputs that are kept at most; the latest find takes the place of a random one.
+/// The most inputs that are kept; the latest find takes the place of a random one.
 const KEPT_MAX: usize = 2000;
-/// An input that takes longer than this is a bug: an endless loop, or work that grows beyond its input.
+/// The time after which an input counts as a bug: an endless loop, or work that grows beyond its input.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest input that a mutation makes.
+/// The length of the longest input that a mutation makes.
 const LEN_MAX: usize = 1 << 12;
 
-/// One target's run.
+/// The campaign of one target.
 pub struct Campaign {
     target: Target,
     rng: Rng,
     kept: Vec<Vec<u8>>,
     seen: Vec<bool>,
-    /// Executions so far.
+    /// The number of executions so far.
     pub executions: u64,
     /// The slowest execution so far.
     pub slowest: Duration,
-    /// Inputs, beside the seeds, that have reached something new.
+    /// The number of inputs, beside the seeds, that have reached something new.
     pub finds: u64,
 }
 
 impl Campaign {
-    /// A campaign that begins with `seeds`. The same seeds and number give the same inputs.
+    /// Creates a campaign that begins with `seeds`. The same seeds and number give the same inputs.
     pub fn new(target: Target, seeds: Vec<Vec<u8>>, number: u64) -> Campaign {
         let mut campaign = Campaign {
             target,
@@ -51,7 +51,7 @@ impl Campaign {
         campaign
     }
 
-    /// So many executions more.
+    /// Does a number of executions more.
     pub fn run(&mut self, executions: u64) {
         for _ in 0..executions {
             let input = self.next_input();
@@ -67,7 +67,7 @@ impl Campaign {
         }
     }
 
-    /// The inputs that were kept, seeds first.
+    /// Returns the inputs that were kept, seeds first.
     pub fn kept(&self) -> &[Vec<u8>] {
         &self.kept
     }
@@ -76,11 +76,12 @@ impl Campaign {
         let rng = &mut self.rng;
         let count = self.kept.len() as u32;
         if count == 0 || rng.below(16) == 0 {
-            // From nothing.
+            // Now and then an input begins from nothing.
             let len = rng.below(600);
             return (0..len).map(|_| rng.next_u32() as u8).collect();
         }
-        // Late finds more often than early ones: what they have reached is explored further.
+        // Late finds are chosen more often than early ones, so that what they have reached is explored
+        // further.
         let at = rng.below(count).max(rng.below(count)) as usize;
         let other = rng.below(count) as usize;
         let mut input = self.kept[at].clone();
@@ -93,7 +94,7 @@ impl Campaign {
         input
     }
 
-    /// Returns whether something new was reached.
+    /// Runs an input, and returns whether something new was reached.
     fn execute(&mut self, input: &[u8]) -> bool {
         let time = || {
             let began = Instant::now();
@@ -103,7 +104,7 @@ impl Campaign {
         let mut took = time();
         let marks = features::take();
         if took > PATIENCE {
-            // Others may have had the processor.
+            // Other processes may have had the processor.
             took = took.min(time());
             features::take();
         }
@@ -134,8 +135,8 @@ fn report(target: &Target, input: &[u8]) {
     eprintln!("{} fails on (hex): {hex}", target.name);
 }
 
-/// A few of `inputs` that together reach most of what all of them reach; each cut as long as it loses
-/// nothing.
+/// Returns a few of `inputs` that together reach most of what all of them reach. Each is shortened as far as
+/// nothing is lost.
 pub fn minimise(target: &Target, inputs: &[Vec<u8>], few: usize) -> Vec<Vec<u8>> {
     let reached = |input: &[u8]| {
         features::take();
@@ -149,7 +150,7 @@ pub fn minimise(target: &Target, inputs: &[Vec<u8>], few: usize) -> Vec<Vec<u8>>
     let mut seen = vec![false; features::KINDS];
     let mut kept = Vec::new();
     while kept.len() < few {
-        // What is new for its length.
+        // The ratio of what is new to the length.
         let worth = |(input, marks): &&(&Vec<u8>, Vec<u32>)| {
             marks.iter().filter(|mark| !seen[**mark as usize]).count() * 1000 / (input.len() + 100)
         };
@@ -172,7 +173,7 @@ pub fn minimise(target: &Target, inputs: &[Vec<u8>], few: usize) -> Vec<Vec<u8>>
     kept
 }
 
-/// The seeds in the tree, sorted by name, so that the same tree gives the same run.
+/// Returns the seeds in the tree, sorted by name, so that the same tree gives the same run.
 pub fn seeds(target: &Target) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     let folder = root().join("seeds").join(target.name);
     fs::read_dir(&folder)?
@@ -181,7 +182,7 @@ pub fn seeds(target: &Target) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
         .collect()
 }
 
-/// `testing/fuzz`.
+/// Returns the folder `testing/fuzz`.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

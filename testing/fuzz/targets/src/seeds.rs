@@ -1,5 +1,5 @@
-//! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by
-//! `cargo run --example seeds`.
+//! The valid inputs from which fuzzing starts. `cargo run --example seeds` writes them to
+//! `testing/fuzz/seeds`.
 
 use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId, SlotId};
 use atoll_ipc::arena::ArenaConfig;
@@ -25,17 +25,17 @@ use atoll_wire::{Mac, checksum, dhcp, icmpv6, mld, udp, vnet};
 
 use crate::ip::{GATEWAY, MAC_PEER, MAC_US, PEER, PEER_V6, ROUTER_V6, US, US_V6};
 
-/// One input to start from.
+/// An input to start from.
 pub struct Seed {
-    /// The target that it is for.
+    /// The target of the input.
     pub target: &'static str,
-    /// What it is; its file name.
+    /// The name of the input, and of its file.
     pub name: &'static str,
     /// The input.
     pub bytes: Vec<u8>,
 }
 
-/// Every seed, in the order of the files.
+/// Returns every seed, in the order of the files.
 pub fn all() -> Vec<Seed> {
     let seed = |target, name, bytes| Seed { target, name, bytes };
     let mut seeds = Vec::new();
@@ -83,7 +83,8 @@ pub fn all() -> Vec<Seed> {
         seeds.push(seed("ipc_control", name, request.encode().to_vec()));
         seeds.push(seed("supervisor_request", name, [&[0], &request.encode()[..]].concat()));
     }
-    // An offer, an acknowledgement, the probes, then T1 and another acknowledgement; or a refusal.
+    // The client gets an offer, an acknowledgement, the probes, then T1 and another acknowledgement; or a
+    // refusal.
     let steps = |last: u8| [0, 0, 0, 0, 0, 1, 0, 0, 5, 5, 5, 5, 5, 0, last, 0, 0, 5, 5, 5, 5].to_vec();
     seeds.push(seed("dhcp_client", "renewed", steps(1)));
     seeds.push(seed("dhcp_client", "refused", steps(3)));
@@ -136,7 +137,8 @@ pub fn all() -> Vec<Seed> {
     let neighbour = ServerMessage::Neighbour { addr: Addr::v4(1), mac: [2; 6], basis: NewsBasis::Learned };
     let request = Envelope { role: Role::Request(4096), message: neighbour };
     seeds.push(seed("ipc_message", "neighbour", request.encode().to_vec()));
-    // A call that is answered; a request of the peer that is relayed to it; a scribbled word; sleep.
+    // The steps are a call that is answered, a request of the peer that is relayed to it, a scribbled word,
+    // and sleep.
     seeds.push(seed("rpc_channel", "answered", vec![4, 0, 3, 10, 0, 0, 1, 2, 255, 11, 0, 0]));
     seeds.push(seed(
         "rpc_channel",
@@ -153,7 +155,7 @@ pub fn all() -> Vec<Seed> {
     let (from, epoch, sent_at) = (ReplicaId(1), Epoch(1), Instant::from_millis(1));
     let message = PeerMessage { from, epoch, sent_at, body: PeerBody::Offer(offer) };
     seeds.push(seed("ipc_balance", "offer", message.encode(&mut [0; PEER_BYTES_MAX]).to_vec()));
-    // All register, and then each of the steps again and again.
+    // All acceptors register, and then each of the steps is repeated.
     let register = (0..4).flat_map(|session| [session, 0, 0, 0, 0]);
     let steps = (0..120u8).flat_map(|i| [i % 4, 200, i % 3, i % 2, i % 9, i, i.wrapping_mul(7), 1, 0, 0]);
     let body = ManagerBody::Registered { listener: 1 << 32, session: SessionId(1), lease: 7 };
@@ -163,7 +165,7 @@ pub fn all() -> Vec<Seed> {
         seeds.push(seed("ipc_ip", name, message));
     }
     seeds.push(seed("ip_server", "everything", script_ip_server()));
-    // Every message, to both, and connections that come and go.
+    // Both get every message, and connections come and go.
     let messages = (0..200u8).flat_map(|i| {
         let head = [200, 0, i % 8, i % 6, i % 3, i % 4, 0, 0, i % 4, i % 8, i % 32];
         let tail = [i / 6 % 2, 1, [0, 3, 6, 12, i % 17][usize::from(i % 5)], 1, 1];
@@ -295,7 +297,7 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
         v6_frame(src, dst, Protocol::ICMPV6, 64, &text)
     };
     let mut ours = v6_frame(US_V6, PEER_V6, Protocol::TCP, 64, &syn(0, 0))[ethernet::HEADER_LEN..].to_vec();
-    // It was longer than what is quoted of it.
+    // The packet was longer than its quotation.
     ours[4..6].copy_from_slice(&1400u16.to_be_bytes());
     let behind = [&[Protocol::UDP.0, 0, 1, 4, 0, 0, 0, 0][..], &datagram(0, 0, b"hello")].concat();
     let atomic = [&[Protocol::UDP.0, 0, 0, 0, 0, 0, 0, 7][..], &datagram(0, 0, b"hello")].concat();
@@ -376,7 +378,8 @@ fn v6_frame(src: Addr, dst: Addr, next_header: Protocol, hop_limit: u8, text: &[
     frame(if dst.is_v6_multicast() { ipv6::multicast_mac(dst) } else { MAC_US }, EtherType::IPV6, &out)
 }
 
-/// Comes up, hears a router, goes its way, and lives longer than what the router gave.
+/// Returns a script: the machine comes up, hears a router, uses it, and lives longer than what the router
+/// gave.
 fn script_autoconf() -> Vec<u8> {
     let heard = nd_frame(ROUTER_V6, Addr::from_octets(ALL_NODES), &advertisement());
     let far = [0x30; 16];
@@ -390,7 +393,7 @@ fn script_autoconf() -> Vec<u8> {
     ])
 }
 
-/// As [`script_resolve`], of IPv6.
+/// Returns the script of [`script_resolve`] for IPv6.
 fn script_resolve_v6() -> Vec<u8> {
     let frames = frames_v6();
     let answer =
@@ -407,7 +410,7 @@ fn script_resolve_v6() -> Vec<u8> {
     script(&steps)
 }
 
-/// Hears a packet in two parts, then one of which a part is missing.
+/// Returns a script: a packet arrives in two parts, then one of which a part is missing.
 fn script_fragments_v6() -> Vec<u8> {
     let frames = frames_v6();
     let named =
@@ -418,7 +421,7 @@ fn script_fragments_v6() -> Vec<u8> {
 
 const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Asks for the peer, hears it, uses it for more than a lifetime.
+/// Returns a script: the machine asks for the peer, hears it, and uses it for more than a lifetime.
 fn script_resolve() -> Vec<u8> {
     let peer = PEER.to_le_bytes();
     let reply = arp_frame(MAC_US, Operation::Reply, PEER, US);
@@ -433,12 +436,12 @@ fn script_resolve() -> Vec<u8> {
     script(&steps)
 }
 
-/// Asks for many, of whom nobody answers.
+/// Returns a script: the machine asks for many neighbours, none of which answers.
 fn script_fail() -> Vec<u8> {
     script(&[(7, &20u32.to_le_bytes()), (2, &1_100u32.to_le_bytes()), (7, &63u32.to_le_bytes()), (6, &[])])
 }
 
-/// Learns the gateway from another replica; it moves to another station.
+/// Returns a script: the gateway is learned from another replica, and moves to another station.
 fn script_failover() -> Vec<u8> {
     let update = [&GATEWAY.to_le_bytes()[..], &[2, 0, 0, 0, 0, 9]].concat();
     let moved = arp_frame(Mac::BROADCAST, Operation::Request, GATEWAY, GATEWAY);
@@ -502,7 +505,7 @@ fn datagram(src: u32, dst: u32, text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A SYN with MSS, SACK-permitted, timestamps and window scale, as Linux sends it.
+/// Returns a SYN with MSS, SACK-permitted, timestamps and window scale, as Linux sends it.
 fn syn(src: u32, dst: u32) -> Vec<u8> {
     let mut out = vec![0x9c, 0x40, 0, 80, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, 2, 0xfa, 0xf0, 0, 0, 0, 0];
     out.extend_from_slice(&[2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7]);
@@ -511,7 +514,7 @@ fn syn(src: u32, dst: u32) -> Vec<u8> {
     out
 }
 
-/// One message of each kind between transport servers and IP servers.
+/// Returns one message of each kind between transport servers and IP servers.
 fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
     let (local, remote) = (atoll_base::Endpoint::new(US, 80), atoll_base::Endpoint::new(PEER, 4000));
     let own = atoll_ipc::network::AddressFacts { addr: US_V6, prefix_len: 64, ..Default::default() };
@@ -536,7 +539,7 @@ fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
     bodies.map(|(name, body)| (name, IpMessage { epoch: Epoch(2), body }.encode())).into()
 }
 
-/// Every frame and every message, from and to everybody.
+/// Returns a script with every frame and every message, from and to each server.
 fn script_ip_server() -> Vec<u8> {
     let step =
         |opcode: u8, bytes: &[u8]| [&[opcode][..], &(bytes.len() as u16).to_le_bytes(), bytes].concat();

@@ -1,6 +1,6 @@
-//! Do sessions stay apart whatever their clients ask in whatever order? Sequences of requests as they arrive
-//! at the supervisor: packets of several clients, who come and go, and a supervisor that dies and is
-//! succeeded in between.
+//! Checks that sessions stay apart whatever their clients ask in whatever order. Sequences of requests arrive
+//! at the supervisor: packets of several clients that come and go, while the supervisor may die and be
+//! succeeded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ use crate::input::Input;
 const CLIENTS: u8 = 12;
 const SESSIONS_MAX: u32 = 6;
 
-/// What should be: who is in which session by which number, kept as simply as possible.
+/// The expected state, kept as simply as possible: which client is in which session by which number.
 #[derive(Default)]
 struct Oracle {
-    /// Of each open session its key and its members.
+    /// The key and the members of each open session.
     open: BTreeMap<u32, (u64, BTreeMap<u8, ClientId>)>,
     keys: BTreeSet<u64>,
     last: u32,
@@ -59,7 +59,7 @@ impl Oracle {
     }
 }
 
-/// A sequence of what clients do: each step is a client and what it does.
+/// Runs a sequence of steps, each of which is a client and what it does.
 pub fn supervisor_sequence(data: &[u8]) {
     let mut input = Input::new(data);
     let mut sessions = Sessions::new(SESSIONS_MAX);
@@ -70,7 +70,7 @@ pub fn supervisor_sequence(data: &[u8]) {
         let request = match input.byte() % 8 {
             0 | 1 => Request::Attach { layout_version: LAYOUT_VERSION },
             2 | 3 => {
-                // The right key of some session, or one that is nearly right.
+                // The key is that of some session, or nearly so.
                 let session = u32::from(input.byte());
                 let key = oracle.open.get(&session).map_or(0, |(key, _)| *key);
                 Request::Join { session, key: key ^ u64::from(input.byte() == 0) }
@@ -93,13 +93,13 @@ pub fn supervisor_sequence(data: &[u8]) {
                 oracle.agrees(&sessions);
                 continue;
             }
-            // Anything at all.
+            // The packet is arbitrary.
             _ => match classify(Door::Applications, input.bytes(56), usize::from(input.byte() % 2)) {
                 Ok(Incoming::Application(request)) => request,
                 Ok(Incoming::Cli(_)) | Err(_) => continue,
             },
         };
-        // As it comes over the socket.
+        // The packet takes the form that it has on the socket.
         assert_eq!(classify(Door::Applications, &request.encode(), 0), Ok(Incoming::Application(request)));
         assert!(
             classify(Door::Applications, &request.encode(), 1).is_err(),
@@ -136,7 +136,7 @@ pub fn supervisor_sequence(data: &[u8]) {
         mark(70, oracle.open.len() as u64);
         mark(71, oracle.open.values().map(|(_, members)| members.len() as u64).max().unwrap_or(0));
     }
-    // All go: nothing is left.
+    // All clients go, and nothing is left.
     for client in 0..CLIENTS {
         for departure in sessions.closed(ClientId(client.into())) {
             let (Departure::Member { session, .. } | Departure::Session { session }) = departure;
@@ -190,7 +190,7 @@ fn joined(oracle: &mut Oracle, client: ClientId, session: u32, key: u64, outcome
     }
 }
 
-/// What the next supervisor knows of the notes of the one before.
+/// Returns what the next supervisor knows from the notes of the one before.
 fn succeed(sessions: &Sessions, oracle: &Oracle) -> Sessions {
     let mut next = Sessions::new(SESSIONS_MAX);
     next.resume(sessions.last());
@@ -202,7 +202,7 @@ fn succeed(sessions: &Sessions, oracle: &Oracle) -> Sessions {
     next
 }
 
-/// The sessions that a client is in.
+/// Returns the sessions that a client is in.
 fn sessions_of(sessions: &Sessions, client: ClientId) -> BTreeSet<u32> {
     sessions.ids().filter(|session| sessions.members(*session).any(|(_, member)| member == client)).collect()
 }

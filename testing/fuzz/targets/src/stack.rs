@@ -1,10 +1,10 @@
-//! Does a whole transport server survive whatever comes over the wire, and whatever its applications do to
-//! shared memory?
+//! Checks that a whole transport server survives whatever comes over the wire, and whatever its applications
+//! do to shared memory.
 //!
-//! One replica, one or two processes attached, and peers whose every segment is decided by the input: near
-//! what the connections expect, because the server's own answers are read. At the end everybody leaves, and
-//! nothing may be left behind. The server may die in between: then another one goes on from its ledger, in
-//! which not everything is as it was written.
+//! There are one replica, one or two attached processes, and peers whose every segment is decided by the
+//! input. Segments are near what the connections expect, because the server's own answers are read. At the
+//! end all processes and peers leave, and nothing may be left behind. The server may die in between: then
+//! another one goes on from its ledger, in which not everything is as it was written.
 
 mod legacy;
 mod memory;
@@ -28,30 +28,30 @@ use memory::SparseMemory;
 use process::Process;
 use wire::Peers;
 
-/// Connections at most: few, so that the limit is reached.
+/// The most connections: few, so that the limit is reached.
 const CONNECTIONS_MAX: usize = 12;
-/// Frames that one step may cause: what fits into the windows of all connections, in the smallest segments,
-/// and more.
+/// The most frames that one step may cause: more than fits into the windows of all connections in the
+/// smallest segments.
 const FRAMES_MAX: usize = 50_000;
-/// Rounds that bind(2) and listen(2) take.
+/// The number of rounds that bind(2) and listen(2) take.
 const ROUNDS_TO_LISTEN: usize = 3;
 
-/// Frames of every kind, and an application that keeps to the rules.
+/// Runs frames of every kind, and an application that keeps to the rules.
 pub fn stack_frames(data: &[u8]) {
     Machine::new(false).live(data);
 }
 
-/// The same, and an application that writes what it likes to wherever it likes.
+/// Runs frames of every kind, and an application that writes anything anywhere in its memory.
 pub fn stack_arena(data: &[u8]) {
     Machine::new(true).live(data);
 }
 
-/// The same, with servers that die, and ledgers that others have written to.
+/// Runs frames of every kind, servers that die, and ledgers that others have written to.
 pub fn stack_ledger(data: &[u8]) {
     Machine::mortal().live(data);
 }
 
-/// Where frames go.
+/// Where frames of the server go.
 struct Out {
     outside: VecDeque<Vec<u8>>,
     inside: VecDeque<Vec<u8>>,
@@ -90,12 +90,12 @@ fn whole(headers: &[u8], text: &TextRef<'_, SparseMemory>) -> Vec<u8> {
 struct Machine {
     now: Instant,
     transport: Transport<SparseMemory>,
-    /// What the server leaves behind, if it may die.
+    /// The memory that outlives the server, if it may die.
     legacy: Option<Legacy>,
     out: Out,
     peers: Peers,
     processes: Vec<Process>,
-    /// The step under way.
+    /// The number of the step under way.
     opcode: u8,
     /// The watched counters as of the last round.
     counters: [u64; WATCHED.len()],
@@ -106,7 +106,7 @@ impl Machine {
         Machine::at(SparseMemory::new(REPLICA_PAGE_BYTES), hostile)
     }
 
-    /// A machine whose replica has the page `page`.
+    /// Creates a machine whose replica has the page `page`.
     fn at(page: SparseMemory, hostile: bool) -> Machine {
         let now = Instant::from_millis(1000);
         let mut transport = server(now, page.clone(), Epoch(3));
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// One round of the server, and what its own link brings back to it.
+    /// Runs one round of the server, and handles what its own link brings back.
     fn round(&mut self) {
         let mut frames = 0;
         loop {
@@ -231,7 +231,7 @@ impl Machine {
         }
     }
 
-    /// Everybody leaves; after a while nothing is left.
+    /// Lets all processes and peers leave, and checks that nothing is left after a while.
     fn end(&mut self) {
         self.out.room = usize::MAX;
         for process in &self.processes {
@@ -255,7 +255,7 @@ impl Machine {
     }
 }
 
-/// A server as it starts.
+/// Creates a server as it starts.
 fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMemory> {
     let mut config = Config::new(ReplicaId(0), 1, epoch, FlowKey { k0: 1, k1: 2 });
     config.connections_max = CONNECTIONS_MAX;
@@ -276,7 +276,7 @@ fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMem
     Transport::new(config, secrets, ip, page, now)
 }
 
-/// Counters whose magnitude tells that something new was reached.
+/// The counters whose magnitude tells that something new was reached.
 const WATCHED: &[Stat] = &[
     Stat::SegmentsDropped,
     Stat::ResetsOut,

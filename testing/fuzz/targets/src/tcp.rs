@@ -1,11 +1,11 @@
-//! Does a TCP header from the wire say only what it holds, and does a connection in any state survive any
-//! segment?
+//! Checks that a parsed TCP header holds only what was on the wire, and that a connection in any state
+//! survives any segment.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_tcp::{Connection, Path, Settings, State};
 use atoll_wire::tcp::{self, Flags, HEADER_MAX, Options, SackBlocks, Segment};
 
-/// A header parses to what is emitted again.
+/// Checks that a header parses to what is emitted again.
 pub fn wire_tcp(data: &[u8]) {
     let Ok((segment, header_len)) = tcp::parse(data) else { return };
     assert!(header_len <= data.len() && segment.len as usize == data.len() - header_len);
@@ -14,7 +14,7 @@ pub fn wire_tcp(data: &[u8]) {
     let mut again = out[..emitted].to_vec();
     again.resize(emitted + segment.len as usize, 0);
     let (parsed, _) = tcp::parse(&again).expect("what was emitted parses");
-    // Options are laid out with padding of our own: the last blocks may find no room any more.
+    // Options are laid out with other padding here, so the last blocks may find no room.
     let blocks =
         |segment: &Segment| segment.options.sack.iter().take(parsed.options.sack.len()).collect::<Vec<_>>();
     assert_eq!(blocks(&parsed), blocks(&segment));
@@ -25,11 +25,11 @@ pub fn wire_tcp(data: &[u8]) {
     assert_eq!(without(parsed), without(segment));
 }
 
-/// A script of segments, calls and time-outs for one connection: no panic, and its invariants hold after each
-/// step.
+/// Runs a script of segments, calls and time-outs for one connection. Nothing panics, and the invariants hold
+/// after each step.
 ///
-/// The first byte chooses how it opens. Each step takes 12 bytes: what, flags, window, sequence and
-/// acknowledgement relative to what the connection expects, length of text, milliseconds.
+/// The first byte chooses how the connection opens. Each step takes 12 bytes: kind, flags, window, sequence
+/// and acknowledgement relative to what the connection expects, length of text, milliseconds.
 pub fn tcp_script(data: &[u8]) {
     let Some((how, rest)) = data.split_first() else { return };
     let mut now = Instant::from_millis(1000);

@@ -1,8 +1,8 @@
-//! Does a head of a datagram record from a hostile buffer promise only what is there?
+//! Checks that the header of a datagram record from a hostile buffer promises only what is there.
 
 use atoll_udp::{RECORD_LEN, decode, encode, padded_len};
 
-/// The first 8 bytes say how much is available, the next 16 are the head.
+/// Reads a record: the first 8 bytes say how much is available, the next 16 are its header.
 pub fn udp_record(data: &[u8]) {
     let Some((available, rest)) = data.split_first_chunk::<8>() else { return };
     let Some(head) = rest.first_chunk::<RECORD_LEN>() else { return };

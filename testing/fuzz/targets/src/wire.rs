@@ -1,11 +1,11 @@
-//! Does every parser accept only what it could have emitted, and stay within its bytes?
+//! Checks that every parser accepts only what could have been emitted, and stays within its bytes.
 
 use atoll_base::{Addr, Endpoint};
 use atoll_wire::{arp, checksum, ethernet, icmp, icmpv6, igmp, ipv4, ipv6, mld, nd, udp, vnet};
 
 use crate::ip::{PEER_V6, US_V6};
 
-/// Ethernet headers.
+/// Parses Ethernet headers.
 pub fn wire_ethernet(data: &[u8]) {
     if let Ok((header, len)) = ethernet::parse(data) {
         let mut out = [0; ethernet::HEADER_LEN];
@@ -14,7 +14,7 @@ pub fn wire_ethernet(data: &[u8]) {
     }
 }
 
-/// ARP packets.
+/// Parses ARP packets.
 pub fn wire_arp(data: &[u8]) {
     if let Ok((packet, len)) = arp::parse(data) {
         let mut out = [0; arp::PACKET_LEN];
@@ -23,7 +23,7 @@ pub fn wire_arp(data: &[u8]) {
     }
 }
 
-/// IPv4 headers, with their checksum repaired, whole and as quotations.
+/// Parses IPv4 headers with their checksum repaired, whole and as quotations.
 pub fn wire_ipv4(data: &[u8]) {
     let _ = ipv4::parse(data);
     let mut repaired = data.to_vec();
@@ -38,7 +38,7 @@ pub fn wire_ipv4(data: &[u8]) {
     assert_eq!(ipv4::parse(&out), Ok((header, ipv4::HEADER_LEN)));
 }
 
-/// ICMP messages, with their checksum repaired, and what they quote.
+/// Parses ICMP messages with their checksum repaired, and what they quote.
 pub fn wire_icmp(data: &[u8]) {
     let _ = icmp::parse(data);
     let _ = icmp::quoted(data);
@@ -54,7 +54,7 @@ pub fn wire_icmp(data: &[u8]) {
     }
 }
 
-/// IGMP messages, with their checksum repaired.
+/// Parses IGMP messages with their checksum repaired.
 pub fn wire_igmp(data: &[u8]) {
     let _ = igmp::parse(data);
     let mut repaired = data.to_vec();
@@ -69,7 +69,7 @@ pub fn wire_igmp(data: &[u8]) {
     }
 }
 
-/// IPv6 headers, and the way over their extension headers.
+/// Parses IPv6 headers, and walks over their extension headers.
 pub fn wire_ipv6(data: &[u8]) {
     let Ok((header, len)) = ipv6::parse_quoted(data) else { return };
     let mut out = [0; ipv6::HEADER_LEN];
@@ -98,7 +98,7 @@ pub fn wire_ipv6(data: &[u8]) {
     }
 }
 
-/// ICMPv6 messages, with their checksum repaired: errors and what they quote, neighbour and listener
+/// Parses ICMPv6 messages with their checksum repaired: errors and what they quote, neighbour and listener
 /// discovery.
 pub fn wire_icmpv6(data: &[u8]) {
     let _ = icmpv6::parse(PEER_V6, US_V6, data);
@@ -124,7 +124,7 @@ pub fn wire_icmpv6(data: &[u8]) {
     }
 }
 
-/// UDP headers and checksums.
+/// Parses UDP headers, and compares checksums.
 pub fn wire_udp(data: &[u8]) {
     let Ok((header, len)) = udp::parse(data) else { return };
     let mut datagram = data[..len + usize::from(header.payload_len)].to_vec();
@@ -137,7 +137,7 @@ pub fn wire_udp(data: &[u8]) {
     assert_ne!(datagram[6..8], [0, 0], "zero means that there is no checksum");
 }
 
-/// The header before a frame of a TAP.
+/// Parses the header before a frame of a TAP.
 pub fn wire_vnet(data: &[u8]) {
     if let Ok((header, len)) = vnet::parse(data) {
         let mut out = [0; vnet::HEADER_LEN];
@@ -146,18 +146,18 @@ pub fn wire_vnet(data: &[u8]) {
     }
 }
 
-/// Makes the header checksum right, so that mutations get past it.
+/// Repairs the header checksum, so that mutations get past it.
 pub(crate) fn repair_ipv4(packet: &mut [u8]) {
     let len = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
     repair(packet.get_mut(..len), 10);
 }
 
-/// Makes the checksum of an ICMP message right.
+/// Repairs the checksum of an ICMP message.
 pub(crate) fn repair_icmp(message: &mut [u8]) {
     repair(Some(message), 2);
 }
 
-/// Makes the checksum of an ICMPv6 message right.
+/// Repairs the checksum of an ICMPv6 message.
 pub(crate) fn repair_icmpv6(src: Addr, dst: Addr, message: &mut [u8]) {
     let Some(field) = message.get_mut(2..4) else { return };
     field.fill(0);

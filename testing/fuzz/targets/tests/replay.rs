@@ -1,5 +1,5 @@
-//! Fuzzing for everybody, on the stable compiler and within seconds: every seed, and mutations of them with a
-//! fixed seed.
+//! Fuzzes on the stable compiler within seconds: runs every seed, and mutations of them with a fixed random
+//! seed.
 
 use std::{env, fs};
 

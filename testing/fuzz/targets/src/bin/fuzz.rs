@@ -1,9 +1,9 @@
 //! `fuzz [--seconds N] [--executions N] [--number N] [--save] [--input HEX]
 //! [TARGET...]`: runs targets again and again, without nightly.
 //!
-//! Says for each how many executions there were, what was found, and which was the slowest. It ends at the
-//! first failure, with the input in hexadecimal; `--input` runs that once more. `--save` adds a few inputs
-//! that reach something new to `testing/fuzz/seeds`.
+//! The program prints for each target how many executions there were, what was found, and which execution was
+//! the slowest. It ends at the first failure, with the input in hexadecimal; `--input` runs that input once
+//! more. `--save` adds a few inputs that reach something new to `testing/fuzz/seeds`.
 
 use std::fs;
 use std::process::ExitCode;
@@ -13,9 +13,9 @@ use atoll_fuzz_targets::runner::{Campaign, minimise, root, run_one, seeds};
 use atoll_fuzz_targets::{TARGETS, Target};
 use thiserror::Error;
 
-/// Executions between two looks at the clock.
+/// The number of executions between two readings of the clock.
 const BATCH: u64 = 100;
-/// Inputs that `--save` writes for a target at most.
+/// The most inputs that `--save` writes for a target.
 const SAVED_MAX: usize = 24;
 
 struct Options {

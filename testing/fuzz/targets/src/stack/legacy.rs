@@ -1,4 +1,4 @@
-//! What does a server leave to the next one, and what may have become of it?
+//! What a server leaves to the next one, and what may have become of it.
 
 use atoll_base::Epoch;
 use atoll_ipc::ledger::{
@@ -22,7 +22,7 @@ pub(super) struct Legacy {
 }
 
 impl Machine {
-    /// A machine whose server may die.
+    /// Creates the memory of a machine whose server may die.
     pub(super) fn mortal() -> Machine {
         let legacy = Legacy {
             page: SparseMemory::new(REPLICA_PAGE_BYTES),
@@ -38,7 +38,7 @@ impl Machine {
         machine
     }
 
-    /// The server dies, something happens to its ledger, and the next one takes over.
+    /// Lets the server die, changes its ledger, and starts the next server.
     pub(super) fn die(&mut self, input: &mut Input<'_>) {
         let Some(Legacy { ledger, epoch, .. }) = &mut self.legacy else { return };
         if input.byte().is_multiple_of(4) {
@@ -47,10 +47,11 @@ impl Machine {
         for _ in 0..input.byte() % 4 {
             match input.byte() % 4 {
                 0 => {}
-                // Anything, anywhere: the tables are behind the journal.
+                // Any word is stored anywhere: the tables are behind the journal.
                 1 => scribble(ledger, input.word() as usize, input.long()),
                 2 => scribble(ledger, usize::from(input.byte()) * 4, input.byte().into()),
-                // As only a writer can: the check fits, and the fields make no sense.
+                // A record changes as only a writer can change it: the check fits, and the fields make no
+                // sense.
                 _ => pervert(ledger, *epoch, input),
             }
         }
@@ -62,7 +63,7 @@ impl Machine {
     fn succeed(&mut self, epoch: Epoch, blamed: bool, recovery: Recovery) {
         let Some(legacy) = &mut self.legacy else { return };
         legacy.epoch = epoch;
-        // Half of them are of a build of before, if they find nothing newer.
+        // Half of the successors are of an older build, if they find nothing newer.
         let is_old = epoch.0.is_multiple_of(2) && written_version(&legacy.ledger) == Some(1);
         let newest = if is_old { 1 } else { u32::MAX };
         let ledger = Ledger::open_as(legacy.ledger.clone(), LEDGER, epoch, newest).unwrap_or_else(|why| {

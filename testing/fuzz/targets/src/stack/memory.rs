@@ -1,4 +1,4 @@
-//! Where is an arena, if thousands are made in a second? In pages that exist once they are written to.
+//! Memory for arenas that are made thousands of times a second: pages exist once they are written to.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -9,8 +9,7 @@ const PAGE_WORDS: usize = 64;
 
 type Page = OnceCell<Box<[Cell<u64>; PAGE_WORDS]>>;
 
-/// Memory of this process, zero until written. Clones are the same memory. What is out of range reads as
-/// zero.
+/// Memory of this process, zero until written. Clones share the memory. Reads out of range give zero.
 #[derive(Clone, Debug)]
 pub(crate) struct SparseMemory {
     pages: Rc<[Page]>,

@@ -1,5 +1,5 @@
-//! What does an application do? What programs do with the client that ships ([`atoll_sockets::client`]); now
-//! and then it sends a command that fits nothing, and a hostile one also writes where it should not.
+//! A simulated application. It uses the client that ships ([`atoll_sockets::client`]) as programs do; now and
+//! then it sends a command that fits nothing, and a hostile one also writes where it should not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -27,16 +27,16 @@ use crate::features::mark;
 use crate::input::Input;
 use crate::ip::{PEER, US};
 
-/// Where the server listens.
+/// The port at which the application listens.
 pub(crate) const PORT: u16 = 80;
-/// Where it connects to.
+/// The port to which the application connects.
 pub(crate) const REMOTE_PORT: u16 = 2000;
-/// Where datagrams come to.
+/// The port at which datagrams arrive.
 pub(crate) const DATAGRAM_PORT: u16 = 90;
 const LEASE: u64 = 77;
-/// Small: memory runs out.
+/// The sizes of an arena, so small that memory runs out.
 const ARENA: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
-/// Datagram sockets that are open at one time.
+/// The most datagram sockets that are open at one time.
 const DATAGRAM_SOCKETS: usize = 3;
 
 pub(crate) struct Process {
@@ -45,19 +45,19 @@ pub(crate) struct Process {
     clock: Moment,
     listener: u32,
     setup: Setup,
-    /// Connections by slot.
+    /// The connections, by slot.
     sockets: BTreeMap<u32, u32>,
     datagrams: VecDeque<DatagramSocket>,
     hostile: bool,
-    /// What the server shows may not be what it was.
+    /// Whether the server may show what is not so, because its ledger was changed.
     doubts: bool,
-    /// What a hostile one writes to, past the client.
+    /// The memory that a hostile application writes to, past the client.
     arena: SparseMemory,
     commands: Producer,
     page: AppPage<SparseMemory>,
 }
 
-/// How far the listener is.
+/// The progress of the listener.
 enum Setup {
     Opening(Opening),
     Done,
@@ -68,12 +68,13 @@ enum Setup {
 /// A datagram socket.
 struct DatagramSocket {
     object: u32,
-    /// What it gets once it has its port, if that was not granted yet: whether it has a peer.
+    /// The opening that follows once the port is granted, and whether the socket then gets a peer; `None`
+    /// when it is open.
     opening: Option<(Opening, bool)>,
 }
 
 impl Process {
-    /// A process with a session at a server whose page is `replica`.
+    /// Creates a process with a session at a server whose page is `replica`.
     pub(crate) fn attach(
         transport: &mut Transport<SparseMemory>,
         replica: &SparseMemory,
@@ -119,12 +120,12 @@ impl Process {
         }
     }
 
-    /// From now on the server may show things that are not so: somebody has changed what it remembers.
+    /// Notes that from now on the server may show what is not so, because its ledger was changed.
     pub(crate) fn doubt(&mut self) {
         self.doubts = true;
     }
 
-    /// Another server takes over.
+    /// Handles that another server takes over.
     pub(crate) fn meet(&self, transport: &mut Transport<SparseMemory>, now: Instant) {
         transport.open_session(
             now,
@@ -135,7 +136,7 @@ impl Process {
         );
     }
 
-    /// bind(2), and listen(2) when the port is granted.
+    /// Calls bind(2), and listen(2) when the port is granted.
     pub(crate) fn listen(&mut self) {
         let (object, lease) = (self.listener, LEASE + u64::from(self.id.0));
         self.share_port(object);
@@ -147,7 +148,7 @@ impl Process {
         self.setup = Setup::Opening(opening.expect("the server listens"));
     }
 
-    /// Whether the server has said that it listens; `None`: not yet.
+    /// Returns whether the server has said that the socket listens; `None` if not yet.
     pub(crate) fn is_listening(&self) -> Option<bool> {
         match self.setup {
             Setup::Opening(_) => None,
@@ -156,7 +157,7 @@ impl Process {
         }
     }
 
-    /// SO_REUSEADDR and SO_REUSEPORT.
+    /// Sets SO_REUSEADDR and SO_REUSEPORT.
     fn share_port(&mut self, object: u32) {
         if let Some(socket) = self.client.socket_mut(object) {
             for name in [Name::ReuseAddr, Name::ReusePort] {
@@ -172,11 +173,11 @@ impl Process {
         self.client.poll_due();
         self.set_up();
         self.open_datagrams();
-        // As in a thread that sleeps in accept(2).
+        // The process behaves as one with a thread that sleeps in accept(2).
         self.client.accept_connections(self.listener);
     }
 
-    /// Goes on towards listening.
+    /// Takes the next step towards listening.
     fn set_up(&mut self) {
         let client = &mut self.client;
         self.setup = match mem::replace(&mut self.setup, Setup::Failed) {
@@ -223,12 +224,12 @@ impl Process {
         }
     }
 
-    /// A connection that is used from now on.
+    /// Takes up a connection, which is used from now on.
     fn keep(&mut self, object: u32) {
         let Some(place) = self.client.socket(object).and_then(|socket| socket.places().first()) else {
             return;
         };
-        // Whoever scribbles is offered slots that it uses already.
+        // A process that scribbles is offered slots that it uses already.
         if let Some(former) = self.sockets.insert(place.slot.0, object) {
             assert!(self.hostile || self.doubts, "a slot has two connections");
             self.client.release(former);
@@ -303,7 +304,7 @@ impl Process {
                 if input.flip() {
                     stream.set_reset_on_close(true);
                     if self.hostile {
-                        // As no library does any more.
+                        // The real library does not do this any more.
                         let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Abort);
                         self.client.push(0, 0, &Command::Close { slot, generation, mode });
                     }
@@ -319,7 +320,7 @@ impl Process {
         self.client.kick(place);
     }
 
-    /// Reads from a connection that has something to tell.
+    /// Reads from a connection that has an event.
     fn read(&mut self, object: u32, want: usize) {
         let (mut bytes, mut done) = (vec![0; want], 0);
         let target = &mut bytes[..];
@@ -334,7 +335,7 @@ impl Process {
         assert!(is_covered || self.hostile || self.doubts, "published octets are covered");
     }
 
-    /// Words where they hurt, commands that are none, positions that lie.
+    /// Writes words where they hurt, sends invalid commands, and stores false positions.
     fn misbehave(&mut self, input: &mut Input<'_>) {
         let layout = ARENA.layout();
         let value = if input.flip() { input.long() } else { input.half().into() };

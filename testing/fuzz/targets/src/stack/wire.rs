@@ -1,4 +1,5 @@
-//! What do peers send? Segments near what the server's connections expect; errors about them; anything.
+//! Peers on the wire. They send segments near what the server's connections expect, errors about them, and
+//! arbitrary bytes.
 
 use atoll_base::SeqNum;
 use atoll_wire::ethernet::{self, EtherType};
@@ -11,9 +12,9 @@ use super::process::{DATAGRAM_PORT, PORT, REMOTE_PORT};
 use crate::input::Input;
 use crate::ip::{MAC_PEER, MAC_US, PEER, US, repaired};
 
-/// Flows that peers remember.
+/// The number of flows that peers remember.
 const FLOWS: usize = 12;
-/// Those of them that peers open.
+/// The number of flows that peers open.
 const OPENED_BY_PEERS: u16 = 8;
 
 /// What peers know of one flow, from what the server has sent on it.
@@ -21,7 +22,7 @@ const OPENED_BY_PEERS: u16 = 8;
 struct Flow {
     peer_port: u16,
     port: u16,
-    /// What the server sends next, and what it expects next.
+    /// The sequence numbers that the server sends next, and expects next.
     next: SeqNum,
     expected: SeqNum,
     window: u16,
@@ -31,7 +32,7 @@ struct Flow {
 /// All peers together.
 pub(crate) struct Peers {
     flows: Vec<Flow>,
-    /// Which of them is replaced next by one that the server opens.
+    /// The index of the flow that the next one of the server replaces.
     turn: usize,
     clock: u32,
 }
@@ -86,7 +87,7 @@ impl Peers {
         flow.timestamp = segment.options.timestamps.map_or(0, |timestamps| timestamps.value);
     }
 
-    /// A segment for one of the flows.
+    /// Returns a segment for one of the flows.
     pub(crate) fn segment(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         self.clock = self.clock.wrapping_add(u32::from(input.byte()));
         let flow = self.flows[usize::from(input.byte()) % FLOWS];
@@ -139,7 +140,7 @@ impl Peers {
         packet(Protocol::TCP, &text)
     }
 
-    /// An error about a packet of one of the flows.
+    /// Returns an error about a packet of one of the flows.
     pub(crate) fn icmp(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let flow = self.flows[usize::from(input.byte()) % FLOWS];
         let seq = flow.next.0.wrapping_add_signed(-i32::from(input.half()));
@@ -167,7 +168,7 @@ impl Peers {
     }
 }
 
-/// Bytes of the input, with checksums that are right; half of them behind headers that make them a datagram
+/// Returns bytes of the input with correct checksums, half of them behind headers that make them a datagram
 /// or a segment.
 pub(crate) fn any_frame(input: &mut Input<'_>) -> Vec<u8> {
     let (what, len) = (input.byte(), usize::from(input.byte()));
