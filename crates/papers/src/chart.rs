@@ -1,70 +1,69 @@
-//! How do numbers become a picture? Lines and bars in SVG, by hand: a library would be longer than what is
-//! needed of it.
+//! Draws numbers as lines and bars in SVG, by hand: what is needed is shorter than the use of a library.
 
 use std::fmt::Write;
 
-/// A picture.
+/// A picture with two axes.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// Above it.
+    /// The title above the picture.
     pub title: String,
-    /// Along the bottom.
+    /// The axis along the bottom.
     pub x: Axis,
-    /// Along the left side.
+    /// The axis along the left side.
     pub y: Axis,
-    /// What is drawn, in this order.
+    /// The series, in the order in which they are drawn.
     pub series: Vec<Series>,
-    /// Names along the bottom instead of numbers: series are bars, `x` is the number of the name.
+    /// Names along the bottom instead of numbers. Series are bars then, and `x` is the number of the name.
     pub names: Vec<String>,
 }
 
-/// One axis.
+/// An axis of a picture.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// The label: what the axis shows, with its unit.
     pub label: String,
     /// Whether each step is ten times the one before.
     pub log: bool,
-    /// The least and the greatest value shown; what is drawn decides where it is `None`.
+    /// The least and the greatest value shown; `None` for those of the series.
     pub range: Option<(f64, f64)>,
 }
 
-/// One line, row of marks or set of bars.
+/// A line, row of marks or set of bars.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// For the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Values.
+    /// The values.
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
+    /// The style in which the series is drawn.
     pub style: Style,
 }
 
-/// How a series is drawn.
+/// The styles of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// A line.
     Line,
     /// A line of dashes.
     Dashed,
-    /// Marks without a line: what was measured on a real machine.
+    /// Marks without a line, for what was measured on a real machine.
     Marks,
     /// A filled area, on top of those before it.
     Area,
 }
 
 impl Axis {
-    /// A linear axis.
+    /// Creates a linear axis.
     pub fn new(label: &str) -> Axis {
         Axis { label: label.into(), log: false, range: None }
     }
 
-    /// A logarithmic one; values must be greater than 0, others are left out.
+    /// Creates a logarithmic axis. Values must be greater than 0; others are left out.
     pub fn log(label: &str) -> Axis {
         Axis { log: true, ..Axis::new(label) }
     }
 
-    /// Shows just this.
+    /// Limits the axis to this range.
     pub fn from_to(self, low: f64, high: f64) -> Axis {
         Axis { range: Some((low, high)), ..self }
     }
@@ -76,7 +75,7 @@ impl Series {
         Series { name: name.into(), points, style: Style::Line }
     }
 
-    /// The same in another style.
+    /// Changes the style of the series.
     pub fn styled(self, style: Style) -> Series {
         Series { style, ..self }
     }
@@ -88,11 +87,11 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = 200.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 56.0;
-/// Told apart by people who see colours differently (Okabe and Ito), then again.
+/// Colours that people who see colours differently can tell apart (Okabe and Ito), used in turn.
 const COLOURS: [&str; 9] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999", "#b2a300"];
 
-/// An axis with its ends, and where it lies in the picture.
+/// An axis with its ends, and its place in the picture.
 struct Scale {
     low: f64,
     high: f64,
@@ -137,7 +136,7 @@ impl Scale {
 }
 
 impl Chart {
-    /// The picture.
+    /// Returns the picture as SVG.
     pub fn to_svg(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(
@@ -186,7 +185,7 @@ impl Chart {
         out + "</svg>\n"
     }
 
-    /// Areas lie on top of each other.
+    /// Stacks areas on top of each other.
     fn stacked(&self) -> Vec<Series> {
         let mut below: Vec<f64> = Vec::new();
         let lift = |series: &Series| {
@@ -295,7 +294,7 @@ fn bars(out: &mut String, series: &Series, number: usize, count: usize, x: &Scal
     }
 }
 
-/// A short form: 1.5M, 20k, 0.05.
+/// Returns a number in a short form: 1.5M, 20k, 0.05.
 fn number(value: f64) -> String {
     let (value, unit) = match value.abs() {
         v if v >= 1e6 => (value / 1e6, "M"),

@@ -12,20 +12,20 @@ use atoll_base::Rng;
 use crate::costs::Costs;
 use crate::machine::{Load, Service, Settings};
 
-/// Who gets a connection.
+/// The rule by which a worker gets a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queues {
-    /// Whoever has been idle longest takes the oldest.
+    /// There is one queue, and the worker that has been idle longest takes the oldest connection.
     Shared,
-    /// A hash of the addresses decides before anybody looks.
+    /// Each worker has a queue, and a hash of the addresses decides on arrival.
     Each,
 }
 
-/// Connections that a queue holds, as `net.core.somaxconn` has it; a SYN more is dropped.
+/// The number of connections that a queue holds (`net.core.somaxconn`); further SYNs are dropped.
 const BACKLOG: usize = 4096;
 
-/// The service times of all connections that came after the warm-up; what was not over in the end, or was
-/// dropped, counts as long as it took until then.
+/// Returns the service times of all connections that came after the warm-up. One that was not over in the
+/// end, or was dropped, counts with the time until then.
 pub fn serve(settings: &Settings, costs: &Costs, queues: Queues) -> Vec<Service> {
     let Load::Constant(rate) = settings.load else { return Vec::new() };
     let mut rng = Rng::new(settings.seed);

@@ -1,17 +1,17 @@
-//! What does an application do? A web server that takes one connection after another and serves a page from
+//! A simulated application: a web server that takes one connection after another and serves a page from
 //! memory.
 
 use super::items::{Batch, Item};
 use super::{Handshake, Machine, Purpose};
 
-/// One application process.
+/// An application process.
 #[derive(Debug, Default)]
 pub(crate) struct App {}
 
-/// Lines of another core that the library fetches for a new connection: its slot, the event's entry aside,
-/// and the request.
+/// The number of cache lines of another core that the library fetches for a new connection: its slot and the
+/// request, without the event's entry.
 const LINES_ACCEPT: u32 = 4;
-/// For another request on the same connection.
+/// The number of cache lines that the library fetches for another request on the same connection.
 const LINES_READ: u32 = 3;
 
 impl Machine {
@@ -19,7 +19,7 @@ impl Machine {
         match item {
             Item::Available { connection, offer } => self.accept(batch, connection, offer),
             Item::Readable { connection } => {
-                // It may be news of what was found already, or of a connection that was taken back.
+                // The event may be about what was found already, or about a connection that was revoked.
                 let known = self.connections.find(connection).filter(|known| known.app == app);
                 if known.is_some_and(|known| known.has_text && std::mem::take(&mut known.app_waits)) {
                     let ts = self.ts_core(connection);
@@ -73,7 +73,7 @@ impl Machine {
         self.send(batch, ts, Item::Respond { connection, close });
         let handshake = self.settings.handshake;
         if close && handshake != Handshake::Speculative {
-            // It calls accept or select again, which asks and waits for the answer.
+            // The application calls accept or select again, which asks and waits for the answer.
             let cm = self.cm[app % self.cm.len()];
             self.send(batch, cm, Item::AskFor { app, takes: handshake == Handshake::Accept });
         }

@@ -1,18 +1,18 @@
-//! Who opens the connections? Clients on other machines, as many as are needed.
+//! The clients that open connections, on as many other machines as are needed.
 
 use super::connections::Connection;
 use super::cores::Origin;
 use super::items::{Frame, Item, Reply};
 use super::{Load, Machine, What};
 
-/// A client whose SYN is dropped sends it again after so long (RFC 6298 §2.1), in nanoseconds.
+/// The time after which a client retransmits a SYN that was dropped (RFC 6298 §2.1), in nanoseconds.
 const SYN_AGAIN: u64 = 1_000_000_000;
 
 impl Machine {
     pub(crate) fn start_clients(&mut self) {
         match self.settings.load {
             Load::Closed(clients) => {
-                // Not all at once: half of the warm-up is theirs.
+                // Clients do not begin all at once: they have half of the warm-up.
                 let spread = u32::try_from(self.settings.warm_up.as_nanos() / 2).unwrap_or(u32::MAX);
                 for client in 0..clients {
                     let at = self.now + u64::from(self.rng.below(spread));
@@ -23,7 +23,7 @@ impl Machine {
         }
     }
 
-    /// A client opens a connection: its source port decides where its frames go (P7).
+    /// Lets a client open a connection, whose source port decides where its frames go (P7).
     pub(crate) fn open(&mut self, client: u32) {
         if let Load::Constant(rate) = self.settings.load {
             self.at(self.now + 1_000_000_000 / u64::from(rate.max(1)), What::Open { client });
@@ -40,18 +40,19 @@ impl Machine {
         self.reach(connection, Frame::Syn);
     }
 
-    /// The SYN was dropped. Whoever comes again gets another number, and keeps the moment when he began.
+    /// Handles a dropped SYN. The next attempt has another number, and keeps the moment when the client
+    /// began.
     pub(crate) fn try_again_later(&mut self, connection: u32) {
         let known = self.connections.get(connection);
         let client = known.client;
         self.connections.close(connection);
-        // Under a constant load somebody else comes anyway.
+        // Under a constant load other clients come anyway.
         if matches!(self.settings.load, Load::Closed(_)) {
             self.at(self.now + SYN_AGAIN, What::Open { client });
         }
     }
 
-    /// A frame reaches the client.
+    /// Handles a frame that reaches the client.
     pub(crate) fn handle_reply(&mut self, connection: u32, reply: Reply) {
         match reply {
             Reply::SynAck => {

@@ -1,41 +1,41 @@
-//! What is known of each connection, wherever it is?
+//! The state of each connection, wherever it is.
 
 use atoll_connmgr::ListenerId;
 
-/// One connection.
+/// A connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connection {
-    /// The client that opened it.
+    /// The client that opened the connection.
     pub(crate) client: u32,
-    /// Its transport server, by number.
+    /// The number of its transport server.
     pub(crate) ts: usize,
     pub(crate) listener: Option<ListenerId>,
-    /// Requests that are left.
+    /// The number of requests that are left.
     pub(crate) requests: u32,
-    /// Whether its request lies in the receive buffer.
+    /// Whether a request lies in the receive buffer.
     pub(crate) has_text: bool,
-    /// The offer that counts, and to whom.
+    /// The offer that counts, and the application that has it.
     pub(crate) offer: u64,
     pub(crate) app: usize,
     /// Nanoseconds; 0: not yet.
     pub(crate) offered_at: u64,
-    /// Its last page is on its way.
+    /// Whether its last page is on its way.
     pub(crate) closed: bool,
-    /// When it was offered for the first time.
+    /// The moment of the first offer.
     pub(crate) first_offered_at: u64,
     pub(crate) claimed: bool,
-    /// Its application waits for a request.
+    /// Whether its application waits for a request.
     pub(crate) app_waits: bool,
-    /// When the client began.
+    /// The moment when the client began.
     pub(crate) opened_at: u64,
-    /// When the last question to the connection manager was asked.
+    /// The moment of the last question to the connection manager.
     pub(crate) asked_at: u64,
-    /// Nanoseconds spent waiting for the connection manager.
+    /// The nanoseconds spent waiting for the connection manager.
     pub(crate) waited_for_cm: u64,
     pub(crate) is_open: bool,
 }
 
-/// All of them, by number.
+/// All connections, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     all: Vec<Connection>,
@@ -63,17 +63,17 @@ impl Connections {
         connection
     }
 
-    /// A connection that may be over: `None` then.
+    /// Returns a connection, or `None` if it is over.
     pub(crate) fn find(&mut self, number: u32) -> Option<&mut Connection> {
         self.all.get_mut(number as usize).filter(|connection| connection.is_open)
     }
 
-    /// Those that are not over.
+    /// Returns the connections that are not over.
     pub(crate) fn open_ones(&self) -> impl Iterator<Item = &Connection> {
         self.all.iter().filter(|connection| connection.is_open)
     }
 
-    /// Nothing that names it is under way any more but deadlines.
+    /// Frees the number of a connection. Nothing that names it may be under way any more but deadlines.
     pub(crate) fn close(&mut self, number: u32) {
         self.all[number as usize].is_open = false;
         self.free.push(number);

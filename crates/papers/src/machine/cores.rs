@@ -1,4 +1,4 @@
-//! How does a core get its work, and what does a message cost?
+//! The cores: how they get their work, and what a message costs.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,17 @@ use super::items::{Batch, Item, Sent};
 use super::waiting::Wait;
 use super::{Machine, Purpose, What};
 
-/// One core with one process.
+/// A core with one process.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) socket: usize,
     inbox: VecDeque<(Origin, Item)>,
     pub(crate) is_busy: bool,
-    /// `None`: it looks all the time.
+    /// How the core waits; `None` if it looks for work all the time.
     pub(crate) wait: Option<Wait>,
 }
 
-/// Which queue something comes from.
+/// The queue that an item comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The network device's queue.
@@ -27,7 +27,7 @@ pub(crate) enum Origin {
     Timer,
 }
 
-/// Most items that a process takes at a time.
+/// The most items that a process takes at a time.
 const BATCH_MAX: usize = 64;
 
 impl Core {
@@ -41,11 +41,11 @@ impl Core {
 }
 
 impl Machine {
-    /// Something reaches a core.
+    /// Handles an item that reaches a core.
     pub(crate) fn arrive(&mut self, core: usize, from: Origin, item: Item) {
         let is_quiet = matches!(item, Item::Peer { wakes: false, .. });
         self.cores[core].inbox.push_back((from, item));
-        // What is not worth waking anybody for is read when something else does.
+        // An item that is not worth a wake-up is read when something else wakes the core.
         let is_left = is_quiet && self.sleeps(core, self.now);
         if !self.cores[core].is_busy && !is_left {
             match self.end_wait(core) {
@@ -55,7 +55,7 @@ impl Machine {
         }
     }
 
-    /// A core has finished its batch.
+    /// Handles the end of a core's batch.
     pub(crate) fn free(&mut self, core: usize) {
         self.cores[core].is_busy = false;
         if self.cores[core].inbox.is_empty() {
@@ -100,7 +100,7 @@ impl Machine {
         if core < self.servers.len() {
             self.speak_with_peers(&mut batch);
         }
-        // What a server has to say leaves at the end of its batch; then it rings.
+        // A server's messages leave at the end of its batch, and then it rings.
         self.ring_all(&mut batch);
         for (_, at) in &mut batch.out {
             *at = batch.clock;
@@ -109,7 +109,7 @@ impl Machine {
         self.at(batch.clock.max(self.now), What::Free { core });
     }
 
-    /// Looks at every ring: a line each that is here if nobody has written it.
+    /// Looks at every ring, which costs a line each that is in the cache unless its writer has changed it.
     fn look_at_rings(&mut self, batch: &mut Batch) {
         let servers = self.servers.len();
         let rings = match batch.core.checked_sub(servers) {
@@ -145,19 +145,19 @@ impl Machine {
         batch.out.push((Sent::Message { to, item }, batch.clock));
     }
 
-    /// Lines of slots and buffers that another core has written.
+    /// Fetches lines of slots and buffers that another core has written.
     pub(crate) fn fetch(&mut self, batch: &mut Batch, from: usize, lines: u32) {
         let cost = self.costs.line * self.distance(batch.core, from) * f64::from(lines);
         self.spend(batch, Purpose::Message, cost);
     }
 
-    /// The core is busy for so many nanoseconds.
+    /// Makes the core busy for a number of nanoseconds.
     pub(crate) fn spend(&mut self, batch: &mut Batch, purpose: Purpose, nanos: f64) {
         batch.clock += nanos as u64;
         self.report.spend(batch.core, purpose, nanos as u64);
     }
 
-    /// By how much lines and messages between two cores cost more than inside a socket.
+    /// Returns by how much lines and messages between two cores cost more than inside a socket.
     fn distance(&self, a: usize, b: usize) -> f64 {
         if self.cores[a].socket == self.cores[b].socket { 1.0 } else { self.settings.off_socket }
     }

@@ -1,10 +1,10 @@
-//! What do cores send each other, and what leaves them?
+//! The items that cores send each other, and those that leave them.
 
 use atoll_base::SessionId;
 use atoll_connmgr::ListenerId;
 use atoll_ipc::balance::PeerMessage;
 
-/// What clients send.
+/// The frames that clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Syn,
@@ -13,7 +13,7 @@ pub(crate) enum Frame {
     Fin,
 }
 
-/// What is sent to clients.
+/// The frames that are sent to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     SynAck,
@@ -21,7 +21,7 @@ pub(crate) enum Reply {
     Ack,
 }
 
-/// What a transport server tells a connection manager.
+/// The messages of a transport server to a connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     Syn,
@@ -34,38 +34,39 @@ pub(crate) enum Ask {
 /// A message or a frame. Connections are named by number.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
-    /// Device to LS.
+    /// A frame from the device to the LS.
     Frame { connection: u32, frame: Frame },
-    /// LS to IP, where IP is not with the TS, and not with the LS either.
+    /// A frame from LS to IP, where IP is neither with the TS nor with the LS.
     Packet { connection: u32, frame: Frame },
-    /// LS or IP to TS, where they are different processes.
+    /// A frame from LS or IP to TS, where they are different processes.
     Segment { connection: u32, frame: Frame },
-    /// TS to IP, where IP is not with the TS.
+    /// A frame from TS to IP, where IP is not with the TS.
     Route { connection: u32, reply: Reply },
-    /// TS or IP to LS, where they are different processes.
+    /// A frame from TS or IP to LS, where they are different processes.
     Transmit { connection: u32, reply: Reply },
-    /// TS to CM, likewise.
+    /// A message from TS to CM, where they are different processes.
     Ask { connection: u32, ask: Ask },
-    /// CM to TS: the verdict on a SYN. `None`: a queue is full.
+    /// The verdict of a CM on a SYN, to the TS; `None` if a queue is full.
     Verdict { connection: u32, listener: Option<ListenerId> },
     /// CM to TS.
     Offer { connection: u32, session: SessionId },
-    /// CM to CM. `wakes`: even if the other one sleeps.
+    /// A message from CM to CM. `wakes` says whether to wake the other one if it sleeps.
     Peer { message: Box<PeerMessage>, wakes: bool },
-    /// CONNECTION-AVAILABLE, TS to application. `offer`: which offer, because a connection may be offered
-    /// again.
+    /// CONNECTION-AVAILABLE from TS to application. `offer` is the number of the offer, because a connection
+    /// may be offered again.
     Available { connection: u32, offer: u64 },
-    /// TS to application: text of a connection that it has.
+    /// Text of a connection that the application has, from its TS.
     Readable { connection: u32 },
-    /// CLAIM-CONNECTION, application to TS.
+    /// CLAIM-CONNECTION from application to TS.
     Claim { connection: u32 },
-    /// Application to TS: a page, with the close if it is the last.
+    /// A page from application to TS, with the close if it is the last one.
     Respond { connection: u32, close: bool },
-    /// CM to application: it has not claimed in time.
+    /// The news from CM to application that it has not claimed in time.
     Removed { cm: usize },
-    /// CM to application: connections wait for whoever asks, or (the answer) none does.
+    /// The news of a CM to an application that asks: connections wait, or (as an answer) none does.
     Waits { cm: usize, waiting: bool },
-    /// Application to CM: one, please, or whether there is one (P4's naive accept).
+    /// The question of an application to its CM: for a connection, or whether there is one (P4's naive
+    /// accept).
     AskFor { app: usize, takes: bool },
     /// ACCEPT-CONNECTION, application to CM.
     Register { app: usize },

@@ -1,5 +1,5 @@
-//! A machine of many cores that send each other messages, in virtual time: what would happen if the real one
-//! had more than two?
+//! A machine of many cores that send each other messages, in virtual time. It shows what the real machine
+//! would do if it had more than two cores.
 //!
 //! ```text
 //!   clients --frames--> queue of a link server                 each box is a process on a core of its own
@@ -15,7 +15,7 @@
 //! lets everything out at the batch's end, as the real one does, an application as it comes. All cores look
 //! for work all the time, unless the experiment is about waiting (`waiting`).
 //!
-//! One seed decides everything.
+//! One seed decides the whole run.
 
 mod app;
 mod client;
@@ -48,7 +48,7 @@ pub struct Machine {
     settings: Settings,
     costs: Costs,
     rng: Rng,
-    /// Nanoseconds.
+    /// The current time in nanoseconds.
     now: u64,
     began: u64,
     serial: u64,
@@ -58,14 +58,15 @@ pub struct Machine {
     apps: Vec<App>,
     connections: Connections,
     report: Report,
-    /// Where TS, IP, LS and CM of each number are.
+    /// The places of TS, IP, LS and CM of each number.
     ts: Vec<usize>,
     ip: Vec<usize>,
     ls: Vec<usize>,
     cm: Vec<usize>,
 }
 
-/// Something that will happen, the earliest first; at the same moment in the order in which it was decided.
+/// An event to come. Events are in the order of time, and at the same moment in the order in which they were
+/// decided.
 #[derive(Debug)]
 struct Event {
     at: u64,
@@ -75,7 +76,7 @@ struct Event {
 
 #[derive(Debug)]
 enum What {
-    /// Something reaches a core.
+    /// An item reaches a core.
     Arrive { core: usize, from: Origin, item: Item },
     /// A core has finished its batch.
     Free { core: usize },
@@ -85,7 +86,7 @@ enum What {
     Client { connection: u32, reply: items::Reply },
 }
 
-/// When the simulation begins, in nanoseconds: 0 means "never" in some places.
+/// The time at which the simulation begins, in nanoseconds. It is not 0, which means "never" in some places.
 const BEGAN: u64 = 1_000_000;
 
 impl Ord for Event {
@@ -109,7 +110,7 @@ impl PartialEq for Event {
 impl Eq for Event {}
 
 impl Machine {
-    /// A machine in which nothing has happened yet.
+    /// Creates a machine in which nothing has happened yet.
     pub fn new(settings: Settings, costs: Costs) -> Machine {
         let roles = settings.configuration.servers();
         let of = |kind: fn(&crate::configuration::Roles) -> Option<usize>| -> Vec<usize> {
@@ -151,7 +152,7 @@ impl Machine {
         machine
     }
 
-    /// Runs to the end of the experiment and says what happened after the warm-up.
+    /// Runs to the end of the experiment, and reports what happened after the warm-up.
     pub fn run(mut self) -> Report {
         let warm = self.now + self.settings.warm_up.as_nanos() as u64;
         let end = warm + self.settings.duration.as_nanos() as u64;

@@ -1,10 +1,10 @@
-//! What came of a run?
+//! The results of a run.
 
 use std::time::Duration;
 
 use super::connections::Connection;
 
-/// What a core spends its time on.
+/// The purposes on which a core spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Frames.
@@ -29,28 +29,28 @@ pub enum Purpose {
     Wake,
 }
 
-/// One connection from its first offer to its close.
+/// The service of a connection, from its first offer to its close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Nanoseconds of virtual time.
     pub closed_at: u64,
-    /// Who served it.
+    /// The number of the application that served it.
     pub app: usize,
-    /// How long it took, in nanoseconds.
+    /// The time that it took, in nanoseconds.
     pub nanos: u64,
 }
 
-/// A connection's first assignment: when, to which application, by which connection manager, and which one is
-/// that application's home.
+/// The first assignment of a connection: when, to which application, by which connection manager, and which
+/// one is that application's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Nanoseconds of virtual time.
     pub at: u64,
-    /// To whom.
+    /// The application that got it.
     pub app: usize,
-    /// By whom.
+    /// The connection manager that chose.
     pub cm: usize,
-    /// Who offers that application.
+    /// The connection manager that is the application's home.
     pub home: usize,
 }
 
@@ -72,21 +72,21 @@ pub struct Report {
     pub refused: u64,
     /// Offers that were not claimed in time.
     pub timed_out: u64,
-    /// Each connection that was closed.
+    /// The service of each connection that was closed.
     pub services: Vec<Service>,
-    /// From the client's SYN to its page, in nanoseconds.
+    /// The latencies from the client's SYN to its page, in nanoseconds.
     pub latencies: Vec<u64>,
-    /// Each first assignment.
+    /// The first assignments of connections.
     pub assigned: Vec<Assigned>,
-    /// What homes think of their applications: when, which, microseconds.
+    /// The estimates of homes for their applications: moment, application, microseconds.
     pub estimates: Vec<(u64, usize, u64)>,
-    /// Nanoseconds that each connection waited for its connection manager, both questions together.
+    /// The nanoseconds that each connection waited for its connection manager, both questions together.
     pub cm_waits: Vec<u64>,
     /// Offers heard by all connection managers, from the start on.
     pub offers_heard: u64,
-    /// Reports of service times, likewise.
+    /// Reports of service times heard by all connection managers, from the start on.
     pub reports_heard: u64,
-    /// Connections given to an application that another connection manager has offered, likewise.
+    /// Connections given to an application that another connection manager has offered, from the start on.
     pub offers_taken: u64,
 }
 
@@ -131,8 +131,7 @@ impl Report {
         }
     }
 
-    /// A connection that is not over in the end: it counts as long as it has taken until then, as whoever
-    /// waits for it sees it.
+    /// Counts a connection that is not over in the end, with the time until then, as its client sees it.
     pub(crate) fn unfinished(&mut self, connection: &Connection, end: u64) {
         let since =
             if connection.first_offered_at == 0 { connection.opened_at } else { connection.first_offered_at };
@@ -162,57 +161,58 @@ impl Report {
         self.estimates.push((at.saturating_sub(self.began), app, micros));
     }
 
-    /// How long was counted.
+    /// Returns the length of the time that was counted.
     pub fn time(&self) -> Duration {
         Duration::from_nanos(self.ended.saturating_sub(self.began))
     }
 
-    /// Connections a second.
+    /// Returns the connections a second.
     pub fn rate(&self) -> f64 {
         self.finished as f64 / self.time().as_secs_f64()
     }
 
-    /// Pages a second.
+    /// Returns the pages a second.
     pub fn page_rate(&self) -> f64 {
         self.pages as f64 / self.time().as_secs_f64()
     }
 
-    /// The share of their time that all servers spend on `purpose`, 0 to 1.
+    /// Returns the share of their time that all servers spend on `purpose`, 0 to 1.
     pub fn share(&self, purpose: Purpose) -> f64 {
         let spent: u64 = self.spent[..self.servers].iter().map(|spent| spent[purpose as usize]).sum();
         spent as f64 / (self.time().as_nanos() as f64 * self.servers as f64)
     }
 
-    /// The share of its time that the server with this number spends on `purpose`, 0 to 1.
+    /// Returns the share of its time that the server with this number spends on `purpose`, 0 to 1.
     pub fn core_share(&self, server: usize, purpose: Purpose) -> f64 {
         let spent = self.spent.get(server).map_or(0, |spent| spent[purpose as usize]);
         spent as f64 / self.time().as_nanos().max(1) as f64
     }
 
-    /// Microseconds that all servers together spend on `purpose` for each connection.
+    /// Returns the microseconds that all servers together spend on `purpose` for each connection.
     pub fn micros_each(&self, purpose: Purpose) -> f64 {
         let spent: u64 = self.spent[..self.servers].iter().map(|spent| spent[purpose as usize]).sum();
         spent as f64 / 1000.0 / self.finished.max(1) as f64
     }
 
-    /// The busiest core's share of its time, 0 to 1 (a batch that ends after the end counts whole).
+    /// Returns the share of its time that the busiest core works, 0 to 1 (a batch that ends after the end
+    /// counts whole).
     pub fn busiest(&self) -> f64 {
         let most = self.spent.iter().map(|spent| spent.iter().sum::<u64>()).max().unwrap_or(0);
         most as f64 / self.time().as_nanos().max(1) as f64
     }
 
-    /// The share of connections that were given to an application at home, 0 to 1.
+    /// Returns the share of connections that were given to an application at home, 0 to 1.
     pub fn locality(&self) -> f64 {
         let local = self.assigned.iter().filter(|assigned| assigned.cm == assigned.home).count();
         local as f64 / self.assigned.len().max(1) as f64
     }
 
-    /// Service times in microseconds, the shortest first.
+    /// Returns the service times in microseconds, the shortest first.
     pub fn sorted_services(&self) -> Vec<f64> {
         sorted(self.services.iter().map(|service| service.nanos))
     }
 
-    /// Latencies in microseconds, the shortest first.
+    /// Returns the latencies in microseconds, the shortest first.
     pub fn sorted_latencies(&self) -> Vec<f64> {
         sorted(self.latencies.iter().copied())
     }
@@ -224,7 +224,7 @@ fn sorted(nanos: impl Iterator<Item = u64>) -> Vec<f64> {
     all
 }
 
-/// Of values in order, the one below which `percent` percent lie; 0 of none.
+/// Returns the value below which `percent` percent of the ordered values lie; 0 if there are none.
 pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let at = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)

@@ -1,5 +1,4 @@
-//! What does a server do with what reaches it? P1, P4, N6: link, IP, transport, connection manager, in one
-//! process or several.
+//! A simulated server (P1, P4, N6): link, IP, transport and connection manager, in one process or several.
 
 use std::collections::VecDeque;
 
@@ -18,12 +17,12 @@ use super::settings::{Handshake, Settings};
 use super::{Machine, Purpose, Service, What};
 use crate::configuration::Roles;
 
-/// One server process.
+/// A server process.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) roles: Roles,
     pub(crate) cm: Option<Manager>,
-    /// Claims by deadline: when, which connection, which offer.
+    /// The deadlines of claims: moment, connection, offer.
     deadlines: VecDeque<(u64, u32, u64)>,
     has_deadline: bool,
 }
@@ -40,10 +39,10 @@ pub(crate) struct Manager {
 const LEASE: u64 = 77;
 const PORT: u16 = 80;
 const BACKLOG: u32 = 4096;
-/// The transport server's (`atoll_transport::Config::claim_timeout`), in nanoseconds.
+/// The transport server's time-out of claims (`atoll_transport::Config::claim_timeout`), in nanoseconds.
 const CLAIM_TIMEOUT: u64 = 200_000_000;
-/// Lines of another core that the transport server fetches for a page: the slot's positions, a ring entry of
-/// text and header.
+/// The number of cache lines of another core that the transport server fetches for a page: the slot's
+/// positions, and a ring entry of text and header.
 const LINES_RESPOND: u32 = 5;
 
 impl Server {
@@ -71,7 +70,7 @@ impl Server {
 }
 
 impl Machine {
-    /// Every application listens and accepts before anything else happens.
+    /// Lets every application listen and accept before anything else happens.
     pub(crate) fn listen(&mut self) {
         let now = Machine::instant(self.now);
         for core in self.cm.clone() {
@@ -118,8 +117,8 @@ impl Machine {
         }
     }
 
-    /// The session of an application: such that application `n` is at home at connection manager `n` modulo
-    /// their number.
+    /// Returns the session of an application, chosen so that application `n` is at home at connection manager
+    /// `n` modulo their number.
     fn session(&self, app: usize) -> SessionId {
         SessionId((app + self.cm.len()) as u32)
     }
@@ -174,27 +173,27 @@ impl Machine {
         }
     }
 
-    /// Where a connection's transport server and its IP are.
+    /// Returns the places of a connection's transport server and its IP.
     fn transport_and_ip(&mut self, connection: u32) -> (usize, usize) {
         let ts = self.connections.get(connection).ts;
         (self.ts[ts], self.ip[ts % self.ip.len()])
     }
 
-    /// Where a connection's frames come and go: the link server of its IP server, or of its transport server
-    /// if IP is there.
+    /// Returns the place where a connection's frames come and go: the link server of its IP server, or of its
+    /// transport server if IP is there.
     pub(crate) fn link_of(&mut self, connection: u32) -> usize {
         let ts = self.connections.get(connection).ts;
         self.ls[ts % self.ip.len() % self.ls.len()]
     }
 
-    /// A packet at an IP server, which gives it to its transport server.
+    /// Handles a packet at an IP server, which gives it to its transport server.
     fn packet(&mut self, batch: &mut Batch, connection: u32, frame: Frame) {
         self.spend(batch, Purpose::Ip, self.costs.ip_in);
         let (ts, _) = self.transport_and_ip(connection);
         self.send(batch, ts, Item::Segment { connection, frame });
     }
 
-    /// A segment at its transport server.
+    /// Handles a segment at its transport server.
     fn segment(&mut self, batch: &mut Batch, connection: u32, frame: Frame) {
         match frame {
             Frame::Syn => {
@@ -209,7 +208,7 @@ impl Machine {
                 self.spend(batch, Purpose::Tcp, self.costs.tcp_text);
                 let known = self.connections.get(connection);
                 known.has_text = true;
-                // Whoever was offered it in this batch finds the text when he looks.
+                // An application that was offered the connection in this batch finds the text when it looks.
                 if known.offered_at != 0 && known.offered_at < batch.began {
                     let app = self.servers.len() + known.app;
                     self.send(batch, app, Item::Readable { connection });
@@ -223,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// A transport server asks, or tells, its connection manager.
+    /// Lets a transport server ask, or notify, its connection manager.
     fn ask(&mut self, batch: &mut Batch, connection: u32, ask: Ask) {
         let known = self.connections.get(connection);
         if matches!(ask, Ask::Syn | Ask::Established) {
@@ -237,7 +236,7 @@ impl Machine {
         }
     }
 
-    /// A connection manager is asked, or told.
+    /// Handles a question or notice at a connection manager.
     fn asked(&mut self, batch: &mut Batch, connection: u32, ask: Ask) {
         let others = (self.cm.len() - 1) as f64;
         self.spend(
@@ -322,7 +321,7 @@ impl Machine {
         }
     }
 
-    /// An application asks for a connection.
+    /// Handles an application that asks for a connection.
     fn asked_for(&mut self, batch: &mut Batch, app: usize, takes: bool) {
         self.spend(batch, Purpose::Cm, self.costs.cm_asked);
         let (now, session) = (Machine::instant(batch.clock), self.session(app));
@@ -344,7 +343,7 @@ impl Machine {
         }
     }
 
-    /// CONNECTION-AVAILABLE.
+    /// Sends CONNECTION-AVAILABLE.
     fn offer(&mut self, batch: &mut Batch, connection: u32, session: SessionId) {
         self.serial += 1;
         let (offer, app) = (self.serial, self.app_of(session));
@@ -391,7 +390,7 @@ impl Machine {
         self.set_deadline(batch.core);
     }
 
-    /// A page to send.
+    /// Handles a page to send.
     fn respond(&mut self, batch: &mut Batch, connection: u32, close: bool) {
         let (app, offered_at) = self.offered(connection);
         self.fetch(batch, self.servers.len() + app, LINES_RESPOND);
@@ -403,7 +402,7 @@ impl Machine {
             known.closed = true;
             let first = known.first_offered_at;
             self.report.service(Service { closed_at: batch.clock, app, nanos: batch.clock - first });
-            // Whoever has no choice measures nothing.
+            // A manager without a choice measures nothing.
             if self.apps.len() > 1 {
                 self.ask(batch, connection, Ask::Closed { app, offered_at });
             }
@@ -424,7 +423,7 @@ impl Machine {
         }
     }
 
-    /// A packet leaves the process that has IP. The connection may be over.
+    /// Sends a packet from the process that has IP. The connection may be over.
     fn give_to_link(&mut self, batch: &mut Batch, connection: u32, reply: Reply) {
         let ip = self.servers[batch.core].roles.ip.unwrap_or(0);
         let ls = self.ls[ip % self.ls.len()];
@@ -440,7 +439,7 @@ impl Machine {
         batch.out.push((Sent::Frame { connection, reply }, batch.clock));
     }
 
-    /// ACCEPT-CONNECTION.
+    /// Handles ACCEPT-CONNECTION.
     fn register(&mut self, batch: &mut Batch, app: usize) {
         self.spend(batch, Purpose::Cm, self.costs.cm_claimed);
         let (now, session) = (Machine::instant(batch.clock), self.session(app));
@@ -450,7 +449,7 @@ impl Machine {
         self.run_directives(batch);
     }
 
-    /// Another connection manager speaks.
+    /// Handles a message of another connection manager.
     fn heard(&mut self, batch: &mut Batch, message: &PeerMessage) {
         self.spend(batch, Purpose::Peer, self.costs.peer_in);
         if let Some(manager) = &mut self.servers[batch.core].cm {
@@ -459,7 +458,7 @@ impl Machine {
         self.run_directives(batch);
     }
 
-    /// Tells other connection managers what is due, at the end of a batch.
+    /// Sends other connection managers what is due, at the end of a batch.
     pub(crate) fn speak_with_peers(&mut self, batch: &mut Batch) {
         let mut reach = Reach { awake: u64::MAX, takes: u64::MAX };
         let managers = self.cm.clone();
@@ -469,7 +468,7 @@ impl Machine {
             }
         }
         let waits = self.settings.waiting.is_some();
-        // Who goes to sleep has a last word; who never sleeps has another moment.
+        // A core that goes to sleep sends now; one that never sleeps has a later chance.
         let last = waits && self.cores[batch.core].has_nothing();
         loop {
             let now = Machine::instant(batch.clock);
@@ -502,7 +501,7 @@ impl Machine {
         }
     }
 
-    /// Notes how long each application is thought to take, by its home.
+    /// Notes the estimate of each application's home for its service time.
     pub(crate) fn sample_estimates(&mut self) {
         let now = Machine::instant(self.now);
         for (number, core) in self.cm.clone().into_iter().enumerate() {
@@ -518,7 +517,7 @@ impl Machine {
         }
     }
 
-    /// Messages between connection managers, all in all.
+    /// Returns the number of messages between connection managers, from the start on.
     pub(crate) fn count_messages(&mut self) {
         for manager in self.servers.iter().filter_map(|server| server.cm.as_ref()) {
             let counts = manager.cm.balance_counts();

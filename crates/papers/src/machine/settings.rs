@@ -1,4 +1,4 @@
-//! What is an experiment made of?
+//! The settings of a simulated experiment.
 
 use std::time::Duration;
 
@@ -10,98 +10,98 @@ use crate::costs::Costs;
 /// Everything that decides a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Decides all that is random.
+    /// The seed of all that is random.
     pub seed: u64,
-    /// The servers, a core each.
+    /// The servers, of which each has a core.
     pub configuration: Configuration,
-    /// Applications that accept, a core each; application `n` is at home at connection manager `n` modulo
-    /// their number.
+    /// The number of applications that accept, of which each has a core. Application `n` is at home at
+    /// connection manager `n` modulo their number.
     pub apps: usize,
-    /// How connection managers choose.
+    /// The rules by which connection managers choose.
     pub balance: Balance,
-    /// How applications come to connections.
+    /// The handshake by which applications come to connections.
     pub handshake: Handshake,
-    /// Where connections come from.
+    /// The load: where connections come from.
     pub load: Load,
-    /// Requests on each connection.
+    /// The number of requests on each connection.
     pub requests: u32,
-    /// What the web server does for a page by itself; `None`: what was measured.
+    /// The web server's own time for a page; `None` for the measured one.
     pub app_work: Option<Duration>,
-    /// When applications are slow.
+    /// The times at which applications are slow.
     pub delays: Vec<Delay>,
-    /// One way between clients and the machine.
+    /// The one-way delay between clients and the machine.
     pub wire: Duration,
-    /// Cores that lie together; between others messages cost [`Settings::off_socket`] times as much.
+    /// The number of cores of a socket; between sockets messages cost [`Settings::off_socket`] times as much.
     pub cores_per_socket: usize,
-    /// By how much messages and cache lines cost more between sockets.
+    /// The factor by which messages and cache lines cost more between sockets.
     pub off_socket: f64,
-    /// Before anything is counted.
+    /// The warm-up, in which nothing is counted.
     pub warm_up: Duration,
-    /// What is counted.
+    /// The time that is counted.
     pub duration: Duration,
-    /// How often the estimates are noted; zero: never.
+    /// The period at which estimates are noted; zero for never.
     pub sample_every: Duration,
-    /// How cores wait that have nothing to do; `None`: they look all the time, and nobody has to be woken.
+    /// How idle cores wait; `None` if they look for work all the time, and need no wake-up.
     pub waiting: Option<Waiting>,
 }
 
-/// How cores wait that have nothing to do (N7).
+/// The way in which idle cores wait (N7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// For how long they look for work at most before they sleep.
+    /// The longest time for which cores look for work before they sleep.
     pub spin: Duration,
-    /// Whether they do so although they serve many at a time.
+    /// Whether cores look for work even if they serve many conversations at a time.
     pub always: bool,
 }
 
 impl Default for Waiting {
-    /// As servers and programs do (`wait.spin_us`): not where there are many conversations, because whoever
-    /// sleeps finds a batch.
+    /// Returns the waiting of servers and programs (`wait.spin_us`). They do not look for work where there
+    /// are many conversations, because a process that sleeps finds a batch.
     fn default() -> Waiting {
         Waiting { spin: Duration::from_micros(100), always: false }
     }
 }
 
-/// How applications come to connections (P4).
+/// The handshakes by which applications come to connections (P4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
-    /// They are offered some.
+    /// Applications are offered connections.
     Speculative,
-    /// They call accept, which asks the connection manager where they are at home, and waits.
+    /// Applications call accept, which asks their home's connection manager, and waits.
     Accept,
-    /// They call select, which asks whether there is one, and then accept.
+    /// Applications call select, which asks whether there is a connection, and then accept.
     Select,
 }
 
-/// Where connections come from.
+/// The load: where connections come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// So many clients, each of which opens its next connection as soon as it has the last page.
+    /// A number of clients, each of which opens its next connection as soon as it has the last page.
     Closed(u32),
-    /// So many connections a second, evenly, whatever happens to them.
+    /// A number of connections a second, evenly, whatever happens to them.
     Constant(u32),
 }
 
-/// An application takes longer for a while.
+/// A time in which an application is slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delay {
-    /// Which application.
+    /// The number of the application.
     pub app: usize,
-    /// From when, after the warm-up.
+    /// The beginning, after the warm-up.
     pub from: Duration,
-    /// Until when.
+    /// The end, after the warm-up.
     pub until: Duration,
-    /// By how much for each request; meanwhile the application does nothing else.
+    /// The delay of each request, in which the application does nothing else.
     pub by: Duration,
 }
 
 impl Settings {
-    /// What the web server does for a page by itself, in nanoseconds.
+    /// Returns the web server's own time for a page, in nanoseconds.
     pub(crate) fn work(&self, costs: &Costs) -> f64 {
         self.app_work.map_or(costs.app_work, |work| work.as_nanos() as f64)
     }
 
-    /// By how much an application is slow `now` nanoseconds after the warm-up, in nanoseconds.
+    /// Returns the delay of an application `now` nanoseconds after the warm-up, in nanoseconds.
     pub(crate) fn delay(&self, app: usize, now: u64, is_warm: bool) -> u64 {
         let is_now =
             |delay: &&Delay| (delay.from.as_nanos()..delay.until.as_nanos()).contains(&u128::from(now));
@@ -109,8 +109,8 @@ impl Settings {
         delays.filter(is_now).map(|delay| delay.by.as_nanos() as u64).sum()
     }
 
-    /// `n` combined servers with an application each, all of them saturated by short connections: the paper's
-    /// usual set-up.
+    /// Returns the paper's usual set-up: `n` combined servers with an application each, all of them saturated
+    /// by short connections.
     pub fn saturated(n: usize) -> Settings {
         Settings {
             seed: 1,
@@ -133,6 +133,6 @@ impl Settings {
     }
 }
 
-/// Pika's Table 2: synchronous messages take 1898 cycles between sockets and 597 on one. The machine at hand
-/// has one socket.
+/// The ratio from Pika's Table 2: synchronous messages take 1898 cycles between sockets and 597 on one. The
+/// machine at hand has one socket.
 pub const OFF_SOCKET: f64 = 1898.0 / 597.0;

@@ -1,5 +1,4 @@
-//! What does a core do while there is nothing to do? It looks for work, as long as the real `SpinPolicy`
-//! thinks it worth while, and sleeps then.
+//! What an idle core does: it looks for work as long as the real `SpinPolicy` says, and then sleeps.
 
 use atoll_base::SpinPolicy;
 
@@ -7,28 +6,28 @@ use super::items::{Batch, Item, Sent};
 use super::settings::Waiting;
 use super::{Machine, Purpose, What};
 
-/// A core that waits, or has waited.
+/// The waiting of a core.
 #[derive(Debug)]
 pub(crate) struct Wait {
     patience: SpinPolicy,
     limit: u64,
     always: bool,
     since: u64,
-    /// For how many nanoseconds it looks for work this time.
+    /// The nanoseconds for which the core looks for work this time.
     looks: u64,
-    /// Somebody has rung already.
+    /// Whether another core has rung already.
     is_rung: bool,
 }
 
 impl Wait {
-    /// Has waited since `now`, asleep.
+    /// Creates the state of a core that sleeps since `now`.
     pub(crate) fn new(waiting: &Waiting, now: u64) -> Wait {
         let limit = waiting.spin.as_nanos() as u64;
         let patience = SpinPolicy::new(Machine::duration(limit));
         Wait { patience, limit, always: waiting.always, since: now, looks: 0, is_rung: false }
     }
 
-    /// There was something to do for a connection.
+    /// Notes that there was something to do for a connection.
     pub(crate) fn met(&mut self, connection: u32) {
         if !self.always {
             self.patience.met(connection);
@@ -38,7 +37,7 @@ impl Wait {
     fn begin(&mut self, now: u64) {
         self.since = now;
         let looks = self.patience.begin(Machine::instant(now));
-        // For how long is its own affair: for the whole limit, or a half of it, or of that ...
+        // The policy alone decides for how long: the whole limit, or a half of it, or of that ...
         let goes_on = |looks: &u64| self.patience.goes_on(Machine::instant(now + looks - 1));
         let lengths = (0..=4).map(|halves| (self.limit >> halves).max(1));
         self.looks = lengths.filter(|_| looks).find(goes_on).unwrap_or(0);
@@ -59,7 +58,7 @@ impl Machine {
         atoll_base::Duration::from_nanos(nanos)
     }
 
-    /// A core has nothing to do.
+    /// Notes that a core has nothing to do.
     pub(crate) fn begin_wait(&mut self, core: usize) {
         let now = self.now;
         if let Some(wait) = &mut self.cores[core].wait {
@@ -67,7 +66,7 @@ impl Machine {
         }
     }
 
-    /// Something has come for a core that waits. Returns how long it takes until that is awake.
+    /// Notes that an item has come for a core that waits. Returns how long it takes until the core is awake.
     pub(crate) fn end_wait(&mut self, core: usize) -> u64 {
         let now = self.now;
         let Some(wait) = &mut self.cores[core].wait else { return 0 };
@@ -81,13 +80,13 @@ impl Machine {
         self.costs.wake as u64
     }
 
-    /// Whether a core sleeps at some moment, if nothing comes for it until then.
+    /// Returns whether a core sleeps at a moment, if nothing comes for it until then.
     pub(crate) fn sleeps(&self, core: usize, at: u64) -> bool {
         let core = &self.cores[core];
         !core.is_busy && core.wait.as_ref().is_some_and(|wait| wait.sleeps_at(at))
     }
 
-    /// Before messages leave: whoever sleeps where they go has to be woken, once.
+    /// Wakes the sleeping receivers of messages that are about to leave, each once.
     pub(crate) fn ring_all(&mut self, batch: &mut Batch) {
         for at in 0..batch.out.len() {
             match batch.out[at].0 {
@@ -105,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// At the end: what cores that wait have looked.
+    /// Counts, at the end, the time that waiting cores have looked for work.
     pub(crate) fn end_all_waits(&mut self, end: u64) {
         for core in 0..self.cores.len() {
             let is_busy = self.cores[core].is_busy;
@@ -116,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// A core that sleeps will be awake.
+    /// Schedules the moment at which a sleeping core is awake.
     pub(crate) fn wake_later(&mut self, core: usize, after: u64) {
         self.cores[core].is_busy = true;
         self.at(self.now + after, What::Free { core });

@@ -1,4 +1,4 @@
-//! What do the steps of the real code take on this machine? `atoll paper measure`.
+//! Measures what the steps of the real code take on this machine (`atoll paper measure`).
 
 use std::time::{Duration, Instant as Clock};
 
@@ -22,11 +22,11 @@ use crate::machine::percentile;
 /// The port that connection managers serve.
 const LEASE: u64 = 77;
 
-/// Measurements of one cost, in nanoseconds.
+/// The measurements of one cost, in nanoseconds.
 type Samples = Vec<f64>;
 
-/// Measures everything that needs no other process, `runs` times, and returns `table` with the results: of
-/// each run the median, of those the median, the least and the greatest. `progress` is told after each run.
+/// Measures everything that needs no other process, `runs` times. Returns `table` with the results: the
+/// median of each run, and of those the median, the least and the greatest. Calls `progress` after each run.
 pub fn measure(table: &Table, runs: usize, mut progress: impl FnMut(usize)) -> Table {
     let mut medians: Vec<(&'static str, Samples)> = Vec::new();
     for run in 0..runs.max(1) {
@@ -57,7 +57,7 @@ pub fn measure(table: &Table, runs: usize, mut progress: impl FnMut(usize)) -> T
     table
 }
 
-/// Batches of a run, and of those before it that do not count.
+/// The numbers of batches of a run, and of the warm-up before it.
 const ROUNDS: usize = 600;
 const WARM_UP: usize = 100;
 
@@ -66,15 +66,14 @@ fn median(mut samples: Samples) -> f64 {
     percentile(&samples, 50.0)
 }
 
-/// Nanoseconds that `work` takes for each of `count`.
+/// Returns the nanoseconds that `work` takes for each of `count`.
 fn time(count: usize, work: impl FnOnce()) -> f64 {
     let began = Clock::now();
     work();
     began.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// The transport server's and the library's steps. The connection manager's part, which is within them, is
-/// taken off.
+/// Measures the steps of the transport server and the library, without the connection manager's part in them.
 fn servers(cm_syn: f64, cm_choose: f64, cm_claimed: f64) -> Vec<(&'static str, f64)> {
     let mut samples: [Samples; 8] = Default::default();
     let mut rig = Rig::new();
@@ -100,7 +99,7 @@ fn servers(cm_syn: f64, cm_choose: f64, cm_claimed: f64) -> Vec<(&'static str, f
     ]
 }
 
-/// Pages on connections that stay open.
+/// Measures pages on connections that stay open.
 fn replies() -> f64 {
     let mut samples = Samples::new();
     let mut rig = Rig::new();
@@ -114,7 +113,7 @@ fn replies() -> f64 {
     median(samples)
 }
 
-/// Where an IP server's frames go.
+/// The receiver of an IP server's frames.
 #[derive(Default)]
 struct Exit {
     frames: Vec<u8>,
@@ -137,8 +136,8 @@ impl Egress for Exit {
     }
 }
 
-/// An IP server with the packets of short connections, as a TAP gives them: checksums are the kernel's
-/// business.
+/// Measures an IP server with the packets of short connections, as a TAP gives them: checksums are the
+/// kernel's business.
 fn ip() -> Vec<(&'static str, f64)> {
     let mut rig = Rig::new();
     let ip_config = atoll_ip::Config::new(mac(SERVER), address(SERVER), 24);
@@ -180,7 +179,7 @@ fn ip() -> Vec<(&'static str, f64)> {
     vec![("ip_in", median(ins)), ("ip_out", median(outs))]
 }
 
-/// A look at rings without an event.
+/// Measures a look at rings without an event.
 fn poll() -> f64 {
     let rigs: Vec<Rig> = (0..8).map(|_| Rig::new()).collect();
     let look = || {
@@ -193,7 +192,7 @@ fn poll() -> f64 {
     median((0..200).map(|_| time(800, look)).collect())
 }
 
-/// Connection managers that tell each other everything, one for each application.
+/// The connection managers, one for each application, and the messages between them.
 struct Managers {
     all: Vec<(ConnMgr, ListenerId)>,
     now: Instant,
@@ -259,8 +258,8 @@ impl Managers {
     }
 
     // structure: round: what is measured must not be interrupted by calls
-    /// Serves a batch of connections everywhere, then lets the managers speak. Nanoseconds for each operation
-    /// of manager 0: verdict, choice, claim, close, message out, message in.
+    /// Serves a batch of connections everywhere, then exchanges the managers' messages. Returns the
+    /// nanoseconds for each operation of manager 0: verdict, choice, claim, close, message out, message in.
     fn round(&mut self) -> [f64; 6] {
         let mut found = [0.0; 6];
         for number in 0..self.all.len() {
@@ -280,7 +279,7 @@ impl Managers {
                     if let Some(Directive::Offer(offer)) = cm.poll_directive() {
                         offered.push((offer.connection, offer.session));
                     }
-                    // The last one is claimed, so that the next one finds nobody slow.
+                    // The last connection is claimed, so that the next one finds no acceptor slow.
                 }
             });
             let claims = time(BATCH, || {
@@ -336,7 +335,7 @@ impl Managers {
     }
 }
 
-/// Nobody accepts: connections wait, and an application asks for each.
+/// Measures a manager whose connections wait until an application asks for each.
 fn asked() -> f64 {
     let now = Instant::from_millis(1000);
     let mut managers = Managers::new(1);

@@ -1,6 +1,6 @@
-//! What does the real code take, step by step? One replica's transport server and connection manager with one
-//! application, which uses the client that programs load ([`atoll_sockets::client`]), and clients on a stack
-//! of their own, in one process and without devices.
+//! A rig in which the real code runs step by step: one replica's transport server and connection manager with
+//! one application, which uses the client that programs load ([`atoll_sockets::client`]), and clients on a
+//! stack of their own, in one process and without devices.
 //!
 //! The steps of many connections are taken together, as a busy replica does, so that what a batch costs is
 //! shared and reading the clock does not count.
@@ -31,12 +31,12 @@ use atoll_wire::Mac;
 pub use measure::measure;
 pub use replay::{Replay, record, replay};
 
-/// Connections whose steps are taken together.
+/// The number of connections whose steps are taken together.
 pub(crate) const BATCH: usize = 16;
 const PORT: u16 = 80;
 const SESSION: SessionId = SessionId(1);
 const ARENA: ArenaConfig = ArenaConfig { slots: 256, send_log2: 20, receive_log2: 20 };
-/// Rounds that bind(2) and listen(2) take at most.
+/// The most rounds that bind(2) and listen(2) take.
 const ROUNDS_TO_LISTEN: usize = 4;
 const REQUEST: &[u8] =
     b"GET /4 HTTP/1.0\r\nHost: 198.18.0.2\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n";
@@ -173,7 +173,7 @@ impl Side {
         panic!("the server does not answer");
     }
 
-    /// Frames arrive, and what they lead to leaves.
+    /// Handles frames that arrive, and sends what follows from them.
     pub(crate) fn receive<'a>(&mut self, now: Instant, frames: impl Iterator<Item = &'a [u8]>) {
         for frame in frames {
             self.transport.handle_frame(now, frame, ChecksumOffload::Partial, false);
@@ -181,7 +181,7 @@ impl Side {
         self.flush(now);
     }
 
-    /// The application's commands are carried out.
+    /// Carries out the application's commands.
     pub(crate) fn work(&mut self, now: Instant) {
         assert!(!self.client.has_waiting(), "the ring takes a batch");
         self.clock.set(now);
@@ -196,7 +196,7 @@ impl Side {
         self.transport.take_bells(|_, _| {});
     }
 
-    /// Clients: opens connections.
+    /// Opens connections, as clients do.
     fn connect(&mut self, count: usize, to: u8) {
         self.open.clear();
         for _ in 0..count {
@@ -207,12 +207,12 @@ impl Side {
         }
     }
 
-    /// Takes note of every event.
+    /// Handles every event.
     pub(crate) fn take_events(&mut self) {
         self.client.drain();
     }
 
-    /// Claims what is offered.
+    /// Claims the connections that are offered.
     pub(crate) fn accept(&mut self) {
         self.open.clear();
         let listener = self.listener.expect("it listens");
@@ -225,7 +225,8 @@ impl Side {
         }
     }
 
-    /// Reads what there is of each open connection and writes `text`. Returns how many had something.
+    /// Reads from each open connection, and writes `text`. Returns the number of connections that had
+    /// something.
     pub(crate) fn exchange(&mut self, text: &[u8]) -> usize {
         let mut had = 0;
         for &object in &self.open {
@@ -273,11 +274,11 @@ pub(crate) enum Step {
     Ack,
     /// Requests into receive buffers.
     Text,
-    /// The application claims.
+    /// The application claims connections.
     Accept,
-    /// It reads a request and writes a page.
+    /// The application reads a request and writes a page.
     Request,
-    /// It closes.
+    /// The application closes.
     Close,
     /// Claims, pages and closes to segments.
     Respond,
@@ -285,7 +286,7 @@ pub(crate) enum Step {
     Fin,
 }
 
-/// Both sides.
+/// The server's and the clients' side.
 pub(crate) struct Rig {
     pub(crate) server: Side,
     clients: Side,
@@ -307,8 +308,9 @@ impl Rig {
         self.now += Duration::from_micros(50);
     }
 
-    /// A batch of short connections from their SYNs to their ends. `watch` runs each step of the server: what
-    /// it is, which frames come in (for steps that have any), and the step itself.
+    /// Runs a batch of short connections from their SYNs to their ends. `watch` runs each step of the server;
+    /// its arguments are the kind of step, the frames that come in (for steps that have any), and the step
+    /// itself.
     pub(crate) fn short(&mut self, watch: &mut dyn FnMut(Step, Instant, &mut Side, &Frames)) {
         self.open();
         let syns = self.take_from_clients();
@@ -363,7 +365,8 @@ impl Rig {
         self.clients.take_events();
     }
 
-    /// A request and a page on each connection that stays; `respond` lets the server send the pages.
+    /// Exchanges a request and a page on each connection that stays; `respond` lets the server send the
+    /// pages.
     pub(crate) fn request_again<T>(
         &mut self,
         request: &[u8],
@@ -388,7 +391,7 @@ impl Rig {
         result
     }
 
-    /// SYNs of a batch, and before the first ones the question for the server's address.
+    /// Returns the SYNs of a batch, and before the first ones the question for the server's address.
     fn open(&mut self) {
         self.clients.connect(BATCH, SERVER);
         self.clients.work(self.now);

@@ -1,6 +1,6 @@
-//! The server alone: what clients sent, and what the application wrote into memory that it shares with the
-//! server, is recorded once and then fed to a server without either, for tools that count everything a
-//! process does (Pika's Fig. 12).
+//! Replays a recording to a server alone, for tools that count everything a process does (Pika's Fig. 12).
+//! The recording has what clients sent, and what the application wrote into the memory that it shares with
+//! the server.
 
 use atoll_base::Instant;
 use atoll_ipc::Memory;
@@ -8,14 +8,15 @@ use atoll_shm::ShmMemory;
 
 use super::{BATCH, Frames, Rig, SERVER, Side, Step, take};
 
-/// What reaches a server, in its order. The same server under the same clock answers the same, so it fits
-/// again.
+/// A recording of what reaches a server, in order. It fits again, because an equal server under an equal
+/// clock gives equal answers.
 pub struct Replay {
-    /// Of steps of the application: not frames but the lines that it has changed, each behind its offset.
+    /// The frames of each step; for steps of the application the lines that it has changed, each behind its
+    /// offset.
     steps: Vec<(Step, Instant, Frames)>,
 }
 
-/// Bytes that are compared, and written, at a time.
+/// The number of bytes that are compared, and written, at a time.
 const LINE: usize = 64;
 
 /// Records about `connections` short connections.
@@ -41,7 +42,8 @@ pub fn record(connections: usize) -> Replay {
     Replay { steps }
 }
 
-/// Feeds a new server. Returns the bytes that it answered, so that nobody can leave the work out.
+/// Feeds a new server. Returns the number of bytes that it answered, so that the compiler cannot leave the
+/// work out.
 pub fn replay(replay: &Replay) -> usize {
     let Some((_, began, _)) = replay.steps.first() else { return 0 };
     let mut server = Side::new(SERVER, Instant::from_millis(1000));
@@ -59,7 +61,7 @@ pub fn replay(replay: &Replay) -> usize {
     bytes
 }
 
-/// What the application does, on another core.
+/// Returns whether a step is the application's, which runs on another core.
 fn is_of_application(step: Step) -> bool {
     matches!(step, Step::Accept | Step::Request | Step::Close)
 }
@@ -80,7 +82,8 @@ const STEPS: [Step; 8] =
     [Step::Syn, Step::Ack, Step::Text, Step::Accept, Step::Request, Step::Close, Step::Respond, Step::Fin];
 
 impl Replay {
-    /// As a file: of each step its number, moment, number of frames, and each frame behind its length.
+    /// Returns the recording as a file: of each step its number, moment, number of frames, and each frame
+    /// behind its length.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (step, now, frames) in &self.steps {
@@ -95,7 +98,7 @@ impl Replay {
         bytes
     }
 
-    /// Reads such a file; `None`: it is none.
+    /// Parses a file; returns `None` if it is no recording.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Replay> {
         let mut steps = Vec::new();
         let word = |bytes: &mut &[u8]| {
@@ -120,7 +123,7 @@ impl Replay {
         Some(Replay { steps })
     }
 
-    /// How many connections there are.
+    /// Returns the number of connections.
     pub fn connections(&self) -> usize {
         self.steps.iter().filter(|(step, ..)| *step == Step::Syn).count() * BATCH
     }
@@ -131,7 +134,7 @@ impl Side {
         self.client.own().expect("it has a session").replicas()[0].port().memory()
     }
 
-    /// What it shares with its application.
+    /// Returns a copy of the memory that the server shares with its application.
     fn arena(&self) -> Vec<u8> {
         let memory = self.memory();
         let mut bytes = vec![0; memory.len()];
@@ -144,14 +147,14 @@ impl Side {
         for change in changes.iter() {
             let Some((offset, line)) = change.split_first_chunk::<4>() else { continue };
             let offset = u32::from_le_bytes(*offset) as usize;
-            // The recording is a file, which may be anybody's.
+            // The recording is a file, which anybody may have written.
             if offset.checked_add(line.len()).is_some_and(|end| end <= memory.len()) {
                 memory.write(offset, line);
             }
         }
     }
 
-    /// Hears of the clients' hardware address, as by their question for the server's own.
+    /// Teaches the server the clients' hardware address, as their question for its own address would.
     fn greet(&mut self, now: Instant) {
         let mut clients = Side::new(super::CLIENTS, now);
         clients.connect(1, SERVER);
