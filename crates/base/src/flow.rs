@@ -1,4 +1,4 @@
-//! The flow group of a packet: the keyed hash of its 4-tuple (N5, S4, design 11).
+//! The flow group of a packet: the keyed hash of its 4-tuple (N5, S4, decision 9).
 //!
 //! The hash is written twice, here and in `bpf/steer.c`, and both must agree bit for bit. It is always
 //! computed from the point of view of an *incoming* packet: remote is the packet's source.

@@ -13,7 +13,8 @@
 //! ```
 //! CMs tell each other how long their acceptors take, and choose by that (`balance`).
 //!
-//! The state of a CM is lost in a crash: listeners and acceptors register again by themselves (design 8).
+//! The state of a CM is lost in a crash. The TS tells the next CM who listens and accepts; the successor of a
+//! TS carries out the requests in its ledger again (decisions 24 and 28).
 //!
 //! Storey 3: `no_std` + alloc.
 #![no_std]

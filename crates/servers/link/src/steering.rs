@@ -16,7 +16,7 @@ pub enum Destination {
     All,
 }
 
-/// The map from flow groups to replicas (S4, design 11), as one stack sees it.
+/// The map from flow groups to replicas (S4, decision 9), as one stack sees it.
 #[derive(Clone, Debug)]
 pub struct Steering {
     key: FlowKey,

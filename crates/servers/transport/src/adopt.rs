@@ -1,4 +1,4 @@
-//! Lets a server continue the work of one that has died (design 8).
+//! Lets a server continue the work of one that has died (decision 28).
 //!
 //! ```text
 //!   requests in force       carried out again: leases, listeners, acceptors, datagram sockets

@@ -1,4 +1,4 @@
-//! Writes down what a successor needs before anything is sent: commit before externalising (design 7).
+//! Writes down what a successor needs before anything is sent: commit before externalising (decision 7).
 //!
 //! A flush begins with [`Durability::commit`]: the records of the connections that it concerns, and the
 //! requests that applications have made or taken back. Then segments are sent, slots are written and events

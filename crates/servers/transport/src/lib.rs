@@ -13,7 +13,7 @@
 //!                  accept <--> atoll_connmgr
 //! ```
 //! Everything that an application or a peer causes is first done here and only shown to others in `flush`, so
-//! that what is shown can be recorded before (design 7).
+//! that what is shown can be recorded before (decision 7).
 //!
 //! The server is a struct of parts, each with private fields (`transport.rs`). The order in which a round
 //! uses them is in `round.rs`. A procedure that needs nearly all parts is a method of the server in a file
