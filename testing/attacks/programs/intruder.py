@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Programs that try to get what is not theirs: intruder.py ATTACK PORT
+"""Attacks by programs that try to get what is not theirs: intruder.py ATTACK PORT
 
-Each runs until it is killed, and says `attacking` once it has begun; `SUCCEEDED` says that it got what nobody should get. It starts as root,
-as daemons do, and gives that up for another user's rights.
+Each attack runs until it is killed, and prints `attacking` once it has begun; `SUCCEEDED` says that it got what nobody should get. The program
+starts as root, as daemons do, and gives that up for another user's rights.
 """
 import json
 import os
@@ -32,7 +32,7 @@ def admin(_port):
     for administration, which it might have inherited just as well."""
     applications = os.environ["ATOLL_SOCKET"]
     doors = [applications, os.path.splitext(applications)[0] + ".admin"]
-    # None of these would do harm if it was obeyed: a file that is no build, a move that moves nothing, rules that stay.
+    # No request would do harm if it were obeyed: a file that is no build, a move that moves nothing, rules that stay.
     requests = [
         {"cmd": "upgrade", "path": "/etc/hostname"},
         {"cmd": "balance", "tariff": 2},
@@ -53,7 +53,7 @@ def admin(_port):
             connection.send(json.dumps(request).encode())
             while answer := connection.recv(1 << 17):
                 part = json.loads(answer) if answer[:1] == b"{" else {}
-                # Of a build that is no build only those hear who may upgrade.
+                # Only clients that may upgrade are told that a build is none.
                 if "hostname" in str(part) or "error" not in part and "refused" not in part and part:
                     succeeded(f"{request['cmd']} was obeyed: {str(part)[:200]}")
                 if not part or "error" in part or "done" in part:
@@ -66,8 +66,8 @@ def admin(_port):
 
 
 def thief(port):
-    """Another user's listener on the neighbour's port."""
-    # The library joins the stack while it may.
+    """Listens on the neighbour's port as another user."""
+    # The library joins the stack while the process still has the right.
     socket.socket().close()
     give_up_root()
     attacking()
