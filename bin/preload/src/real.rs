@@ -23,9 +23,9 @@ macro_rules! real {
             static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let mut address = ADDRESS.load(Ordering::Relaxed);
             if address.is_null() {
+                let symbol = concat!(stringify!($name), "\0");
                 // SAFETY: a valid name; dlsym may be called at any time after the loader has run us.
-                address =
-                    unsafe { libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) };
+                address = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr().cast()) };
                 assert!(!address.is_null(), "the C library has no {}", stringify!($name));
                 ADDRESS.store(address, Ordering::Relaxed);
             }

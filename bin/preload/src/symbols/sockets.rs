@@ -300,13 +300,12 @@ pub unsafe extern "C" fn setsockopt(
     if (len as i32) < 0 {
         return fail(Errno::EINVAL);
     }
-    let bytes: &[u8] =
+    let bytes: &[u8] = if value.is_null() {
+        &[]
+    } else {
         // SAFETY: the program's memory.
-        if value.is_null() {
-            &[]
-        } else {
-            unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) }
-        };
+        unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) }
+    };
     let is_fresh =
         STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);
