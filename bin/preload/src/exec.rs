@@ -213,8 +213,8 @@ fn take_connection() {
 const CONNECTION: &str = "ATOLL_CONNECTION";
 
 /// Writes down what the next program has to know, and lets it have the descriptors `given`, each with its
-/// object. Returns also the memory that it is in, and the descriptors that do not close on exec now; `None` if
-/// that fails.
+/// object. Returns also the memory that it is in, and the descriptors that do not close on exec now; `None`
+/// if that fails.
 fn write(
     state: &State,
     child_state: ChildState,

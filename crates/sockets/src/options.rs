@@ -580,14 +580,18 @@ impl From<Options> for Vec<(u8, u64)> {
     }
 }
 
-impl TryFrom<Vec<(u8, u64)>> for Options {
-    type Error = &'static str;
+/// The reason why numbers and values are no options: one is not in the table, or not behind the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no options in the order of the table")]
+pub struct NoOptions;
 
-    /// Fails if an option is not in the table, or not behind the one before.
-    fn try_from(written: Vec<(u8, u64)>) -> Result<Options, &'static str> {
+impl TryFrom<Vec<(u8, u64)>> for Options {
+    type Error = NoOptions;
+
+    fn try_from(written: Vec<(u8, u64)>) -> Result<Options, NoOptions> {
         let set = written.iter().try_fold(0u64, |set, (name, _)| {
             let is_next = usize::from(*name) < NAMES && set >> name == 0;
-            is_next.then(|| set | 1 << name).ok_or("no table of options")
+            is_next.then(|| set | 1 << name).ok_or(NoOptions)
         })?;
         let values: Vec<u64> = written.into_iter().map(|(_, value)| value).collect();
         Ok(Options { set, values: (set != 0).then(|| Arc::new(values)) })

@@ -14,7 +14,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
@@ -23,6 +22,7 @@ use atoll_ipc::lease::Voucher;
 use atoll_ipc::page::{BELLS, REPLICAS_MAX};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::groups::Multicast;
 use super::multicast::{MEMBERSHIPS_MAX, MEMBERSHIPS_MAX_V6};
@@ -149,41 +149,33 @@ pub struct DatagramState {
 }
 
 /// Why octets are not what a library of this version has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadState {
     /// They are something else altogether.
+    #[error("it had another build of this library")]
     Foreign,
     /// A library of another version has written them.
+    #[error("it had another build of this library")]
     Version(u8),
     /// They are too many, or would be.
+    #[error("they are too many")]
     TooLong,
     /// They are cut off, or no values of these types.
+    #[error("what it has left is damaged")]
     Malformed,
     /// A session lacks descriptors, or there is none.
+    #[error("it has left a session that is not whole")]
     Session,
     /// A socket is of a kind that its protocol does not have, has too many groups, or holds back too much.
+    #[error("it has left a socket that cannot be")]
     Socket,
     /// A socket is in a session, at a replica or in a slot that does not exist, or has too many slots.
+    #[error("it has left a socket whose place does not exist")]
     Place,
     /// A descriptor has no number, or two things have the same one.
+    #[error("it has left descriptors that cannot be")]
     Descriptor,
 }
-
-impl fmt::Display for BadState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            BadState::Foreign | BadState::Version(_) => "it had another build of this library",
-            BadState::TooLong => "they are too many",
-            BadState::Malformed => "what it has left is damaged",
-            BadState::Session => "it has left a session that is not whole",
-            BadState::Socket => "it has left a socket that cannot be",
-            BadState::Place => "it has left a socket whose place does not exist",
-            BadState::Descriptor => "it has left descriptors that cannot be",
-        })
-    }
-}
-
-impl core::error::Error for BadState {}
 
 impl ExecState {
     /// Writes everything down. Fails with [`BadState::TooLong`] beyond [`INHERITED_MAX`] octets.

@@ -23,6 +23,7 @@ use atoll_sockets::client::simulated::{Moment, Simulated, shared};
 
 use super::departing::{Departure, delay};
 use super::program::{Program, Socket};
+use super::violation::WorldViolation;
 use super::{Process, World};
 
 /// The most times that something is handed over in a story.
@@ -123,11 +124,11 @@ impl World {
 
     /// Finishes what is being handed over, and ends all processes that have inherited or received anything,
     /// so that the sessions of those that ended before are over.
-    pub(super) fn dismiss_families(&mut self, limit: Instant) -> Result<(), String> {
+    pub(super) fn dismiss_families(&mut self, limit: Instant) -> Result<(), WorldViolation> {
         self.story.hands_over = 0;
         while !self.letters.is_empty() || self.processes.iter().any(|process| process.handing.is_some()) {
             if !self.turn()? && !self.go_on(limit) {
-                return Err(format!("something is never handed over: {}", self.report()));
+                return Err(WorldViolation::NeverHandedOver(self.report()));
             }
         }
         for at in 0..self.processes.len() {

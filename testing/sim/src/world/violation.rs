@@ -24,6 +24,9 @@ pub enum WorldViolation {
     /// Nothing will ever happen again, and there is something left to do.
     #[error("{0}")]
     Silence(String),
+    /// A process waits for ever for what another one hands over.
+    #[error("something is never handed over: {0}")]
+    NeverHandedOver(String),
     /// A connection is left when everything should be closed.
     #[error("{socket} is left: {report}")]
     ConnectionLeft {
