@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 60
 # How long `make chaos` takes, in seconds.
 CHAOS_SECONDS ?= 3600
 
-# How many tests run at once: most of the system tests wait, for programs, timers and deaths.
+# How many system tests run at once: most of them wait, for programs, timers and deaths.
 TEST_THREADS ?= $(shell expr 3 '*' $$(nproc))
 
 # Documentation of private items is built, too, and may name them.
@@ -27,8 +27,12 @@ build:
 demo: install-deps
 	$(CARGO) xtask demo
 
+# Each command runs, also if one before it has failed.
 test: install-deps build
-	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace --no-fail-fast
+	status=0; \
+	$(CARGO) test --workspace --exclude atoll-system-tests --no-fail-fast || status=1; \
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test -p atoll-system-tests --no-fail-fast || status=1; \
+	exit $$status
 
 # What needs no running: format, lints of compiler, clippy and rustdoc, and the structure (HACKING.md).
 lint: install-deps
