@@ -221,7 +221,10 @@ macro_rules! record {
 
         crate::layout::record!(for $Type { $($field: $Field $(; $unused unused)?,)* } $(if $is_valid)?);
     };
-    (for $Type:ident { $($field:ident: $Field:ty $(; $unused:literal unused)?,)* } $(if $is_valid:ident)?) => {
+    (
+        for $Type:ident { $($field:ident: $Field:ty $(; $unused:literal unused)?,)* }
+        $(if $is_valid:ident)?
+    ) => {
         const _: () = {
             use crate::layout::{BadMessage, Field, Padded};
 
@@ -235,7 +238,9 @@ macro_rules! record {
 
                 #[inline(always)]
                 fn write(&self) -> Octets {
-                    Octets { $($field: Padded(<$Field as Field>::write(&self.$field), [0; 0 $(+ $unused)?]),)* }
+                    Octets {
+                        $($field: Padded(<$Field as Field>::write(&self.$field), [0; 0 $(+ $unused)?]),)*
+                    }
                 }
 
                 #[inline(always)]

@@ -1,5 +1,5 @@
-//! Checks that lines of prose fit a window: comments and documents have at most 110 columns; pictures,
-//! examples and tables may have more.
+//! Checks that lines fit a window: code, comments and documents have at most 110 columns; pictures, examples,
+//! tables and raw strings may have more.
 
 /// The most columns of a line.
 const COLUMNS_MAX: usize = 110;
@@ -9,11 +9,22 @@ const COLUMNS_MAX: usize = 110;
 pub fn check(path: &str, text: &str) -> Vec<String> {
     let is_document = path.ends_with(".md");
     let (mut violations, mut is_picture) = (Vec::new(), false);
+    let mut too_long = |number: u32, line: &str, what| {
+        let columns = line.chars().count();
+        if columns > COLUMNS_MAX {
+            violations
+                .push(format!("{path}:{number}: {columns} columns{what}, and {COLUMNS_MAX} are enough"));
+        }
+    };
     for (line, number) in text.lines().zip(1..) {
         let prose = if is_document { Some(line) } else { comment(line) };
         let Some(prose) = prose else {
             // A picture ends with its comment.
             is_picture = false;
+            // Nothing can be put into a raw string to wrap it.
+            if !line.contains("r#\"") {
+                too_long(number, line, "");
+            }
             continue;
         };
         let prose = prose.trim();
@@ -23,10 +34,8 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
         // Each table row, list of requirements covered by a test, and listed exception is one line.
         let may_be_long =
             is_picture || ["|", "structure: ", "covers: ", "["].iter().any(|start| prose.starts_with(start));
-        let columns = line.chars().count();
-        if columns > COLUMNS_MAX && !may_be_long && prose.contains(' ') {
-            violations
-                .push(format!("{path}:{number}: {columns} columns of prose, and {COLUMNS_MAX} are enough"));
+        if !may_be_long && prose.contains(' ') {
+            too_long(number, line, " of prose");
         }
     }
     violations

@@ -425,13 +425,14 @@ fn modules_that_use_each_other_are_reported_unless_they_are_listed() {
 }
 
 #[test]
-fn prose_fits_a_window_and_pictures_and_tables_need_not() {
+fn code_and_prose_fit_a_window_and_pictures_tables_and_raw_strings_need_not() {
     let long = "word ".repeat(23);
     let found = |path, text: &str| columns::check(path, text).len();
     for (path, text, count) in [
         ("a.rs", format!("/// {long}\n"), 1),
         ("a.rs", format!("    // {long}\n"), 1),
-        ("a.rs", format!("let text = \"{long}\";\n"), 0),
+        ("a.rs", format!("let text = \"{long}\";\n"), 1),
+        ("a.rs", format!("let text = r#\"{long}\"#;\n"), 0),
         ("a.rs", format!("//! ```text\n//! {long}\n//! ```\n//! {long}\n"), 1),
         ("a.rs", format!("// ```\n// {long}\nlet end = 1;\n// {long}\n"), 1),
         ("a.rs", format!("// structure: Large: {long}\n"), 0),

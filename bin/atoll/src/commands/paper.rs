@@ -13,7 +13,8 @@ use crate::failure::{Failure, OrFail};
 /// there.
 #[derive(clap::Args)]
 #[command(
-    after_help = "`atoll paper list` says what there is. Progress goes to standard error, sentences to standard output.\n\
+    after_help = "`atoll paper list` says what there is. Progress goes to standard error, sentences to \
+         standard output.\n\
 What was measured for real and lies in DIR/real/NAME.csv (series,x,y) is drawn beside the simulation."
 )]
 pub struct Paper {
@@ -176,7 +177,8 @@ fn count(text: &str, what: &str) -> Option<u64> {
 mod tests {
     #[test]
     fn the_counts_of_cachegrind_are_read() {
-        let text = "==1== I   refs:      1,234,567\n==1== I1  misses:        12,345\n==1== D1  misses:    678  (  1 rd)";
+        let text = "==1== I   refs:      1,234,567\n==1== I1  misses:        12,345\n==1== D1  misses:    \
+             678  (  1 rd)";
         assert_eq!(super::count(text, "I1  misses:"), Some(12_345));
         assert_eq!(super::count(text, "D1  misses:"), Some(678));
         assert_eq!(super::count(text, "LL misses:"), None);

@@ -50,7 +50,8 @@ impl Up {
         let is_tap = config.link.kind == LinkType::Tap;
         if self.rootless && (!is_tap || config.link.netns.is_some()) {
             return Err(Failure::new(
-                "--rootless makes a namespace for a TAP device: it needs link.type = \"tap\", and no link.netns",
+                "--rootless makes a namespace for a TAP device: it needs link.type = \"tap\", and no \
+                 link.netns",
             ));
         }
         if self.rootless && !(config.users.allow.is_empty() && config.users.groups.is_empty()) {
@@ -91,7 +92,8 @@ fn describe(stack: &Running, rootless: bool) -> String {
     if rootless {
         let pid = stack.namespace_holder();
         text += &format!(
-            "\nthe kernel's end is in a namespace; to run programs there: nsenter --preserve-credentials -U -n -t {pid} \
+            "\nthe kernel's end is in a namespace; to run programs there: nsenter --preserve-credentials -U \
+             -n -t {pid} \
              PROGRAM"
         );
     }
@@ -104,7 +106,8 @@ fn enter_namespaces() -> Result<(), Failure> {
     process::become_root_in_user_namespace().map_err(|error| {
         Failure::new(format!(
             "making a user namespace: {error}; the system may forbid it (sysctl user.max_user_namespaces, \
-             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); without a device, programs \
+             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); without a \
+             device, programs \
              on the stack still reach each other (--link none)"
         ))
     })?;

@@ -378,7 +378,8 @@ fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Re
     }
     if !own.contains(facts.addr.into()) && config.link.gateway.is_none() {
         return Err(Failure::new(format!(
-            "link.address: {own} and the other stack's {} are not in one network, so they cannot reach each other",
+            "link.address: {own} and the other stack's {} are not in one network, so they cannot reach each \
+             other",
             std::net::Ipv4Addr::from(facts.addr)
         )));
     }

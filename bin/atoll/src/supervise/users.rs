@@ -85,7 +85,8 @@ pub fn check(config: &Ports) -> Result<(), Failure> {
 /// Returns the error for a name that does not exist. `kind` says of what, such as `user`.
 pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
     Failure::new(format!(
-        "{setting}: there is no {kind} {name:?}: make it, take it out of the configuration, or give a number instead of the name"
+        "{setting}: there is no {kind} {name:?}: make it, take it out of the configuration, or give a \
+         number instead of the name"
     ))
 }
 

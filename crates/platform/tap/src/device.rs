@@ -193,7 +193,8 @@ fn set_queue_len(name: &str) -> std::io::Result<()> {
 pub enum OpenError {
     /// /dev/net/tun does not exist.
     #[error(
-        "/dev/net/tun does not exist: load the driver (`modprobe tun`), or, in a container, pass the device in \
+        "/dev/net/tun does not exist: load the driver (`modprobe tun`), or, in a container, pass the device \
+         in \
          (`--device /dev/net/tun`)"
     )]
     NoDeviceNode,
@@ -202,13 +203,15 @@ pub enum OpenError {
     NoDriver,
     /// This process may not open /dev/net/tun.
     #[error(
-        "no permission to open /dev/net/tun: run as root, or let its users in (`chmod 0666 /dev/net/tun`, the \
+        "no permission to open /dev/net/tun: run as root, or let its users in (`chmod 0666 /dev/net/tun`, \
+         the \
          default of most distributions)"
     )]
     DeviceNodeNotPermitted,
     /// CAP_NET_ADMIN is missing, or the existing device belongs to another user.
     #[error(
-        "not permitted to make a TAP: run as root or with CAP_NET_ADMIN, run inside `unshare -Urn`, or attach to \
+        "not permitted to make a TAP: run as root or with CAP_NET_ADMIN, run inside `unshare -Urn`, or \
+         attach to \
          a device made for this user (`ip tuntap add dev NAME mode tap multi_queue vnet_hdr user USER`)"
     )]
     NotPermitted,
@@ -218,7 +221,8 @@ pub enum OpenError {
     /// There is a link of that name, but it is not a multi-queue TAP with offloads; or the name is not a
     /// valid one.
     #[error(
-        "the name belongs to a link that is not a multi-queue TAP with vnet_hdr, or is not a valid name: choose \
+        "the name belongs to a link that is not a multi-queue TAP with vnet_hdr, or is not a valid name: \
+         choose \
          another name"
     )]
     WrongKind,

@@ -578,7 +578,8 @@ pub enum ConfigError {
     Gateway6,
     /// The address is to come from DHCP on a link that is no TAP device, or a gateway is configured besides.
     #[error(
-        "link.address: a DHCP server gives the address of a link of type \"tap\" only, and with it the gateway \
+        "link.address: a DHCP server gives the address of a link of type \"tap\" only, and with it the \
+         gateway \
          (no link.gateway)"
     )]
     Dhcp,
@@ -598,7 +599,8 @@ pub enum ConfigError {
     NoPeer,
     /// A shared-memory link names its own stack as the other end.
     #[error(
-        "link.peer: programs on one stack reach each other without a link (link.type = \"none\"); name another \
+        "link.peer: programs on one stack reach each other without a link (link.type = \"none\"); name \
+         another \
          stack"
     )]
     PeerIsSelf,
@@ -627,7 +629,8 @@ pub enum ConfigError {
     MemoryText(String),
     /// The size of memory is too small for a stack.
     #[error(
-        "memory.limit: {0} is less than {least}M, which servers and a few connections need: give more, or leave \
+        "memory.limit: {0} is less than {least}M, which servers and a few connections need: give more, or \
+         leave \
          it out, and the cgroup's limit counts, or the machine's memory",
         least = MEMORY_MIN >> 20
     )]
@@ -658,7 +661,8 @@ pub enum ConfigError {
     /// The number of processes at this key of `scaling` is not from 1 to the number of replicas: the key, the
     /// number, and the replicas.
     #[error(
-        "scaling.{0}: {2} replicas can be in 1 to {2} processes, not in {1}; more processes need more replicas \
+        "scaling.{0}: {2} replicas can be in 1 to {2} processes, not in {1}; more processes need more \
+         replicas \
          (configuration)"
     )]
     Scaling(&'static str, u8, u8),

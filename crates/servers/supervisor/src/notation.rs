@@ -233,7 +233,8 @@ pub enum NotationError {
     LinksAwayFromIp,
     /// There are more connection managers than transport servers, so some would have nothing to do.
     #[error(
-        "CM{cm} with TS{ts}: a connection manager serves transport servers, so more of them than of these have \
+        "CM{cm} with TS{ts}: a connection manager serves transport servers, so more of them than of these \
+         have \
          nothing to do"
     )]
     IdleManagers {
@@ -244,14 +245,16 @@ pub enum NotationError {
     },
     /// IP is in the processes of some transport servers, but not of all; this version cannot run that.
     #[error(
-        "this version runs IP in the process of every transport server, or in processes without any: leave IP \
+        "this version runs IP in the process of every transport server, or in processes without any: leave \
+         IP \
          out, write as many of it as TS, or write it behind a +, as in TS4CM4+IP1LS1"
     )]
     IpOfOthers,
     /// The connection managers are in processes with link servers or IP servers, but without transport
     /// servers; this version cannot run that.
     #[error(
-        "this version runs connection managers in the processes of transport servers or in processes of their \
+        "this version runs connection managers in the processes of transport servers or in processes of \
+         their \
          own: write CM behind TS, or behind a + of its own"
     )]
     ManagersWithLinks,

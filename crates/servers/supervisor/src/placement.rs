@@ -40,7 +40,8 @@ pub struct Placement {
 pub enum PlacementError {
     /// There cannot be this number of processes.
     #[error(
-        "{replicas} replica{} can be in 1 to {replicas} processes, not in {processes}; more processes need more \
+        "{replicas} replica{} can be in 1 to {replicas} processes, not in {processes}; more processes need \
+         more \
          replicas (--configuration, when the stack is started)",
         if *replicas == 1 { "" } else { "s" }
     )]

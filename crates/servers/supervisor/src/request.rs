@@ -78,7 +78,8 @@ pub enum RequestError {
     ApplicationAtAdministration,
     /// A request of the command line came through the socket for applications.
     #[error(
-        "not over this connection, which is for applications: administration has a socket of its own (NAME.admin)"
+        "not over this connection, which is for applications: administration has a socket of its own \
+         (NAME.admin)"
     )]
     CliAtApplications,
     /// Only supervisors make this request, to replicas.

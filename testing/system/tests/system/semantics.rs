@@ -77,7 +77,8 @@ cases! {
 
 cases! {
     c,
-        interrupted, restarted, restarted_by_one_of_two, handlers_receive, handlers_fork, handlers_jump, timed_receive_is_not_restarted, masks_while_waiting, many_messages,
+        interrupted, restarted, restarted_by_one_of_two, handlers_receive, handlers_fork, handlers_jump,
+        timed_receive_is_not_restarted, masks_while_waiting, many_messages,
         messages_on_streams, short_names, vectors_of_many_parts, flags_at_birth, ranges_of_descriptors,
         standard_io, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
         epoll_is_fair, edges_wake_one_thread, many_threads, send_file_moves_the_position, low_water_mark,

@@ -141,7 +141,10 @@ proptest! {
     /// Whatever arrives, the bounds hold, and a whole packet has no octet twice and none missing.
     #[test]
     fn any_fragments_are_survived(
-        script in prop::collection::vec((0u8..3, 0u16..6, 0u32..64, 0usize..90, any::<bool>(), 0u64..40_000), 0..200),
+        script in prop::collection::vec(
+            (0u8..3, 0u16..6, 0u32..64, 0usize..90, any::<bool>(), 0u64..40_000),
+            0..200,
+        ),
     ) {
         let mut all = Reassembly::new(SMALL, SECRET);
         let mut now = at(0);
@@ -169,7 +172,10 @@ proptest! {
     #[test]
     fn indexes_decide_as_scans_do(
         packets_max in 2usize..12,
-        script in prop::collection::vec((0u8..4, 55u16..61, 0u32..6, 0usize..12, any::<bool>(), 0u64..90_000), 0..300),
+        script in prop::collection::vec(
+            (0u8..4, 55u16..61, 0u32..6, 0usize..12, any::<bool>(), 0u64..90_000),
+            0..300,
+        ),
     ) {
         let limits = Limits { packets_max, ..SMALL };
         let (mut all, mut oracle) = (Reassembly::new(limits, SECRET), Scanning::new(limits));

@@ -260,7 +260,10 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("user", file.servers.user.as_deref().map(quoted), "\"atoll\"");
 
     out.section("log");
-    out.text("The form of the log: \"text\" (lines for people), \"json\" (an object per line) or \"journal\" (entries with fields in");
+    out.text(
+        "The form of the log: \"text\" (lines for people), \"json\" (an object per line) or \
+         \"journal\" (entries with fields in",
+    );
     out.text("systemd's journal). docs/events.md lists the events.");
     out.key("format", Some(quoted(log_format(file))), "");
     out.text("The least grave events that are logged: \"error\", \"warn\", \"info\" or \"debug\".");
