@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use atoll_system_tests::{Events, Proc, Scratch, atoll, fresh_name, program, until};
+use atoll_system_tests::{Events, Proc, Scratch, alone, atoll, beside, fresh_name, program, until};
 use serde_json::Value;
 
 use crate::recovery::signal;
@@ -102,6 +102,7 @@ impl Drop for Lone {
 /// meanwhile.
 #[test]
 fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
+    let _turn = beside();
     let few = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--nofile=600:600"];
     let lone = Lone::start(&few, &["--configuration", "TS2LS2CM2"]);
     let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
@@ -233,6 +234,8 @@ fn sum(status: &Value, name: &str) -> u64 {
 /// The same with a limit of the stack's own, and no cgroup.
 #[test]
 fn a_stack_keeps_to_the_limit_that_it_was_given() {
+    // The stack looks at its memory some ten times a second, and what programs write meanwhile counts.
+    let _alone = alone();
     let lone = Lone::start(&[], &["--configuration", "TS2LS2CM2", "--memory", "100M"]);
     let before = pids(&lone);
     let memory = |lone: &Lone| lone.status()["stack"]["memory"].clone();
@@ -265,6 +268,8 @@ fn a_stack_keeps_to_the_limit_that_it_was_given() {
 /// The kernel ends no server, and a stream beside them goes on.
 #[test]
 fn readers_that_do_not_read_cost_no_server_its_life() {
+    // The stack looks at its memory some ten times a second, and what programs write meanwhile counts.
+    let _alone = alone();
     let cgroup = Cgroup::create(100 << 20);
     let enter = format!("echo $$ >{} && exec \"$@\"", cgroup.processes().display());
     let lone = Lone::start(&["sh", "-c", &enter, "sh"], &["--configuration", "TS2LS2CM2"]);
