@@ -201,6 +201,8 @@ impl Crowd {
             ports.map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
         hoards.iter_mut().for_each(|hoard| hoard.says("listening", 30));
         let client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
+        // A reader that has not begun looks like one that does not read.
+        until("the stream to flow", 30, || (sum(&lone.status(), "segments_in") > 100).then_some(()));
         let pours = ports.map(|port| lone.run("unread.py", &["pour", "127.0.0.1", port, "60"])).into();
         Crowd { server, client, hoards, pours }
     }
@@ -255,8 +257,8 @@ fn a_stack_keeps_to_the_limit_that_it_was_given() {
     });
     println!("idle {} most {most} {levels:?}", number(&idle, "used"));
     assert!(most > number(&idle, "used") + (20 << 20), "nothing was used: {most}");
-    // For moments it may be more: the stack looks some ten times a second, and quick programs write tens of MiB
-    // meanwhile, each (101 to 173 MB were measured). Without a limit the crowd takes three times as much.
+    // For moments it may be more: the stack looks some ten times a second, and quick programs write tens of
+    // MiB meanwhile, each (101 to 173 MB were measured). Without a limit the crowd takes three times as much.
     assert!(most <= 200 << 20, "{most}");
     assert!(levels.contains("pressure") || levels.contains("high"), "{levels:?}");
     assert_eq!(pids(&lone), before, "a server has died");
