@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_base::{Duration, Instant};
+use atoll_base::Duration;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
 use atoll_sockets::client::object::Place;
@@ -273,7 +273,7 @@ impl ChildState {
     /// command succeeded.
     fn ask(&mut self, replica: usize, token: u32, command: &Command) -> bool {
         self.own.session.push(replica, command);
-        let deadline = self.now() + ANSWER_TIMEOUT;
+        let deadline = self.clock.now() + ANSWER_TIMEOUT;
         loop {
             let port = self.own.session.replicas_mut()[replica].port_mut();
             while let Some(event) = port.next_event() {
@@ -288,17 +288,13 @@ impl ChildState {
                     _ => {}
                 }
             }
-            if self.now() >= deadline {
+            if self.clock.now() >= deadline {
                 return false;
             }
             // The ring may have been full.
             self.own.session.send_waiting(self.clock.now());
             atoll_sys::sched::yield_now();
         }
-    }
-
-    fn now(&self) -> Instant {
-        self.clock.now()
     }
 
     /// Releases the ports that were registered for sockets that this process has closed meanwhile.

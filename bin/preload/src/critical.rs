@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::signals::release_signals;
+use crate::signals::{bit, release_signals, send_to_self};
 
 /// What a thread holds. Only the thread itself and its handlers reach it.
 struct Section {
@@ -22,10 +22,15 @@ struct Section {
     depth: Cell<u32>,
     /// The signal mask to restore, if a signal has come.
     mask: Cell<Option<u64>>,
+    /// The signals that came although they should be blocked, a bit each. valgrind(1), which delivers signals
+    /// itself, does not use the mask that a handler leaves: a signal that was sent again would come again, at
+    /// the same instruction, for ever.
+    late: Cell<u64>,
 }
 
 thread_local! {
-    static SECTION: Section = const { Section { depth: Cell::new(0), mask: Cell::new(None) } };
+    static SECTION: Section =
+        const { Section { depth: Cell::new(0), mask: Cell::new(None), late: Cell::new(0) } };
 }
 
 /// Begins a section. Sections may be nested.
@@ -57,6 +62,8 @@ fn run_handlers(section: &Section) {
     if let Some(mask) = section.mask.take() {
         release_signals(mask);
     }
+    let late = section.late.take();
+    (1..=64).filter(|signal| late & bit(*signal) != 0).for_each(send_to_self);
 }
 
 /// Returns whether this thread is in a section.
@@ -66,10 +73,17 @@ pub fn is_inside() -> bool {
 
 /// Keeps the signal mask of this thread, which is in a section, until the section ends.
 pub fn keep_mask(mask: u64) {
+    SECTION.with(|section| section.mask.set(Some(mask)));
+}
+
+/// Notes that a signal has come although the mask of this thread is kept, so that it is sent again when the
+/// section ends. Returns false if no mask is kept.
+pub fn note_late(signal: i32) -> bool {
     SECTION.with(|section| {
-        // A second signal can only be one that is never blocked; the first mask is the program's.
         if section.mask.get().is_none() {
-            section.mask.set(Some(mask));
+            return false;
         }
-    });
+        section.late.set(section.late.get() | bit(signal));
+        true
+    })
 }

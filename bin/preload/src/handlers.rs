@@ -14,7 +14,7 @@ use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t, sigset_t, ucontext_t};
 use crate::critical;
 use crate::futex_lock::FutexLock;
 use crate::real::{self, sys};
-use crate::signals::{release_signals, signals_restart};
+use crate::signals::{bit, release_signals, signals_restart};
 
 /// One more than the greatest number of a signal.
 const SIGNALS: usize = 65;
@@ -23,6 +23,9 @@ const SIGNALS: usize = 65;
 /// for ever if the handler ran later.
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// A handler of the program. It may leave by an exception or by pthread_exit(3).
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
 /// What a program wants of a signal: struct sigaction with the kernel's mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,33 +194,32 @@ fn all_signals() -> sigset_t {
     }
 }
 
-const fn bit(signal: c_int) -> u64 {
-    1 << (signal - 1)
-}
-
 /// Is called by the kernel for each signal that has a handler, with all signals blocked.
-unsafe extern "C" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: a valid thread-local of the C library.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel's arguments: room for its mask is at the end of the context.
+    // SAFETY: the kernel's arguments; its mask is the first word of the C library's.
     let (mask, code) = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask, (*info).si_code) };
     let mask = mask.cast::<u64>();
     let is_fault = FAULTS.contains(&signal) && code > 0;
-    // SAFETY: as above.
-    let put_off = critical::is_inside() && !is_fault && unsafe { send_again(signal, info) };
-    if put_off {
-        // SAFETY: as above. The kernel restores this mask when this function returns.
-        unsafe {
-            critical::keep_mask(mask.read());
-            mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
-        }
-    } else {
+    if !critical::is_inside() || is_fault {
         // SAFETY: as above.
-        unsafe { run(signal, info, context, mask.read(), errno) };
+        return unsafe { run(signal, info, context, mask.read(), errno) };
+    }
+    if critical::note_late(signal) {
         return;
     }
     // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    if !unsafe { send_again(signal, info) } {
+        // SAFETY: as above.
+        return unsafe { run(signal, info, context, mask.read(), errno) };
+    }
+    // SAFETY: as above. The kernel restores this mask when this function returns.
+    unsafe {
+        critical::keep_mask(mask.read());
+        mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
+        *libc::__errno_location() = errno;
+    }
 }
 
 /// Sends a signal that is blocked now to this thread again, with what the kernel has said of it.
@@ -249,7 +251,7 @@ unsafe fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void, mask: u
     // SAFETY: a valid thread-local, and the program's function, which takes one of these arguments or all.
     unsafe {
         *libc::__errno_location() = errno;
-        let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = mem::transmute(wish.handler);
+        let handler: Handler = mem::transmute(wish.handler);
         handler(signal, info, context);
     }
 }

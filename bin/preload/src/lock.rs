@@ -18,7 +18,7 @@ use atoll_sockets::client::object::Owner;
 
 use crate::futex_lock::FutexLock;
 use crate::real::{count_system_call, sys};
-use crate::signals::{hold_signals, pending_signals, release_signals};
+use crate::signals::{bit, hold_signals, pending_signals, release_signals};
 use crate::state::State;
 
 /// The state of this process.
@@ -63,7 +63,7 @@ impl StateLock {
             for owner in state.client.take_signals() {
                 send_signal(owner);
                 for _ in 0..DELIVERY_LOOKS {
-                    if pending_signals() & 1 << (libc::SIGURG - 1) == 0 {
+                    if pending_signals() & bit(libc::SIGURG) == 0 {
                         break;
                     }
                     atoll_sys::sched::yield_now();

@@ -2,6 +2,17 @@
 
 use crate::real::sys;
 
+/// Returns the bit of a signal in the kernel's masks; 0 for numbers that no signal has.
+pub fn bit(signal: i32) -> u64 {
+    u32::try_from(signal - 1).ok().and_then(|shift| 1u64.checked_shl(shift)).unwrap_or(0)
+}
+
+/// Sends a signal to the running thread: tgkill(2).
+pub fn send_to_self(signal: i32) {
+    // SAFETY: numbers only.
+    unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
+}
+
 /// Blocks all signals: sigprocmask(2). Returns the mask from before.
 pub fn hold_signals() -> u64 {
     let (all, mut before) = (u64::MAX, 0u64);

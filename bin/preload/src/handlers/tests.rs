@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::signals::pending_signals;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static VALUE: AtomicUsize = AtomicUsize::new(0);
@@ -66,6 +67,22 @@ fn a_handler_runs_when_the_last_lock_is_free() {
     assert_eq!(blocked(), mask, "the mask is as it was");
     raise(libc::SIGUSR1, 7);
     assert_eq!((COUNT.load(Ordering::Relaxed), VALUE.load(Ordering::Relaxed)), (2, 7));
+}
+
+/// The mask of a thread that is in a section is not what the library has asked for.
+#[test]
+fn a_signal_that_comes_again_waits_for_the_end_of_the_section() {
+    let _turn = ONE_AT_A_TIME.lock();
+    install(libc::SIGUSR1, &action(count, libc::SA_SIGINFO));
+    COUNT.store(0, Ordering::Relaxed);
+    let mask = blocked();
+    critical::enter();
+    raise(libc::SIGUSR1, 1);
+    assert_ne!(pending_signals() & bit(libc::SIGUSR1), 0);
+    release_signals(mask);
+    assert_eq!((COUNT.load(Ordering::Relaxed), pending_signals() & bit(libc::SIGUSR1)), (0, 0));
+    critical::leave();
+    assert_eq!((COUNT.load(Ordering::Relaxed), blocked()), (1, mask));
 }
 
 #[test]

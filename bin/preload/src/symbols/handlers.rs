@@ -7,13 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::{SA_NODEFER, SA_RESETHAND, SA_RESTART, SIG_ERR, sighandler_t};
 
 use crate::handlers;
+use crate::signals::bit;
 
 /// The signals that interrupt calls although signal(2) set their handlers, a bit each: siginterrupt(3).
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
-
-fn bit(signal: c_int) -> u64 {
-    u32::try_from(signal - 1).ok().and_then(|shift| 1u64.checked_shl(shift)).unwrap_or(0)
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(
