@@ -24,9 +24,6 @@ const SIGNALS: usize = 65;
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// A handler of the program. It may leave by an exception or by pthread_exit(3).
-type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
-
 /// What a program wants of a signal: struct sigaction with the kernel's mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wish {
@@ -194,32 +191,60 @@ fn all_signals() -> sigset_t {
     }
 }
 
-/// Is called by the kernel for each signal that has a handler, with all signals blocked.
-unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+/// Is called by the kernel for each signal that has a handler, with all signals blocked. It jumps to the
+/// program's handler, which may leave by an exception, siglongjmp(3) or pthread_exit(3): no function of this
+/// library is on the stack then.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn deliver(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_void) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx", // aligns the stack as well
+        ".cfi_adjust_cfa_offset 8",
+        "call {prepare}",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2: ret",
+        ".cfi_endproc",
+        prepare = sym prepare,
+    )
+}
+
+/// Decides about a signal that has come. Returns the program's handler, with the mask that it wants set, or 0
+/// if none is to run now.
+unsafe extern "C" fn prepare(signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> usize {
     // SAFETY: a valid thread-local of the C library.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the kernel's arguments; its mask is the first word of the C library's.
     let (mask, code) = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask, (*info).si_code) };
     let mask = mask.cast::<u64>();
     let is_fault = FAULTS.contains(&signal) && code > 0;
-    if !critical::is_inside() || is_fault {
-        // SAFETY: as above.
-        return unsafe { run(signal, info, context, mask.read(), errno) };
-    }
-    if critical::note_late(signal) {
-        return;
-    }
-    // SAFETY: as above.
-    if !unsafe { send_again(signal, info) } {
-        // SAFETY: as above.
-        return unsafe { run(signal, info, context, mask.read(), errno) };
-    }
-    // SAFETY: as above. The kernel restores this mask when this function returns.
+    let mut handler = 0;
+    // SAFETY: as above. The kernel restores the mask when the handler returns.
     unsafe {
-        critical::keep_mask(mask.read());
-        mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
+        if !critical::is_inside() || is_fault {
+            handler = begin(signal, mask.read());
+        } else if critical::note_late(signal) {
+        } else if send_again(signal, info) {
+            critical::keep_mask(mask.read());
+            mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
+        } else {
+            handler = begin(signal, mask.read());
+        }
         *libc::__errno_location() = errno;
     }
+    handler
 }
 
 /// Sends a signal that is blocked now to this thread again, with what the kernel has said of it.
@@ -233,11 +258,12 @@ unsafe fn send_again(signal: c_int, info: *mut siginfo_t) -> bool {
     }
 }
 
-/// Runs the program's handler under the mask that it wants, over `mask`.
-unsafe fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void, mask: u64, errno: c_int) {
+/// Begins the program's handler of a signal: sets the mask that it wants, over `mask`. Returns its address; 0
+/// if there is none any more.
+unsafe fn begin(signal: c_int, mask: u64) -> usize {
     let wish = ENTRIES[signal as usize].read();
     if wish.handler == SIG_DFL {
-        return;
+        return 0;
     }
     let Ran { all, interrupting } = RAN.get();
     let interrupts = u32::from(wish.flags & libc::SA_RESTART == 0);
@@ -248,12 +274,7 @@ unsafe fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void, mask: u
     }
     let own = if wish.flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
     release_signals(mask | wish.mask | own);
-    // SAFETY: a valid thread-local, and the program's function, which takes one of these arguments or all.
-    unsafe {
-        *libc::__errno_location() = errno;
-        let handler: Handler = mem::transmute(wish.handler);
-        handler(signal, info, context);
-    }
+    wish.handler
 }
 
 #[cfg(test)]
