@@ -16,8 +16,8 @@ use crate::platform::Object;
 use crate::real::count_system_call;
 use crate::settings::settings;
 use crate::state::{State, asks};
-use crate::wait::block;
-use crate::{asking, epoll, stats, supervisor, table};
+use crate::wait::{block, block_at_point};
+use crate::{asking, cancellation, epoll, stats, supervisor, table};
 
 /// The time that a replica has to answer a command; one that takes longer counts as gone.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -182,6 +182,10 @@ pub struct Accepted {
 
 /// Accepts a connection: accept4(2).
 pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
+    cancellation::point(|| accept_any(fd, object, nonblocking, close_on_exec))
+}
+
+fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
     let _call = stats::Call::new(stats::ACCEPT);
     if asks() {
         return accept_by_asking(fd, object, nonblocking, close_on_exec);
@@ -208,7 +212,7 @@ pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
     })?;
     match first {
         Ok(accepted) => Ok(accepted),
-        Err(timeout) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step),
+        Err(timeout) => block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step),
     }
 }
 
@@ -238,7 +242,7 @@ fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool
         Err(Failure::WouldBlock) => {}
     }
     if waits {
-        return block(Some(object), timeout, step);
+        return block_at_point(object, timeout, step);
     }
     loop {
         match block(Some(object), Some(REPLY_TIMEOUT), &mut step) {
@@ -334,9 +338,12 @@ fn linger_on(object: u32, seconds: u32) {
 
 /// Connects a socket to an address that the stack reaches: connect(2).
 pub fn connect(object: u32, remote: Endpoint) -> Result<(), Errno> {
-    let _call = stats::Call::new(stats::CONNECT);
-    let is_udp = STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
-    if is_udp { connect_datagrams(object, remote) } else { connect_stream(object, remote) }
+    cancellation::point(|| {
+        let _call = stats::Call::new(stats::CONNECT);
+        let is_udp =
+            STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
+        if is_udp { connect_datagrams(object, remote) } else { connect_stream(object, remote) }
+    })
 }
 
 fn connect_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
@@ -380,7 +387,7 @@ pub fn await_connection(object: u32) -> Result<(), Errno> {
     let timeout =
         STATE.with(|state| state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout)));
     let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
-    let result = block(Some(object), timeout, |state| state.client.poll_connected(object));
+    let result = block_at_point(object, timeout, |state| state.client.poll_connected(object));
     // connect(2), socket(7): the time of SO_SNDTIMEO has passed.
     result.map_err(|errno| if errno == Errno::EAGAIN { Errno::EINPROGRESS } else { errno })
 }

@@ -17,6 +17,7 @@ use crate::lock::STATE;
 use crate::platform::{Linux, Object};
 use crate::real::{count_system_call, last_errno, sys};
 use crate::settings::settings;
+use crate::sleepers::{CANCELLED, WAKE_TOKEN};
 use crate::state::{State, asks};
 use crate::stats;
 use crate::table::{self, Fd, lookup};
@@ -27,8 +28,6 @@ use crate::waiter::{KernelSet, Waiter};
 /// Atoll's keep the program busy.
 const KERNEL_EVERY: u64 = 50_000;
 const KERNEL_CALLS: u32 = 64;
-/// The data of the descriptor that interrupts threads that sleep in the kernel's instance.
-const INTERRUPT: u64 = 0xa701_1be1_1a70_11be;
 
 /// Creates an object beside the kernel's instance `fd`: epoll_create1(2).
 pub fn create(fd: i32, close_on_exec: bool) {
@@ -126,7 +125,7 @@ fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
     let _ = atoll_sys::eventfd::ring(&eventfd);
     let Some(set) = state.client.set_mut(epoll) else { return };
     let interrupt = table::Internal::new(eventfd);
-    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: INTERRUPT };
+    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: WAKE_TOKEN };
     // SAFETY: two numbers and a valid event.
     unsafe {
         sys!(libc::SYS_epoll_ctl, set.kernel.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event)
@@ -160,6 +159,9 @@ pub fn wait(
             set.kernel.sleepers += 1;
             set.kernel.fd
         });
+        if let Some(fd) = only_kernel {
+            state.sleepers.enter(fd);
+        }
         state.client.pin(epoll);
         (timeout.map(|timeout| state.now() + timeout), only_kernel)
     });
@@ -221,6 +223,7 @@ fn wait_in_kernel(
 ) -> Result<usize, Errno> {
     let result = ask_kernel(fd, events, millis(timeout), mask);
     STATE.with(|state| {
+        state.sleepers.leave(fd);
         if let Some(set) = state.client.set_mut(epoll) {
             set.kernel.sleepers -= 1;
             if set.kernel.sleepers == 0 {
@@ -248,6 +251,9 @@ fn wait_in_set(
             if count > 0 || left == Some(Duration::ZERO) {
                 return Err(Ok(count));
             }
+            if state.sleepers.is_requested() {
+                return Err(Err(CANCELLED));
+            }
             if asks() {
                 state.client.ask_before_sleep_in_set();
             }
@@ -263,9 +269,8 @@ fn wait_in_set(
             stats::publish(&state.client);
             state.client.doze_off();
             let nap = state.client.nap(left);
-            let Some(set) = state.client.set_mut(epoll) else { return Err(Err(Errno::EBADF)) };
-            set.sleepers += 1;
-            Ok((set.kernel.waiter.as_ref().map_or(-1, Waiter::number), set.kernel.fd, bells, nap))
+            let Some((number, fd)) = note_sleeper(state, epoll) else { return Err(Err(Errno::EBADF)) };
+            Ok((number, fd, bells, nap))
         });
         let (number, fd, bells, left) = match asleep {
             Ok(asleep) => asleep,
@@ -276,6 +281,7 @@ fn wait_in_set(
         let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, mask) };
         STATE.with(|state| {
             state.client.after_sleep(bells);
+            state.sleepers.leave(number);
             if let Some(set) = state.client.set_mut(epoll) {
                 set.sleepers = set.sleepers.saturating_sub(1);
             }
@@ -295,6 +301,16 @@ fn wait_in_set(
             }
         }
     }
+}
+
+/// Notes that the running thread sleeps in a set. Returns the descriptors of its place to sleep and of the
+/// kernel's instance.
+fn note_sleeper(state: &mut State, epoll: u32) -> Option<(i32, i32)> {
+    let set = state.client.set_mut(epoll)?;
+    set.sleepers += 1;
+    let (number, fd) = (set.kernel.waiter.as_ref().map_or(-1, Waiter::number), set.kernel.fd);
+    state.sleepers.enter(number);
+    Some((number, fd))
 }
 
 /// Makes sure that the set has a place to sleep that knows all doorbells. Returns the doorbells, a bit each.
@@ -342,7 +358,7 @@ fn ask_kernel(
     }
     let mut kept = 0;
     for i in 0..count as usize {
-        if events[i].u64 != INTERRUPT {
+        if events[i].u64 != WAKE_TOKEN {
             events[kept] = events[i];
             kept += 1;
         }

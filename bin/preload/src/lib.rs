@@ -12,6 +12,7 @@
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
 //! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
+//! * [`cancellation`], [`sleepers`]: threads that are cancelled
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
 //!   without system call
@@ -36,6 +37,7 @@
 
 mod asking;
 mod calls;
+mod cancellation;
 mod child_state;
 mod control;
 mod critical;
@@ -56,6 +58,7 @@ mod process;
 mod real;
 mod settings;
 mod signals;
+mod sleepers;
 mod state;
 mod stats;
 mod supervisor;

@@ -9,11 +9,16 @@ use atoll_sockets::client::object::Kind;
 use crate::fast_open::{self, MSG_FASTOPEN};
 use crate::lock::STATE;
 use crate::transfer::{self, Parts, Received};
-use crate::{calls, stats, urgent};
+use crate::{calls, cancellation, stats, urgent};
 
 /// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
 #[inline]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
+    cancellation::point(|| receive_any(object, parts, flags))
+}
+
+#[inline]
+fn receive_any(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     // tcp(7): with MSG_TRUNC octets are taken and put nowhere.
     if flags & libc::MSG_TRUNC == 0 {
         parts.check()?;
@@ -37,6 +42,11 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
 /// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    cancellation::point(|| send_any(object, parts, flags, peer))
+}
+
+#[inline]
+fn send_any(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     parts.check()?;
     let is_fast = flags & MSG_FASTOPEN != 0
         && STATE

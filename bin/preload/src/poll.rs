@@ -10,6 +10,7 @@ use crate::asking;
 use crate::handlers::Ran;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
+use crate::sleepers::CANCELLED;
 use crate::state::{State, asks};
 use crate::stats;
 use crate::table::{Fd, lookup, object_at};
@@ -98,13 +99,18 @@ fn sleep(
             state.client.poll_due();
             if look_at(state, fds) > 0 || left == Some(Duration::ZERO) {
                 wake_up(state, objects, bell, bells);
-                return None;
+                return Ok(None);
+            }
+            if state.sleepers.is_requested() {
+                wake_up(state, objects, bell, bells);
+                return Err(CANCELLED);
             }
             stats::publish(&state.client);
             state.client.doze_off();
-            Some((state.client.nap(left), bells))
+            state.sleepers.enter(waiter.number());
+            Ok(Some((state.client.nap(left), bells)))
         });
-        let Some((left, bells)) = asleep else {
+        let Some((left, bells)) = asleep? else {
             if own > 0 {
                 poll_kernel(&mut kernel[..own], Some(Duration::ZERO), std::ptr::null())?;
             }
@@ -117,6 +123,7 @@ fn sleep(
             let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());
         }
         let ready = STATE.with(|state| {
+            state.sleepers.leave(waiter.number());
             wake_up(state, objects, bell, bells);
             look_at(state, fds)
         });

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use atoll_sockets::Errno;
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval, uid_t,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec, timeval, uid_t,
 };
 
 macro_rules! real {
@@ -104,6 +104,8 @@ real! {
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn fileno(stream: *mut FILE) -> c_int;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn pthread_cancel(thread: pthread_t) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn chroot(path: *const c_char) -> c_int;
     fn setuid(uid: uid_t) -> c_int;
     fn seteuid(uid: uid_t) -> c_int;

@@ -14,6 +14,7 @@ use crate::control::Reason;
 use crate::platform::{Client, Session, StackClock};
 use crate::real::{count_system_call, last_errno};
 use crate::settings::settings;
+use crate::sleepers::Sleepers;
 use crate::table::{self, Internal};
 use crate::waiter::Waiter;
 
@@ -30,6 +31,8 @@ pub struct State {
     pub free_waiters: Vec<(Waiter, u32)>,
     /// Descriptor numbers for accepted connections.
     pub reserved: Reserved,
+    /// The threads that sleep in cancellation points.
+    pub sleepers: Sleepers,
 }
 
 /// Descriptor numbers kept for accepted connections.
@@ -69,6 +72,7 @@ impl State {
             refused: None,
             free_waiters: Vec::new(),
             reserved: Reserved { numbers: BinaryHeap::new(), placeholder: None, batch: 4 },
+            sleepers: Sleepers::new(),
         }
     }
 
@@ -99,6 +103,7 @@ impl State {
     /// Forgets the other threads of this process: the child of a fork has one.
     pub fn forget_threads(&mut self) {
         self.free_waiters.clear();
+        self.sleepers.clear();
         for object in self.client.indices() {
             if let Some(Body::Epoll(set)) = self.client.object_mut(object).map(|object| &mut object.body) {
                 set.kernel.forget_threads();

@@ -4,7 +4,7 @@
 //! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
-//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction
+//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -18,6 +18,7 @@ mod passing;
 mod processes;
 mod sockets;
 pub mod streams;
+mod threads;
 mod users;
 mod waiting;
 

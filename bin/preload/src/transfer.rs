@@ -17,7 +17,7 @@ use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::state::State;
 use crate::stats;
-use crate::wait::block;
+use crate::wait::block_at_point;
 
 /// Memory of the program, as a list of parts.
 pub struct Parts<'a>(pub &'a [iovec]);
@@ -108,7 +108,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     let result = match first {
         Ok(Now::Done(received)) => return Ok(received),
         Ok(Now::Wait(timeout)) => {
-            block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step)
+            block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step)
         }
         Err(errno) => Err(errno),
     };
@@ -288,7 +288,7 @@ fn send_loop(
     match first? {
         Now::Done(()) => Ok(()),
         Now::Wait(timeout) => {
-            block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step)
+            block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step)
         }
     }
 }

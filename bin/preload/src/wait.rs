@@ -17,6 +17,7 @@ use crate::handlers::Ran;
 use crate::lock::STATE;
 use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};
+use crate::sleepers::CANCELLED;
 use crate::state::State;
 use crate::waiter::Waiter;
 
@@ -26,8 +27,32 @@ use crate::waiter::Waiter;
 pub fn block<R>(
     object: Option<u32>,
     timeout: Option<Duration>,
-    mut step: impl FnMut(&mut State) -> Result<R, Failure>,
+    step: impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
+    block_as(Wait { object, timeout, is_point: false }, step)
+}
+
+/// Does what [`block`] does, in a call that is a cancellation point: it fails with [`CANCELLED`] if the
+/// thread is to be cancelled.
+pub fn block_at_point<R>(
+    object: u32,
+    timeout: Option<Duration>,
+    step: impl FnMut(&mut State) -> Result<R, Failure>,
+) -> Result<R, Errno> {
+    block_as(Wait { object: Some(object), timeout, is_point: true }, step)
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy)]
+struct Wait {
+    object: Option<u32>,
+    timeout: Option<Duration>,
+    /// Whether the call is a cancellation point.
+    is_point: bool,
+}
+
+fn block_as<R>(wait: Wait, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
+    let Wait { object, timeout, .. } = wait;
     let mut deadline: Option<Instant> = None;
     let first = STATE.with(|state| {
         deadline = timeout.map(|timeout| state.now() + timeout);
@@ -43,7 +68,7 @@ pub fn block<R>(
         return Err(Errno::EMFILE);
     };
     met(object.unwrap_or(0));
-    let result = block_on(object, deadline, timeout.is_none(), &mut waiter, &mut step);
+    let result = block_on(wait, deadline, &mut waiter, &mut step);
     waited();
     STATE.with(|state| {
         state.free_waiters.push(waiter);
@@ -56,13 +81,13 @@ pub fn block<R>(
 
 // structure: block_on: between two looks at what is awaited nothing may be left out
 fn block_on<R>(
-    object: Option<u32>,
+    wait: Wait,
     deadline: Option<Instant>,
-    restarts: bool,
     (waiter, bell): &mut (Waiter, u32),
     step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
     let (bell, number) = (*bell, waiter.number());
+    let (object, restarts) = (wait.object, wait.timeout.is_none());
     let mut handlers = Ran::now();
     if let Err(errno) = spin_until_event()
         && handlers.end_sleep(restarts)
@@ -84,6 +109,9 @@ fn block_on<R>(
             if left == Some(Duration::ZERO) {
                 return Err(Err(Errno::EAGAIN.into()));
             }
+            if wait.is_point && state.sleepers.is_requested() {
+                return Err(Err(CANCELLED.into()));
+            }
             waiter.watch(state.client.sessions(), 1 << bell);
             if let Some(object) = object {
                 state.client.sleep_on(object, bell);
@@ -94,6 +122,9 @@ fn block_on<R>(
             match step(state) {
                 Err(Failure::WouldBlock) => {
                     state.client.doze_off();
+                    if wait.is_point {
+                        state.sleepers.enter(number);
+                    }
                     Ok(state.client.nap(left))
                 }
                 result => {
@@ -122,6 +153,9 @@ fn block_on<R>(
         };
         STATE.with(|state| {
             state.client.after_sleep(1 << bell);
+            if wait.is_point {
+                state.sleepers.leave(number);
+            }
             if let Some(object) = object {
                 state.client.sleep_no_more(object, bell);
                 state.client.drain();

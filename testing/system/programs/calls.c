@@ -706,6 +706,270 @@ static void event_descriptors_beside_sockets(void)
     printf("socket %d event %d\n", !!FD_ISSET(ends[1], &set), !!FD_ISSET(event, &set));
 }
 
+/* What a thread sleeps in that is to be cancelled: its sockets, and the call. */
+static struct {
+    int listener, ends[2], datagrams, set, event_set, event;
+} sleepy;
+
+static char sleepy_text[1 << 16];
+static int cleaned;
+
+static void clean(void *argument)
+{
+    (void)argument;
+    cleaned++;
+}
+
+static void sleep_in(int call)
+{
+    int fd = sleepy.ends[1];
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct mmsghdr messages = {.msg_hdr = message};
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    struct epoll_event event;
+    struct timespec hour = {3600, 0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    switch (call) {
+    case 0: accept(sleepy.listener, NULL, NULL); break;
+    case 1: accept4(sleepy.listener, NULL, NULL, SOCK_CLOEXEC); break;
+    case 2: recv(fd, &byte, 1, 0); break;
+    case 3: recvfrom(fd, &byte, 1, 0, NULL, NULL); break;
+    case 4: recvmsg(fd, &message, 0); break;
+    case 5: read(fd, &byte, 1); break;
+    case 6: readv(fd, &part, 1); break;
+    case 7: recv(sleepy.datagrams, &byte, 1, 0); break;
+    case 8: recvmmsg(sleepy.datagrams, &messages, 1, 0, NULL); break;
+    case 9: poll(&entry, 1, -1); break;
+    case 10: ppoll(&entry, 1, &hour, NULL); break;
+    case 11: select(fd + 1, &set, NULL, NULL, NULL); break;
+    case 12: pselect(fd + 1, &set, NULL, NULL, &hour, NULL); break;
+    case 13: epoll_wait(sleepy.set, &event, 1, -1); break;
+    case 14: epoll_pwait2(sleepy.set, &event, 1, &hour, NULL); break;
+    case 15: epoll_wait(sleepy.event_set, &event, 1, -1); break;
+    case 16: for (;;) send(fd, sleepy_text, sizeof sleepy_text, 0);
+    case 17: for (;;) write(fd, sleepy_text, sizeof sleepy_text);
+    case 18: part = (struct iovec){sleepy_text, sizeof sleepy_text}; for (;;) writev(fd, &part, 1);
+    case 19: part = (struct iovec){sleepy_text, sizeof sleepy_text}; for (;;) sendmsg(fd, &message, 0);
+    }
+}
+
+enum { SLEEPS = 20, CANCELLED_CALLS_THAT_SEND = 16 };
+
+static void prepare_to_sleep(void)
+{
+    sleepy.listener = listening();
+    make_pair(sleepy.ends);
+    sleepy.datagrams = bound(SOCK_DGRAM);
+    sleepy.event = MUST(eventfd(0, 0));
+    struct epoll_event event = {.events = EPOLLIN};
+    sleepy.set = MUST(epoll_create1(0));
+    MUST(epoll_ctl(sleepy.set, EPOLL_CTL_ADD, sleepy.ends[1], &event));
+    sleepy.event_set = MUST(epoll_create1(0));
+    MUST(epoll_ctl(sleepy.event_set, EPOLL_CTL_ADD, sleepy.event, &event));
+    cleaned = 0;
+}
+
+static void *sleep_until_cancelled(void *call)
+{
+    pthread_cleanup_push(clean, NULL);
+    sleep_in((int)(long)call);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+/* Whether a thread is cancelled within five seconds. */
+static int is_cancelled(pthread_t thread)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 5;
+    void *result = NULL;
+    if (pthread_timedjoin_np(thread, &result, &end) != 0) {
+        puts("it goes on");
+        fflush(stdout);
+        _exit(1);
+    }
+    return result == PTHREAD_CANCELED;
+}
+
+static void cancelled_while_blocked(void)
+{
+    for (int call = 0; call < SLEEPS; call++) {
+        prepare_to_sleep();
+        pthread_t thread;
+        pthread_create(&thread, NULL, sleep_until_cancelled, (void *)(long)call);
+        pause_ms(50);
+        pthread_cancel(thread);
+        printf("%d: cancelled %d ", call, is_cancelled(thread));
+        printf("cleaned %d\n", cleaned);
+        /* Whoever comes next finds everything as it was. */
+        char byte = 'x';
+        close(connected_to(sleepy.listener));
+        close(MUST(accept(sleepy.listener, NULL, NULL)));
+        MUST(send(sleepy.ends[0], &byte, 1, 0));
+        wait_readable(sleepy.ends[1]);
+        show("recv", recv(sleepy.ends[1], &byte, 1, 0));
+        if (call < CANCELLED_CALLS_THAT_SEND)
+            show("send", send(sleepy.ends[1], &byte, 1, 0));
+        close(sleepy.listener), close(sleepy.ends[0]), close(sleepy.ends[1]), close(sleepy.datagrams);
+        close(sleepy.set), close(sleepy.event_set), close(sleepy.event);
+    }
+}
+
+static volatile int is_asked;
+static void *call_when_asked(void *call)
+{
+    while (!is_asked)
+        ;
+    sleep_in((int)(long)call);
+    return NULL;
+}
+
+static void cancelled_before_a_call(void)
+{
+    static const int calls[] = {0, 2, 5, 9, 11, 13, 16};
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        prepare_to_sleep();
+        int waits = connected_to(sleepy.listener);
+        MUST(send(sleepy.ends[0], "x", 1, 0));
+        wait_readable(sleepy.ends[1]);
+        wait_readable(sleepy.listener);
+        pthread_t thread;
+        is_asked = 0;
+        pthread_create(&thread, NULL, call_when_asked, (void *)(long)calls[i]);
+        pthread_cancel(thread);
+        is_asked = 1;
+        printf("%d: cancelled %d\n", calls[i], is_cancelled(thread));
+        /* What was there is still there, and nothing was sent. */
+        char byte;
+        close(MUST(accept(sleepy.listener, NULL, NULL)));
+        show("recv", recv(sleepy.ends[1], &byte, 1, MSG_DONTWAIT));
+        show("sent", recv(sleepy.ends[0], &byte, 1, MSG_DONTWAIT));
+        close(waits);
+    }
+}
+
+static void *receive_without_cancellation(void *argument)
+{
+    (void)argument;
+    char byte;
+    struct epoll_event event;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    show("epoll_wait", epoll_wait(sleepy.set, &event, 1, 500));
+    show("recv", recv(sleepy.ends[1], &byte, 1, 0));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    recv(sleepy.ends[1], &byte, 1, 0);
+    puts("not reached");
+    return NULL;
+}
+
+static void cancellation_switched_off(void)
+{
+    prepare_to_sleep();
+    pthread_t thread;
+    pthread_create(&thread, NULL, receive_without_cancellation, NULL);
+    pause_ms(100);
+    pthread_cancel(thread);
+    pause_ms(600);
+    MUST(send(sleepy.ends[0], "x", 1, 0));
+    printf("cancelled %d\n", is_cancelled(thread));
+}
+
+static void *cancellable_at_any_time(void *argument)
+{
+    (void)argument;
+    char byte;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    for (;;)
+        recv(sleepy.ends[1], &byte, 1, MSG_DONTWAIT);
+    return NULL;
+}
+
+static void *sleep_cancellable_at_any_time(void *call)
+{
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    sleep_in((int)(long)call);
+    return NULL;
+}
+
+static void cancelled_at_any_time(void)
+{
+    prepare_to_sleep();
+    for (int round = 0; round < 200; round++) {
+        pthread_t busy, asleep;
+        pthread_create(&busy, NULL, cancellable_at_any_time, NULL);
+        pthread_create(&asleep, NULL, sleep_cancellable_at_any_time, (void *)(long)(round % 16));
+        struct timespec moment = {0, round * 7919 % 300000};
+        nanosleep(&moment, NULL);
+        pthread_cancel(busy);
+        pthread_cancel(asleep);
+        if (!is_cancelled(busy) || !is_cancelled(asleep))
+            puts("not cancelled");
+    }
+    char byte;
+    MUST(send(sleepy.ends[0], "x", 1, 0));
+    wait_readable(sleepy.ends[1]);
+    show("recv", recv(sleepy.ends[1], &byte, 1, 0));
+}
+
+static void one_of_many_is_cancelled(void)
+{
+    prepare_to_sleep();
+    pthread_t threads[4];
+    static const int calls[] = {13, 15, 2, 0};
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        for (int n = 0; n < 4; n++)
+            pthread_create(&threads[n], NULL, sleep_until_cancelled, (void *)(long)calls[i]);
+        pause_ms(50);
+        for (int n = 3; n >= 0; n--) {
+            pthread_cancel(threads[n]);
+            printf("%d: cancelled %d ", calls[i], is_cancelled(threads[n]));
+            printf("cleaned %d\n", cleaned);
+        }
+    }
+}
+
+static void handler_exits(int number)
+{
+    (void)number;
+    pthread_exit("from the handler");
+}
+
+static void *exit_by_a_handler(void *in_a_call)
+{
+    char byte;
+    pthread_cleanup_push(clean, NULL);
+    if (in_a_call)
+        recv(sleepy.ends[1], &byte, 1, 0);
+    else
+        raise(SIGUSR1);
+    pthread_cleanup_pop(0);
+    return "not reached";
+}
+
+static void handlers_end_their_thread(void)
+{
+    prepare_to_sleep();
+    signal(SIGUSR1, handler_exits);
+    for (long in_a_call = 0; in_a_call < 2; in_a_call++) {
+        pthread_t thread;
+        void *result;
+        pthread_create(&thread, NULL, exit_by_a_handler, (void *)in_a_call);
+        pause_ms(50);
+        if (in_a_call)
+            pthread_kill(thread, SIGUSR1);
+        pthread_join(thread, &result);
+        printf("%s, cleaned %d\n", (char *)result, cleaned);
+    }
+    char byte;
+    MUST(send(sleepy.ends[0], "x", 1, 0));
+    show("recv", recv(sleepy.ends[1], &byte, 1, 0));
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -717,7 +981,9 @@ static const struct {
     CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
     CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),
     CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(low_water_mark),
-    CASE(event_descriptors_beside_sockets),
+    CASE(event_descriptors_beside_sockets), CASE(cancelled_while_blocked), CASE(cancelled_before_a_call),
+    CASE(cancellation_switched_off), CASE(cancelled_at_any_time), CASE(one_of_many_is_cancelled),
+    CASE(handlers_end_their_thread),
 };
 
 int main(int count, char **arguments)

@@ -155,7 +155,12 @@ fn labels_of_rfc_9293() -> Vec<String> {
 /// Returns the names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or
 /// named in a macro that makes tests of them.
 pub fn tests_in(text: &str) -> Vec<String> {
-    let macros = [("on_both_stacks![", ']'), ("with_ip_inside_and_apart![", ']'), ("attacks! {", '}')];
+    let macros = [
+        ("on_both_stacks![", ']'),
+        ("with_ip_inside_and_apart![", ']'),
+        ("attacks! {", '}'),
+        ("cases! {", '}'),
+    ];
     let lists = macros
         .iter()
         .flat_map(|(name, end)| text.split(name).skip(1).filter_map(|rest| rest.split_once(*end)));

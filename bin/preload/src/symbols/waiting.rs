@@ -7,6 +7,7 @@ use atoll_sockets::Errno;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::{answer, count, fail};
+use crate::cancellation::point;
 use crate::lock::STATE;
 use crate::poll::{any_ours, poll as poll_ours};
 use crate::table::object_at;
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, number: nfds_t, timeout: c_int) 
         return unsafe { real::poll(fds, number, timeout) };
     }
     let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
-    count(poll_ours(all, timeout, std::ptr::null()))
+    count(point(|| poll_ours(all, timeout, std::ptr::null())))
 }
 
 #[unsafe(no_mangle)]
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn ppoll(
     }
     // SAFETY: null or the program's.
     match unsafe { time(timeout) } {
-        Ok(timeout) => count(poll_ours(all, timeout, mask)),
+        Ok(timeout) => count(point(|| poll_ours(all, timeout, mask))),
         Err(errno) => fail(errno),
     }
 }
@@ -165,7 +166,7 @@ pub unsafe extern "C" fn select(
         Duration::from_secs(t.tv_sec as u64).saturating_add(Duration::from_micros(t.tv_usec as u64))
     });
     let until = wait.map(|wait| STATE.with(|state| state.now()) + wait);
-    let result = poll_ours(&mut all, wait, std::ptr::null());
+    let result = point(|| poll_ours(&mut all, wait, std::ptr::null()));
     if let Some(until) = until {
         // select(2): on Linux, timeout is modified to reflect the amount of time not slept.
         let left = until.since(STATE.with(|state| state.now()));
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn pselect(
         Ok(wait) => wait,
         Err(errno) => return fail(errno),
     };
-    match poll_ours(&mut all, wait, mask) {
+    match point(|| poll_ours(&mut all, wait, mask)) {
         // SAFETY: the program's sets.
         Ok(_) => unsafe { sets.write(number, &all) },
         Err(errno) => fail(errno),
@@ -313,5 +314,5 @@ unsafe fn wait(
     }
     // SAFETY: the program's memory.
     let room = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    count(epoll::wait(set, room, timeout, mask))
+    count(point(|| epoll::wait(set, room, timeout, mask)))
 }
