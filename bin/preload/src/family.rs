@@ -129,9 +129,11 @@ fn thread_number() -> u32 {
     THREAD.get()
 }
 
-/// Forgets the thread number, because the child of a fork has another one.
-pub fn forget_thread() {
+/// Asks for the thread number anew, because the child of a fork has another one. It asks at once: the child
+/// may be about to forbid itself to ask (sshd(8) does).
+pub fn renew_thread() {
     THREAD.set(0);
+    thread_number();
 }
 
 fn list<'a>() -> Option<&'a RobustList> {

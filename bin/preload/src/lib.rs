@@ -5,14 +5,14 @@
 //! * [`calls`], [`transfer`], [`epoll`], [`poll`], [`options`]: what they do on Atoll's sockets
 //! * [`octets`]: the path that a send or receive takes; [`fast_open`]: text that is sent along with a SYN
 //! * [`urgent`]: urgent octets, and the signal for them
-//! * [`table`]: what a descriptor number names; [`state`]: the state of the process besides its sockets;
-//!   [`lock`], [`futex_lock`]: the lock of the state
+//! * [`table`]: what a descriptor number names; [`state`], [`streams`]: the state of the process besides its
+//!   sockets; [`lock`], [`futex_lock`]: the lock of the state
 //! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
 //! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
-//! * [`cancellation`], [`sleepers`]: threads that are cancelled
+//! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
 //!   without system call
@@ -39,6 +39,7 @@ mod asking;
 mod calls;
 mod cancellation;
 mod child_state;
+mod confinement;
 mod control;
 mod critical;
 mod epoll;
@@ -61,6 +62,7 @@ mod signals;
 mod sleepers;
 mod state;
 mod stats;
+mod streams;
 mod supervisor;
 mod symbols;
 mod table;

@@ -7,6 +7,7 @@ use atoll_sockets::watch::ALWAYS;
 use libc::pollfd;
 
 use crate::asking;
+use crate::confinement::EVERY;
 use crate::handlers::Ran;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
@@ -116,6 +117,8 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
+        // A confined process has no bell among the descriptors, and looks again soon.
+        let left = if kernel[own].fd < 0 { Some(left.map_or(EVERY, |left| left.min(EVERY))) } else { left };
         let slept =
             if handlers.interrupt(false) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {

@@ -1,15 +1,17 @@
 //! Handles sockets when a process forks, by pthread_atfork(3); see [`crate::child_state`].
 
 use std::cell::UnsafeCell;
+use std::ffi::c_long;
 
 use crate::child_state::{NextProcess, Preparation};
-use crate::family::forget_thread;
+use crate::family::renew_thread;
 use crate::handlers::WRITER;
 use crate::heap::HEAP;
 use crate::lock::STATE;
+use crate::real::last_errno;
 use crate::stats;
+use crate::streams::STREAMS;
 use crate::supervisor::SUPERVISOR;
-use crate::symbols::streams::STREAMS;
 use crate::urgent;
 
 struct Prepared(UnsafeCell<Option<Preparation>>);
@@ -21,6 +23,22 @@ static PREPARED: Prepared = Prepared(UnsafeCell::new(None));
 pub fn install() {
     // SAFETY: three functions of the right type.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+/// Runs a system call that makes a child with a copy of this process's memory, and returns in both. The child
+/// is prepared as that of fork(3) is.
+pub fn fork_by(make: impl FnOnce() -> c_long) -> c_long {
+    prepare();
+    let result = make();
+    let errno = last_errno();
+    if result == 0 {
+        child()
+    } else {
+        parent()
+    }
+    // SAFETY: a valid thread-local of the C library.
+    unsafe { *libc::__errno_location() = errno.0 };
+    result
 }
 
 extern "C" fn prepare() {
@@ -61,7 +79,7 @@ extern "C" fn child() {
     // SAFETY: these locks were taken in `prepare` by the thread that forked, the only one here.
     let (prepared, connections, state) =
         unsafe { (&mut *PREPARED.0.get(), SUPERVISOR.held(), STATE.0.held()) };
-    forget_thread();
+    renew_thread();
     stats::reset();
     urgent::forget_watch();
     state.forget_threads();

@@ -10,6 +10,7 @@ use atoll_sockets::Errno;
 use atoll_sockets::client::object::Body;
 use atoll_sys::Clock;
 
+use crate::confinement::is_confined;
 use crate::control::Reason;
 use crate::platform::{Client, Session, StackClock};
 use crate::real::{count_system_call, last_errno};
@@ -92,8 +93,8 @@ impl State {
     /// descriptors.
     pub fn take_waiter(&mut self) -> Option<(Waiter, u32)> {
         match self.free_waiters.pop() {
-            Some(waiter) => Some(waiter),
-            None => {
+            Some(waiter) if !is_confined() => Some(waiter),
+            _ => {
                 let bell = self.client.new_bell();
                 Some((Waiter::new()?, bell))
             }

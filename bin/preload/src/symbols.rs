@@ -4,7 +4,8 @@
 //! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
-//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel
+//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel;
+//!   [`numbers`]: syscall
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -13,6 +14,7 @@
 
 mod descriptors;
 mod handlers;
+mod numbers;
 mod octets;
 mod passing;
 mod processes;

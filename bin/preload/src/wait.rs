@@ -13,6 +13,7 @@ use std::cell::Cell;
 use atoll_base::{Duration, Instant, SpinPolicy};
 use atoll_sockets::{Errno, Failure};
 
+use crate::confinement::is_confined;
 use crate::handlers::Ran;
 use crate::lock::STATE;
 use crate::real::count_system_call;
@@ -195,6 +196,9 @@ pub fn met(partner: u32) {
 /// Signals are blocked meanwhile: a handler that ran unnoticed between two looks would leave the caller
 /// asleep.
 pub fn spin_until_event() -> Result<(), Errno> {
+    if is_confined() {
+        return Ok(());
+    }
     with_spin_policy(|patience| {
         let mut now = STATE.with(|state| state.now());
         if !patience.begin(now) {

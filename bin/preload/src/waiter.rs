@@ -13,13 +13,15 @@ use atoll_sockets::client::session::Session;
 use atoll_sys::epoll::Epoll;
 use atoll_sys::eventfd;
 
+use crate::confinement::{EVERY, is_confined};
 use crate::real::{count_system_call, last_errno, sys};
 use crate::table::Internal;
 
 /// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
 pub struct Waiter {
-    epoll: Internal,
+    /// The instance; `None` in a confined process, which looks again and again instead of sleeping.
+    epoll: Option<Internal>,
     /// The doorbells of each session (by number) that are in the instance, a bit each.
     known: Vec<(u32, u16)>,
 }
@@ -30,17 +32,20 @@ const BELL_TOKEN: u64 = u64::MAX;
 impl Waiter {
     /// Creates a place to sleep without doorbells. Returns `None` if there are no more descriptors.
     pub fn new() -> Option<Waiter> {
+        if is_confined() {
+            return Some(Waiter { epoll: None, known: Vec::new() });
+        }
         let epoll = Epoll::new().ok()?;
         let number = epoll.as_fd().as_raw_fd();
         std::mem::forget(epoll);
         // SAFETY: just created, and forgotten by its first owner.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        Some(Waiter { epoll: Internal::new(fd), known: Vec::new() })
+        Some(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new() })
     }
 
-    /// Returns the descriptor number of the epoll instance.
+    /// Returns the descriptor number of the epoll instance; -1 if there is none.
     pub fn number(&self) -> i32 {
-        self.epoll.number()
+        self.epoll.as_ref().map_or(-1, Internal::number)
     }
 
     /// Adds a descriptor of the kernel, level-triggered.
@@ -53,6 +58,9 @@ impl Waiter {
     /// Makes sure that `bells` of all sessions are in the instance, and the family's doorbell of shared
     /// sessions.
     pub fn watch<P: Platform<Bell = Internal>>(&mut self, sessions: &[Session<P>], bells: u16) {
+        if self.epoll.is_none() {
+            return;
+        }
         for session in sessions {
             let wanted = bells | u16::from(session.shared);
             let at = self.known.iter().position(|(id, _)| *id == session.id);
@@ -79,9 +87,12 @@ impl Waiter {
         }
     }
 
-    /// Sleeps in the instance `epoll`. Returns whether the member with `token` 0 is ready; fails with EINTR
-    /// if a signal came.
+    /// Sleeps in the instance `epoll`, or, if that is -1, until it is time to look again. Returns whether the
+    /// member with `token` 0 is ready; fails with EINTR if a signal came.
     pub fn sleep(epoll: i32, left: Option<Duration>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
+        if epoll < 0 {
+            return sleep_until_next_look(left, mask).map(|()| false);
+        }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let millis =
             left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
@@ -95,6 +106,18 @@ impl Waiter {
         }
         Ok(events[..count as usize].iter().any(|event| event.u64 == 0))
     }
+}
+
+/// Sleeps until it is time to look again, `left` at most. Fails with EINTR if a signal came.
+fn sleep_until_next_look(left: Option<Duration>, mask: *const libc::sigset_t) -> Result<(), Errno> {
+    let nap = left.map_or(EVERY, |left| left.min(EVERY));
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+    count_system_call();
+    // SAFETY: no entries, a valid time, and the mask, which is null or the program's. 8: size of the kernel's
+    // signal set.
+    let result =
+        unsafe { sys!(libc::SYS_ppoll, std::ptr::null::<libc::pollfd>(), 0, &raw const time, mask, 8) };
+    if result < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
 /// The part of an epoll instance beside its Atoll sockets: the kernel's instance, which has the kernel's

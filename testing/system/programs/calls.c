@@ -13,12 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -970,6 +975,115 @@ static void handlers_end_their_thread(void)
     show("recv", recv(sleepy.ends[1], &byte, 1, 0));
 }
 
+/* Lets this process read, write, poll and end, as sshd's sandbox does, and little else. */
+static void confine(void)
+{
+    static const int allowed[] = {
+        SYS_read, SYS_write, SYS_close, SYS_poll, SYS_ppoll, SYS_exit, SYS_exit_group, SYS_brk, SYS_mmap, SYS_munmap,
+        SYS_mprotect, SYS_madvise, SYS_getpid, SYS_gettid, SYS_futex, SYS_rt_sigprocmask, SYS_clock_gettime,
+        SYS_clock_nanosleep, SYS_getrandom, SYS_shutdown, SYS_recvfrom, SYS_sendto,
+    };
+    enum { COUNT = sizeof allowed / sizeof *allowed };
+    struct sock_filter filter[2 * COUNT + 2] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    };
+    for (int i = 0; i < COUNT; i++) {
+        filter[2 * i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        filter[2 * i + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    filter[2 * COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = {.len = 2 * COUNT + 2, .filter = filter};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+static void confined_by_a_filter(void)
+{
+    int ends[2], status;
+    make_pair(ends);
+    int child = MUST(fork());
+    if (child == 0) {
+        char byte = 0;
+        confine();
+        for (int i = 0; i < 20; i++) {
+            struct pollfd entry = {.fd = ends[1], .events = POLLIN};
+            if (i % 2 && poll(&entry, 1, 5000) != 1)
+                _exit(1);
+            if (recv(ends[1], &byte, 1, 0) != 1 || send(ends[1], &byte, 1, 0) != 1)
+                _exit(2);
+        }
+        struct pollfd entry = {.fd = ends[1], .events = POLLIN};
+        status = poll(&entry, 1, 20);
+        shutdown(ends[1], SHUT_WR);
+        close(ends[1]);
+        _exit(3 + status);
+    }
+    close(ends[1]);
+    for (int i = 0; i < 20; i++) {
+        char byte = 'a' + i;
+        pause_ms(5);
+        MUST(send(ends[0], &byte, 1, 0));
+        if (recv(ends[0], &byte, 1, 0) != 1 || byte != 'a' + i)
+            puts("no echo");
+    }
+    MUST(waitpid(child, &status, 0));
+    printf("exited %d status %d\n", WIFEXITED(status), WEXITSTATUS(status));
+    char byte;
+    show("end", recv(ends[0], &byte, 1, 0));
+}
+
+/* The same calls by their numbers, as libuv and others make them. */
+static void calls_by_number(void)
+{
+    struct sockaddr_in address = loopback();
+    socklen_t len = sizeof address;
+    int server = MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)), one = 1;
+    show("setsockopt", syscall(SYS_setsockopt, server, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+    show("bind", syscall(SYS_bind, server, &address, len));
+    show("listen", syscall(SYS_listen, server, 5));
+    MUST(syscall(SYS_getsockname, server, &address, &len));
+    int client = MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+    show("connect", syscall(SYS_connect, client, &address, len));
+    struct pollfd entry = {.fd = server, .events = POLLIN};
+    show("poll", syscall(SYS_poll, &entry, 1, 5000));
+    int end = MUST(syscall(SYS_accept4, server, NULL, NULL, SOCK_CLOEXEC));
+    char text[8] = "";
+    struct iovec part = {"ab", 2};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    show("write", syscall(SYS_write, client, "a", 1));
+    show("sendto", syscall(SYS_sendto, client, "b", 1, 0, NULL, 0));
+    show("sendmsg", syscall(SYS_sendmsg, client, &message, 0));
+    show("writev", syscall(SYS_writev, client, &part, 1));
+    show("recvfrom", syscall(SYS_recvfrom, end, text, 6, MSG_WAITALL, NULL, NULL));
+    puts(text);
+    int set = MUST(syscall(SYS_epoll_create1, 0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
+    show("epoll_ctl", syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, end, &event));
+    show("epoll_pwait", syscall(SYS_epoll_pwait, set, &event, 1, 0, NULL, 8));
+    MUST(syscall(SYS_write, client, "c", 1));
+    show("epoll_pwait", syscall(SYS_epoll_pwait, set, &event, 1, 5000, NULL, 8));
+    struct timespec moment = {0, 1000};
+    entry = (struct pollfd){.fd = end, .events = POLLIN};
+    show("ppoll", syscall(SYS_ppoll, &entry, 1, &moment, NULL, 8));
+    show("read", syscall(SYS_read, end, text, 6));
+    int other = MUST(syscall(SYS_dup, end));
+    MUST(syscall(SYS_close, end));
+    int child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0), status;
+    if (child == 0) {
+        syscall(SYS_write, other, "from the child", 14);
+        _exit(3);
+    }
+    MUST(waitpid(child, &status, 0));
+    show("status", WEXITSTATUS(status));
+    show("read", read(client, text, 4));
+    on_signal(SIGUSR1, 0);
+    struct { void *handler; unsigned long flags; void *restorer; unsigned long mask; } action;
+    show("rt_sigaction", syscall(SYS_rt_sigaction, SIGUSR1, NULL, &action, 8));
+    printf("handler %d\n", action.handler == (void *)count_signal);
+    show("shutdown", syscall(SYS_shutdown, client, SHUT_WR));
+    show("read", read(other, text, 4));
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -983,7 +1097,7 @@ static const struct {
     CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(low_water_mark),
     CASE(event_descriptors_beside_sockets), CASE(cancelled_while_blocked), CASE(cancelled_before_a_call),
     CASE(cancellation_switched_off), CASE(cancelled_at_any_time), CASE(one_of_many_is_cancelled),
-    CASE(handlers_end_their_thread),
+    CASE(handlers_end_their_thread), CASE(calls_by_number), CASE(confined_by_a_filter),
 };
 
 int main(int count, char **arguments)

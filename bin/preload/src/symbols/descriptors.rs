@@ -1,6 +1,6 @@
 //! close(2), dup(2), fcntl(2), ioctl(2): what numbers name.
 
-use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
@@ -35,31 +35,6 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     // SAFETY: passed on.
     unsafe { real::close(fd) }
-}
-
-// structure: syscall: syscall(2) has as many
-/// Passes on syscall(2), except close(2): some programs (libuv among them) close descriptors this way, and a
-/// number that the kernel gives out again must not be taken for the socket that had it before.
-#[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments)]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: c_long,
-    b: c_long,
-    c: c_long,
-    d: c_long,
-    e: c_long,
-    f: c_long,
-) -> c_long {
-    if number == libc::SYS_close
-        && let Ok(fd) = c_int::try_from(a)
-        && lookup(fd) != Fd::Kernel
-    {
-        // SAFETY: passed on.
-        return unsafe { close(fd) }.into();
-    }
-    // SAFETY: passed on.
-    unsafe { real::syscall(number, a, b, c, d, e, f) }
 }
 
 #[unsafe(no_mangle)]

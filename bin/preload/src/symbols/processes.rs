@@ -1,10 +1,11 @@
 //! execve(2), posix_spawn(3), vfork(2): runs other programs, with the sockets that they inherit. See
 //! [`crate::exec`].
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use crate::confinement::confine;
 use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
 use crate::lock::STATE;
 use crate::state::is_away;
@@ -206,6 +207,17 @@ unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_in
 }
 
 const _: () = assert!(size_of::<Action>() == 32);
+
+/// Passes on prctl(2), and notes that a filter for system calls is installed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    // SAFETY: passed on. The C library's function passes on as many words, whatever the option takes.
+    let result = unsafe { real::prctl(option, a, b, c, d) };
+    if option == libc::PR_SET_SECCOMP && result == 0 {
+        confine();
+    }
+    result
+}
 
 /// Keeps a connection before chroot(2): the stack's socket may not be visible afterwards.
 #[unsafe(no_mangle)]

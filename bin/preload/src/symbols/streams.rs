@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{FILE, size_t, ssize_t};
 
 use super::{descriptors, octets};
-use crate::futex_lock::FutexLock;
 use crate::lock::STATE;
+use crate::streams::STREAMS;
 use crate::{real, table};
 
 /// The `cookie_io_functions_t` of stdio.h.
@@ -27,8 +27,6 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// The streams on sockets, with their descriptors.
-pub static STREAMS: FutexLock<Vec<(usize, c_int)>> = FutexLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {

@@ -4,7 +4,7 @@ use atoll_system_tests::{Net, Proc, Stack};
 
 use crate::servers::megabyte;
 
-on_both_stacks![curl, wget, many_connections_at_once, name_resolution_is_left_alone];
+on_both_stacks![curl, wget, dig, many_connections_at_once, name_resolution_is_left_alone];
 
 /// A server of files on the client namespace's kernel.
 fn server_of(net: &Net) -> Proc {
@@ -36,6 +36,21 @@ fn wget(stack: Stack) {
     net.serve("wget", &["-q", "-T", "20", "-t", "1", "-O", "fetched", "http://198.18.0.1:8000/big"])
         .success(25);
     assert!(fetched(&net), "the megabyte arrived changed");
+}
+
+/// dig uses libuv, which sends datagrams by the number of the system call.
+fn dig(stack: Stack) {
+    let net = Net::new(stack);
+    let common =
+        ["--keep-in-foreground", "--no-resolv", "--no-hosts", "--user=root", "--conf-file=/dev/null"];
+    let answer = ["--pid-file=", "--address=/example.test/192.0.2.7", "--log-facility=-", "--log-queries"];
+    let place = ["--listen-address=198.18.0.1", "--bind-interfaces"];
+    let mut server = net.client("dnsmasq", &[&common[..], &answer, &place].concat());
+    server.says("started", 10);
+    for transport in ["+notcp", "+tcp"] {
+        let ask = ["+short", "+tries=3", "+time=5", transport, "@198.18.0.1", "www.example.test"];
+        assert_eq!(net.serve("dig", &ask).success(30), "192.0.2.7\n", "{}", server.report());
+    }
 }
 
 /// `ab` opens its connections without blocking, and twenty at a time, so the local ports of all replicas are

@@ -15,6 +15,7 @@ on_both_stacks![
     redis,
     memcached,
     postgresql,
+    openssh,
     haproxy,
     python_http_server,
     python_asyncio,
@@ -299,6 +300,55 @@ fn postgresql(stack: Stack) {
         // "Fast shutdown": sessions are ended, and the postmaster waits for its children.
         crate::recovery::signal("INT", server.pid().into());
         assert!(server.end(30).success(), "{}", server.report());
+    }
+}
+
+/// sshd handles each connection in a child that a system call filter confines; ssh at the other end, and on
+/// the stack itself: login, scp and sftp. https://man.openbsd.org/sshd_config
+fn openssh(stack: Stack) {
+    let net = Net::new(stack);
+    files(&net);
+    let path = |name: &str| net.scratch.path().join(name).to_string_lossy().into_owned();
+    for name in ["host", "key"] {
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "ed25519", "-N", "", "-f", &path(name)]);
+        Proc::start(&mut keygen, None).success(20);
+    }
+    let settings = [
+        "Port 22".to_owned(),
+        format!("HostKey {}", path("host")),
+        format!("AuthorizedKeysFile {}", path("key.pub")),
+        "StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes".to_owned(),
+        "Subsystem sftp internal-sftp\n".to_owned(),
+    ];
+    let file = net.scratch.file("sshd_config", settings.join("\n"));
+    // sshd confines its children to this folder.
+    std::fs::create_dir_all("/run/sshd").expect("a folder of the system");
+    let mut server = net.serve("/usr/sbin/sshd", &["-D", "-e", "-f", &file]);
+    net.listens(&mut server, 22);
+    let key = path("key");
+    let options = [
+        "-i",
+        &key,
+        "-F",
+        "none",
+        "-oStrictHostKeyChecking=no",
+        "-oUserKnownHostsFile=/dev/null",
+        "-oBatchMode=yes",
+    ];
+    let remote = format!("root@{}", Net::SERVER);
+    for mut ssh in [net.on_client("ssh"), net.on_stack("ssh")] {
+        ssh.args(options).args(["-q", &remote, "tr a-z A-Z <<<hello"]);
+        assert_eq!(Proc::start(&mut ssh, None).success(30), "HELLO\n", "{}", server.report());
+    }
+    // The old protocol of scp, and sftp's.
+    for protocol in ["-O", "-s"] {
+        let mut scp = net.on_client("scp");
+        let from = format!("{remote}:{}", path("big"));
+        scp.args(options).args(["-q", protocol, &from, &path("copied")]);
+        Proc::start(&mut scp, None).success(30);
+        assert!(std::fs::read(path("copied")).expect("scp has written it") == megabyte(), "{protocol}");
+        std::fs::remove_file(path("copied")).expect("it is there");
     }
 }
 
