@@ -23,7 +23,7 @@ use crate::{asking, cancellation, epoll, stats, supervisor, table};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Puts an Atoll socket in the place of the kernel socket `fd`, if the stack can be joined: socket(2). Fails
-/// only if the program must run on Atoll.
+/// if it cannot, unless the kernel's network serves the rest.
 pub fn socket(
     fd: i32,
     protocol: Protocol,
@@ -35,14 +35,15 @@ pub fn socket(
     STATE.with(|state| {
         if has_joined {
             let object = state.client.insert(Object::socket(protocol, v6, nonblocking));
-            if !table::set_object(fd, object, close_on_exec) {
-                state.client.remove(object);
+            if table::set_object(fd, object, close_on_exec) {
+                return Ok(());
             }
+            state.client.remove(object);
+            if settings().kernel_network.has_rest() { Ok(()) } else { Err(Errno::EMFILE) }
+        } else if settings().socket.is_none() || settings().kernel_network.has_rest() {
             Ok(())
-        } else if settings().required {
-            Err(state.refused.map_or(Errno::ENETDOWN, Reason::errno))
         } else {
-            Ok(())
+            Err(state.refused.map_or(Errno::ENETDOWN, Reason::errno))
         }
     })
 }

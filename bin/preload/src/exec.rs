@@ -159,7 +159,7 @@ impl Guidance {
             true => SUPERVISOR.with(|connections| connections.kept.take().or_else(|| connections.for_next())),
             false => None,
         };
-        if connection.is_none() && !settings().follow {
+        if connection.is_none() && settings().socket.is_none() {
             return None;
         }
         // SAFETY: the caller's promise.

@@ -19,10 +19,11 @@
 //!
 //! Environment:
 //! * `ATOLL_SOCKET`: the path of the supervisor's socket; if unset, all sockets are the kernel's
-//! * `ATOLL_REQUIRED=1`: sockets fail if the stack cannot be joined, and do not become the kernel's
-//! * `ATOLL_KERNEL=CIDR,...`: destinations that are the kernel's
+//! * `ATOLL_KERNEL_NETWORK`: what is served by the kernel's network ([`atoll_base::KernelNetwork`])
 //! * `ATOLL_STATS=1`: counters are written at the end of the program
-//! * `ATOLL_FOLLOW=1`: programs that are executed without these variables get them nevertheless
+//!
+//! Programs that are executed with an environment without these variables get them nevertheless.
+//!
 //! * `ATOLL_INHERIT` and `ATOLL_CONNECTION`: set by this library over exec, for sockets, and for a connection
 //!   if the socket's path may not be visible
 //!
@@ -71,10 +72,19 @@ mod urgent;
 mod wait;
 mod waiter;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// Writes to the program's standard error if that has a reader. The program neither waits nor dies if there
 /// is none: `eprintln!` would panic, and SIGPIPE would kill it.
 fn complain(text: std::fmt::Arguments<'_>) {
     let _ = atoll_sys::stderr::ErrorOutput::asking().write(text.to_string().as_bytes());
+}
+
+/// Writes a line to standard error, the first time.
+fn complain_once(is_told: &AtomicBool, text: std::fmt::Arguments<'_>) {
+    if !is_told.swap(true, Ordering::Relaxed) {
+        complain(text);
+    }
 }
 
 extern "C" fn start() {

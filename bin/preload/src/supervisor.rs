@@ -107,8 +107,10 @@ pub fn join() -> bool {
         };
         STATE.0.with(|state| state.refused = Some(reason));
         if let Some(path) = settings().socket.as_deref() {
-            let instead =
-                if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
+            let instead = match settings().kernel_network.has_rest() {
+                true => "it uses the kernel's sockets",
+                false => "its sockets fail (atoll run --kernel-network would let it use the kernel's)",
+            };
             let path = path.display();
             crate::complain(format_args!(
                 "libatoll: this program cannot join the stack at {path}: {reason}; {instead}\n"

@@ -98,6 +98,27 @@ impl Address {
         }
     }
 
+    /// Reads an address for bind(2): one of AF_UNSPEC that is all zero is that of AF_INET (inet_bind).
+    ///
+    /// # Safety
+    /// As for [`Address::read`].
+    unsafe fn read_to_bind(addr: *const sockaddr, len: socklen_t) -> Address {
+        // SAFETY: the caller's promise.
+        match unsafe { Address::read(addr, len) } {
+            Address::Unspecified if len as usize >= mem::size_of::<sockaddr_in>() => {
+                // SAFETY: long enough; perhaps not aligned.
+                let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
+                let endpoint = Endpoint::new(u32::from_be(v4.sin_addr.s_addr), u16::from_be(v4.sin_port));
+                if v4.sin_addr.s_addr == 0 {
+                    Address::Ours { endpoint, v6: false }
+                } else {
+                    Address::Unspecified
+                }
+            }
+            address => address,
+        }
+    }
+
     /// Returns the endpoint, if the socket is of the same family.
     fn endpoint(self, socket_v6: bool) -> Option<Endpoint> {
         match self {

@@ -1859,6 +1859,35 @@ def other_families_are_left_alone():
 
 
 @case
+def who_comes_first_on_loopback_does_not_matter():
+    place = socket.socket()
+    place.bind((LOOPBACK, 0))
+    address = place.getsockname()
+    client = socket.socket()
+    attempt("connect", client.connect, address)
+    place.listen()
+    attempt("connect", client.connect, address)
+    place.accept()[0].send(b"x")
+    print("recv:", client.recv(1))
+    place = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    place.bind((LOOPBACK, 0))
+    address = place.getsockname()
+    place.close()
+    early, connected = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    early.sendto(b"nobody", address)
+    connected.connect(address)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(address)
+    server.settimeout(10)
+    for client, send in ((early, lambda: early.sendto(b"early", address)), (connected, lambda: connected.send(b"connected"))):
+        send()
+        text, sender = server.recvfrom(20)
+        server.sendto(text, sender)
+        client.settimeout(10)
+        print("echo:", client.recv(20))
+
+
+@case
 def bad_addresses():
     sock = socket.socket()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
-use atoll_base::Duration;
+use atoll_base::{Duration, KernelNetwork};
 use atoll_supervisor::{LinkType, StackName, StatusReport};
 use atoll_sys::process;
 use atoll_sys::signal::{Signal, Signals};
@@ -42,16 +42,15 @@ pub struct Run {
     /// Make a stack for this program alone, even if "default" is up.
     #[arg(long, short = 'p', conflicts_with = "name")]
     private: bool,
-    /// Fail rather than let the program use the kernel's sockets: if it cannot be put on a stack, it does not
-    /// run.
-    #[arg(long)]
-    require: bool,
+    /// Let the kernel's network serve what the stack does not: addresses that it does not have or reach,
+    /// kinds of sockets that it does not know. With a list of ADDRESS[/PREFIX][:PORT], it serves these alone,
+    /// also where the stack reaches them.
+    #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
+          default_missing_value = KernelNetwork::REST)]
+    kernel_network: Option<KernelNetwork>,
     /// Print what the stack did to standard error when the program has ended.
     #[arg(long)]
     stats: bool,
-    /// Stay with programs that are started with a cleared environment (`env -i`, daemons that do the same).
-    #[arg(long)]
-    follow: bool,
     #[command(flatten)]
     options: StackOptions,
     /// The program and its arguments.
@@ -65,10 +64,13 @@ impl Run {
         let library = library()?;
         if let Some(reason) = elf::why_not_interposable(&self.program[0]) {
             let program = self.program[0].display();
-            if self.require {
-                return Err(Failure::new(format!("{program} {reason}, so it cannot be put on a stack")));
+            if !self.kernel_network.as_ref().is_some_and(KernelNetwork::has_rest) {
+                return Err(Failure::new(format!(
+                    "{program} {reason}, so it cannot be put on a stack (--kernel-network lets it use the \
+                     kernel's network)"
+                )));
             }
-            complain!("atoll: warning: {program} {reason}: it will use the kernel's sockets");
+            complain!("atoll: {program} {reason}: it uses the kernel's network");
         }
         if self.private || self.options.any() {
             if self.name.is_some() {
@@ -91,7 +93,13 @@ impl Run {
                 SupervisorClient::connect(&name)?;
                 Err(Failure::new(format!("stack \"{name}\" came up this moment: try again")))
             }
-            Entrance::Nowhere => self.run_privately(&library),
+            Entrance::Nowhere => {
+                complain!(
+                    "atoll: stack \"{name}\" is not up: the program gets one of its own, which nobody else \
+                     reaches (--name says which is meant, --private that this is)"
+                );
+                self.run_privately(&library)
+            }
         }
     }
 
@@ -157,12 +165,10 @@ impl Run {
         }
         command.env("LD_PRELOAD", preload);
         command.env("ATOLL_SOCKET", socket);
-        if self.require {
-            command.env("ATOLL_REQUIRED", "1");
-        }
-        if self.follow {
-            command.env("ATOLL_FOLLOW", "1");
-        }
+        match &self.kernel_network {
+            Some(network) => command.env("ATOLL_KERNEL_NETWORK", network.to_string()),
+            None => command.env_remove("ATOLL_KERNEL_NETWORK"),
+        };
         command
     }
 }

@@ -185,8 +185,10 @@ unsafe fn receiver(
     match unsafe { Address::read(addr, len) } {
         // udpv6_sendmsg: an AF_INET6 socket takes addresses of both kinds.
         Address::Ours { endpoint, v6 } if v6_socket || !v6 => {
-            if goes_to_kernel(object, endpoint) {
-                return Err(None);
+            match goes_to_kernel(object, endpoint) {
+                Ok(true) => return Err(None),
+                Ok(false) => {}
+                Err(errno) => return Err(Some(errno)),
             }
             if v6_only && endpoint.addr.is_v4() {
                 return Err(Some(Errno::ENETUNREACH));

@@ -1,12 +1,13 @@
 //! socket(2) to shutdown(2), and the options of sockets.
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::atomic::AtomicBool;
 
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::multicast;
-use atoll_sockets::client::object::{Body, Kind, Object, Socket};
+use atoll_sockets::client::object::{Kind, Socket};
 use atoll_sockets::options::Name;
 use libc::{sockaddr, socklen_t};
 
@@ -30,6 +31,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         (libc::AF_INET, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, false),
         (libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, true),
         (libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, true),
+        (libc::AF_INET | libc::AF_INET6, ..) => return of_another_kind(fd, kind, protocol),
         _ => return fd,
     };
     crate::real::count_system_call();
@@ -42,6 +44,42 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     }
 }
 
+/// A socket of AF_INET or AF_INET6 of a kind that the stack does not have (raw, ICMP, SCTP ...). Returns the
+/// kernel's if the kernel's network serves the rest; fails otherwise as a kernel does without that kind, or
+/// without the right to it.
+fn of_another_kind(fd: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if settings().socket.is_none() || settings().kernel_network.has_rest() {
+        return fd;
+    }
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    crate::complain_once(
+        &IS_TOLD,
+        format_args!(
+            "libatoll: a stack has TCP and UDP sockets; others fail (atoll run --kernel-network would let \
+             the program use the kernel's)\n"
+        ),
+    );
+    // SAFETY: just created.
+    unsafe { real::close(fd) };
+    fail(match (kind & 0xf, protocol) {
+        (libc::SOCK_RAW, _) => Errno::EPERM,
+        (libc::SOCK_DGRAM, libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6) => Errno::EACCES,
+        _ => Errno(libc::EPROTONOSUPPORT),
+    })
+}
+
+/// Where a socket is bound.
+enum Local {
+    /// At an address of the stack.
+    Stack(Endpoint),
+    /// At an address of the kernel's network.
+    Kernel,
+    /// Nowhere: the kernel says why.
+    Invalid,
+    /// Nowhere: the stack does not have the address.
+    Foreign(Endpoint),
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let Some(object) = table::object_at(fd) else {
@@ -49,35 +87,84 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
         return unsafe { real::bind(fd, addr, len) };
     };
     let _call = stats::Call::new(stats::SOCKET);
+    if addr.is_null() && len > 0 {
+        return fail(Errno::EFAULT);
+    }
     // SAFETY: the program's address.
-    let address = unsafe { Address::read(addr, len) };
-    let choice = with_choice(object, |state, undecided| {
-        let (v6, v6_only, udp) = match state.client.socket(object) {
-            Some(socket) => (socket.v6, socket.options.is_on(Name::V6Only), socket.protocol == Protocol::Udp),
-            None => return Err(Errno::ENOTSOCK),
-        };
-        let Some(session) = state.client.own() else { return Ok(None) };
-        let may_be = |e: &Endpoint| {
-            let is_group =
-                e.addr.to_v4().is_some_and(multicast::is_group) || (udp && e.addr.is_v6_multicast());
-            let is_there = e.addr.is_unspecified() || session.is_own(e.addr) || is_group;
-            is_there && !(v6_only && e.addr.is_v4())
-        };
-        let endpoint = address.endpoint(v6).filter(may_be);
-        if endpoint.is_none() && !undecided {
-            return Err(Errno::EINVAL);
-        }
-        Ok(endpoint)
-    });
-    match choice {
-        Ok(Some(endpoint)) => answer(calls::bind(object, endpoint)),
-        Ok(None) => {
+    let address = unsafe { Address::read_to_bind(addr, len) };
+    match with_choice(object, |state, undecided| local_of(state, object, address, undecided)) {
+        Ok(Local::Stack(endpoint)) => answer(calls::bind(object, endpoint)),
+        Ok(Local::Kernel) => {
             calls::to_kernel(object);
             // SAFETY: passed on.
             unsafe { real::bind(fd, addr, len) }
         }
+        // SAFETY: passed on. The kernel has no such address either.
+        Ok(Local::Invalid) => unsafe { real::bind(fd, addr, len) },
+        Ok(Local::Foreign(endpoint)) => {
+            tell_foreign(endpoint);
+            fail(Errno::EADDRNOTAVAIL)
+        }
         Err(errno) => fail(errno),
     }
+}
+
+fn local_of(state: &State, object: u32, address: Address, undecided: bool) -> Result<Local, Errno> {
+    let Some(socket) = state.client.socket(object) else { return Err(Errno::ENOTSOCK) };
+    let udp = socket.protocol == Protocol::Udp;
+    let Some(endpoint) = address.endpoint(socket.v6) else {
+        return if undecided { Ok(Local::Invalid) } else { Err(Errno::EINVAL) };
+    };
+    let Some(session) = state.client.own() else { return Ok(Local::Kernel) };
+    let network = &settings().kernel_network;
+    if undecided && network.names(endpoint) {
+        return Ok(Local::Kernel);
+    }
+    // inet6_bind
+    if socket.options.is_on(Name::V6Only) && endpoint.addr.is_v4() || !udp && endpoint.addr.is_v6_multicast()
+    {
+        return Err(Errno::EINVAL);
+    }
+    let is_group =
+        endpoint.addr.to_v4().is_some_and(multicast::is_group) || (udp && endpoint.addr.is_v6_multicast());
+    if endpoint.addr.is_unspecified() || session.is_own(endpoint.addr) || is_group {
+        return Ok(Local::Stack(endpoint));
+    }
+    match network.has_rest() {
+        _ if !undecided => Err(Errno::EINVAL),
+        true => Ok(Local::Kernel),
+        false => Ok(Local::Foreign(endpoint)),
+    }
+}
+
+/// Says once that an address is not the stack's.
+fn tell_foreign(endpoint: Endpoint) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    let addr = endpoint.addr;
+    crate::complain_once(
+        &IS_TOLD,
+        format_args!(
+            "libatoll: {addr} is no address of this stack (atoll run --kernel-network={addr} would let the \
+             program have the kernel's)\n"
+        ),
+    );
+}
+
+/// Says once that an address is not reached, and returns the errno. Nothing is said of IPv6, which programs
+/// try on every host.
+fn unreached(endpoint: Endpoint) -> Errno {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    let addr = endpoint.addr;
+    if addr.is_v4() {
+        crate::complain_once(
+            &IS_TOLD,
+            format_args!(
+                "libatoll: this stack does not reach {addr} (atoll run --kernel-network={addr} would let the \
+                 program use the kernel's network for it)\n"
+            ),
+        );
+    }
+    Errno::ENETUNREACH
 }
 
 #[unsafe(no_mangle)]
@@ -117,47 +204,69 @@ pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 }
 
 /// Returns whether a connection or datagram to `to` is for the stack; otherwise it is for the kernel.
-fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
-    let Some(session) = state.client.own() else { return false };
-    if !matches!(socket.kind, Kind::Fresh) {
-        return true;
-    }
-    if to.is_loopback() || to.addr.is_unspecified() {
-        // Loopback belongs to both kernel and stack: the one that has the port gets the connection.
-        return session.has_port(socket.protocol == Protocol::Udp, to.port);
-    }
-    let is_inside =
-        to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
-    let is_reached =
-        session.reaches(to.addr) || to.addr.to_v4().is_some_and(multicast::is_group) || is_inside;
-    session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
-}
-
-/// Where a connection is to go.
+/// How a socket reaches its peer.
 enum Choice {
+    /// Through the stack.
     Stack(Endpoint),
+    /// Through the kernel's network.
     Kernel,
+    /// Not at all: the kernel says why.
+    Invalid,
+    /// Not at all: nobody reaches it.
+    Unreached(Endpoint),
+    /// Not at all.
     Fail(Errno),
+    /// It gives up its peer.
     Disconnect,
 }
 
+/// Decides for a proper peer. What the stack does not reach is refused, unless the kernel's network was asked
+/// for; loopback is the stack's, whoever comes first.
+fn choice_for(state: &State, socket: &Socket, to: Endpoint) -> Choice {
+    let Some(session) = state.client.own() else { return Choice::Kernel };
+    if !matches!(socket.kind, Kind::Fresh) {
+        return Choice::Stack(to);
+    }
+    let network = &settings().kernel_network;
+    if network.names(to) {
+        return Choice::Kernel;
+    }
+    let is_inside =
+        to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
+    let is_here = to.is_loopback() || to.addr.is_unspecified() || session.is_own(to.addr);
+    let is_group = to.addr.to_v4().is_some_and(multicast::is_group);
+    if is_here || is_inside || is_group || session.reaches(to.addr) {
+        return Choice::Stack(to);
+    }
+    if network.has_rest() {
+        return Choice::Kernel;
+    }
+    Choice::Unreached(to)
+}
+
+/// Decides where connect(2) leads.
 fn choose(object: u32, address: Address) -> Choice {
     with_choice(object, |state, undecided| {
         let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
-        match address.endpoint(socket.v6) {
-            // tcp_v6_connect, ip6_datagram_connect: such a socket cannot reach IPv4.
-            Some(endpoint) if socket.v6 && socket.options.is_on(Name::V6Only) && endpoint.addr.is_v4() => {
-                Choice::Fail(Errno::ENETUNREACH)
+        let is_v6_only = socket.v6 && socket.options.is_on(Name::V6Only);
+        let endpoint = match address {
+            // ip6_datagram_connect: a datagram socket takes addresses of both kinds.
+            Address::Ours { endpoint, v6: false } if socket.protocol == Protocol::Udp && !is_v6_only => {
+                Some(endpoint)
             }
-            Some(endpoint) if is_for_stack(state, socket, endpoint) => Choice::Stack(endpoint),
-            _ if undecided => Choice::Kernel,
+            _ => address.endpoint(socket.v6),
+        };
+        match endpoint {
+            // tcp_v6_connect, ip6_datagram_connect: such a socket cannot reach IPv4.
+            Some(endpoint) if is_v6_only && endpoint.addr.is_v4() => Choice::Fail(Errno::ENETUNREACH),
+            Some(endpoint) => choice_for(state, socket, endpoint),
+            _ if undecided => Choice::Invalid,
             _ if address == Address::Unspecified => Choice::Disconnect,
             _ => Choice::Fail(if address == Address::Other { Errno::EAFNOSUPPORT } else { Errno::EINVAL }),
         }
     })
 }
 
-/// Replaces the unspecified address by loopback, as on Linux.
 pub(super) fn or_loopback(to: Endpoint) -> Endpoint {
     if to.addr.is_unspecified() { Endpoint::at(to.addr.loopback_of_family(), to.port) } else { to }
 }
@@ -168,6 +277,10 @@ pub(super) fn server(object: u32, address: Address) -> Result<Option<Endpoint>, 
     match choose(object, address) {
         Choice::Stack(to) => Ok(Some(or_loopback(to))),
         Choice::Kernel => Err(None),
+        Choice::Invalid => {
+            Err(Some(if address == Address::Other { Errno::EAFNOSUPPORT } else { Errno::EINVAL }))
+        }
+        Choice::Unreached(to) => Err(Some(unreached(to))),
         Choice::Disconnect => Err(Some(Errno::EOPNOTSUPP)),
         Choice::Fail(errno) => Err(Some(errno)),
     }
@@ -179,6 +292,9 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
         // SAFETY: passed on.
         return unsafe { real::connect(fd, addr, len) };
     };
+    if addr.is_null() && len > 0 {
+        return fail(Errno::EFAULT);
+    }
     // SAFETY: the program's address.
     let address = unsafe { Address::read(addr, len) };
     match choose(object, address) {
@@ -188,12 +304,14 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
             let result = unsafe { real::connect(fd, addr, len) };
             let errno = if result == 0 { Errno(0) } else { real::last_errno() };
             // A socket that was refused may try again, and its next peer may be the stack's.
-            let is_kernels = matches!(errno, Errno(0) | Errno::EINPROGRESS | Errno::EALREADY | Errno::EINTR);
-            if is_kernels && address != Address::Unspecified {
+            if matches!(errno, Errno(0) | Errno::EINPROGRESS | Errno::EALREADY | Errno::EINTR) {
                 calls::to_kernel(object);
             }
             if result == 0 { 0 } else { fail(errno) }
         }
+        // SAFETY: passed on. The kernel has no such peer either; AF_UNSPEC changes nothing in a new socket.
+        Choice::Invalid => unsafe { real::connect(fd, addr, len) },
+        Choice::Unreached(to) => fail(unreached(to)),
         Choice::Disconnect => answer(calls::disconnect(object)),
         Choice::Fail(errno) => fail(errno),
     }
@@ -342,12 +460,14 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
 }
 
 /// Returns whether a datagram to `peer` of an unconnected socket is the kernel's: the socket is undecided,
-/// and the stack does not reach the destination.
-pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> bool {
-    with_choice(object, |state, undecided| match state.client.object(object) {
-        Some(Object { body: Body::Socket(socket), .. }) if undecided && socket.protocol == Protocol::Udp => {
-            !is_for_stack(state, socket, peer)
-        }
-        _ => false,
-    })
+/// and the kernel's network serves the destination. Fails if nobody reaches it.
+pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> Result<bool, Errno> {
+    let choice = with_choice(object, |state, undecided| match state.client.socket(object) {
+        Some(socket) if undecided && socket.protocol == Protocol::Udp => choice_for(state, socket, peer),
+        _ => Choice::Stack(peer),
+    });
+    match choice {
+        Choice::Unreached(to) => Err(unreached(to)),
+        choice => Ok(matches!(choice, Choice::Kernel)),
+    }
 }

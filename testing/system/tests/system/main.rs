@@ -21,6 +21,7 @@ mod balance;
 mod blame;
 mod chaos;
 mod clients;
+mod closed;
 mod configurations;
 mod deaths;
 mod dhcp;

@@ -38,10 +38,7 @@ fn listeners_behave_as_on_the_kernel() {
         let mut plain = Command::new("/usr/bin/python3");
         plain.arg(program("sockets.py")).arg(case);
         let mut asking = Command::new(atoll());
-        asking
-            .args(["run", "--require", "--config", &settings, "--"])
-            .arg(plain.get_program())
-            .args(plain.get_args());
+        asking.args(["run", "--config", &settings, "--"]).arg(plain.get_program()).args(plain.get_args());
         let run = |command: &Command| Proc::start(&mut no_net.without_network(command), None).success(40);
         let (kernel, naive) = (run(&plain), run(&asking));
         assert!(kernel == naive, "{case}, on the kernel:\n{kernel}\nwhere it asks:\n{naive}");

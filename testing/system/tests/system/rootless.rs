@@ -58,7 +58,7 @@ fn a_stack_and_a_network(configuration: &str) {
 #[test]
 fn a_user_has_a_private_stack() {
     let said = as_nobody(
-        "./atoll run --require -- sh -c '
+        "./atoll run -- sh -c '
              /usr/bin/python3 -m http.server --bind 127.0.0.1 8000 >/dev/null 2>&1 & server=$!
              for try in 1 2 3 4 5 6 7 8 9 10; do
                  curl -sS --max-time 5 http://127.0.0.1:8000/page 2>/dev/null && break

@@ -181,23 +181,12 @@ fn users_that_are_allowed_are_served() {
     let in_group = ["setpriv", "--reuid=65534", "--regid=1", "--clear-groups", "--"];
     for (wrapper, uid, port) in [(AS_WWW_DATA, "33", 8001), (&in_group, "65534", 8002), (&["env"], "0", 8003)]
     {
-        let mut server = serve_as(&net, &["--require"], wrapper, port);
+        let mut server = serve_as(&net, &[], wrapper, port);
         assert_eq!(who_answers(&net, &mut server, port), uid, "{}", server.report());
     }
     // A server that nobody here wrote.
     let mut server = net.on_server(&for_everybody(&net).to_string_lossy());
-    server.args([
-        "run",
-        "--require",
-        "--name",
-        net.name(),
-        "--",
-        "/usr/bin/memcached",
-        "-u",
-        "www-data",
-        "-p",
-        "11211",
-    ]);
+    server.args(["run", "--name", net.name(), "--", "/usr/bin/memcached", "-u", "www-data", "-p", "11211"]);
     let mut server = Proc::start(&mut server, None);
     net.listens(&mut server, 11211);
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
@@ -216,7 +205,7 @@ fn a_server_that_root_has_made_another_user_is_served() {
     let cleared: Vec<&str> = AS_WWW_DATA.iter().copied().chain(["env", "-i"]).collect();
     for (wrapper, port) in [AS_WWW_DATA, &by_su, &alone, &cleared].into_iter().zip(6379u16..) {
         let mut run = net.on_server(&atoll.to_string_lossy());
-        run.args(["run", "--require", "--follow", "--name", net.name(), "--"]).args(wrapper);
+        run.args(["run", "--name", net.name(), "--"]).args(wrapper);
         run.args([
             "/usr/bin/redis-server",
             "--bind",
@@ -246,7 +235,7 @@ fn a_server_that_root_has_made_another_user_is_served() {
 fn a_user_that_is_not_allowed_hears_why() {
     for settings in ["", "[users]\nallow = [\"www-data\"]\n"] {
         let net = Net::configured(Stack::Atoll, settings);
-        let mut refused = serve_as(&net, &["--require"], AS_NOBODY, 8001);
+        let mut refused = serve_as(&net, &[], AS_NOBODY, 8001);
         assert!(!refused.end(30).success(), "{}", refused.report());
         let said = refused.errors();
         assert!(said.contains("user 65534 may not use it (atoll up --allow-user 65534)"), "{said}");
@@ -271,7 +260,7 @@ print('listening', flush=True)
 peer, _ = server.accept()
 peer.sendall(b'%d' % os.geteuid())";
     let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
-    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]);
+    run.args(["run", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]);
     let mut server = Proc::start(&mut run, None);
     assert_eq!(who_answers(&net, &mut server, 8001), "33", "{}", server.report());
     let said = server.errors();
@@ -291,7 +280,7 @@ fn a_cleared_environment_is_followed_by_who_has_sockets_of_its_own() {
     let program = "import os, select, socket, sys
 sockets = socket.socket(), select.epoll()
 os.execve(sys.argv[1], sys.argv[1:], {})";
-    let mut server = serve_as(&net, &["--follow"], &["/usr/bin/python3", "-c", program], 8001);
+    let mut server = serve_as(&net, &[], &["/usr/bin/python3", "-c", program], 8001);
     assert_eq!(who_answers(&net, &mut server, 8001), "0", "{}", server.report());
 }
 
@@ -306,7 +295,7 @@ fn users_find_the_stack_of_root() {
         run.args(&wrapper[1..]).args([&atoll, arguments[0], "--name", net.name()]).args(&arguments[1..]);
         Proc::start(&mut run, None)
     };
-    let serve = ["run", "--require", "--", "/usr/bin/python3", "-c", WHO, "8001"];
+    let serve = ["run", "--", "/usr/bin/python3", "-c", WHO, "8001"];
     let mut server = on_its_own(AS_WWW_DATA, &serve);
     assert_eq!(who_answers(&net, &mut server, 8001), "33", "{}", server.report());
     let mut refused = on_its_own(AS_NOBODY, &serve);
@@ -357,7 +346,7 @@ fn programs_in_namespaces_of_their_own_are_served() {
     let pid_and_user: Vec<&str> = pid.iter().chain(AS_WWW_DATA).copied().collect();
     let user = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--"];
     for (wrapper, uid, port) in [(&pid[..], "0", 8001), (&pid_and_user, "33", 8002), (&user, "0", 8003)] {
-        let mut server = serve_as(&net, &["--require"], wrapper, port);
+        let mut server = serve_as(&net, &[], wrapper, port);
         assert_eq!(who_answers(&net, &mut server, port), uid, "{wrapper:?}: {}", server.report());
     }
 }
@@ -413,12 +402,12 @@ fn programs_in_a_chroot_are_served() {
     let wrappers: [(&[&str], &str); 5] =
         [(&plain, "0"), (&as_user, "33"), (&by_shell, "0"), (&spawned, "0"), (&namespaces, "33")];
     for ((wrapper, uid), port) in wrappers.into_iter().zip(8001..) {
-        let mut server = serve_as(&net, &["--require"], wrapper, port);
+        let mut server = serve_as(&net, &[], wrapper, port);
         assert_eq!(who_answers(&net, &mut server, port), uid, "{wrapper:?}: {}", server.report());
     }
     // Who may not use the stack may not by that connection either.
     let as_nobody = ["chroot", "--userspec=65534:65534", "--groups=", &*root];
-    let mut refused = serve_as(&net, &["--require"], &as_nobody, 8009);
+    let mut refused = serve_as(&net, &[], &as_nobody, 8009);
     assert!(!refused.end(30).success(), "{}", refused.report());
     assert!(refused.errors().contains("user 65534 may not use it"), "{}", refused.report());
 }
@@ -441,8 +430,7 @@ if os.fork() == 0:
     peer.close(); os._exit(0)
 os.wait()";
     let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
-    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"])
-        .arg(&jail.0);
+    run.args(["run", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]).arg(&jail.0);
     let mut server = Proc::start(&mut run, None);
     assert_eq!(who_answers(&net, &mut server, 8001), "33 1", "{}", server.report());
 }
@@ -475,7 +463,7 @@ for before in (True, False):
     os.wait()
 print('done', flush=True)";
     let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
-    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program]);
+    run.args(["run", "--name", net.name(), "--", "/usr/bin/python3", "-c", program]);
     let said = Proc::start(&mut run, None).success(60);
     let each = "low PermissionError 13\nlow again PermissionError 13\nshared OSError 98\nmade before worked\n\
                 inherited worked\n";
@@ -483,11 +471,8 @@ print('done', flush=True)";
 }
 
 #[test]
-fn a_cleared_environment_leads_away_unless_it_is_followed() {
+fn a_cleared_environment_leads_nowhere_else() {
     let net = Net::new(Stack::Atoll);
-    let mut follows = serve_as(&net, &["--follow"], &["env", "-i"], 8001);
-    assert_eq!(who_answers(&net, &mut follows, 8001), "0", "{}", follows.report());
-    let mut leaves = serve_as(&net, &[], &["env", "-i"], 8002);
-    leaves.says("listening", 30);
-    assert!(!net.atoll_says("ss").to_string().contains("8002"), "it listens on the stack");
+    let mut server = serve_as(&net, &[], &["env", "-i"], 8001);
+    assert_eq!(who_answers(&net, &mut server, 8001), "0", "{}", server.report());
 }

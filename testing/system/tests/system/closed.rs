@@ -1,0 +1,91 @@
+//! Does anything of a program on a stack get to the kernel's network, unless that was asked for?
+
+use atoll_system_tests::{Net, Proc, Stack};
+
+/// Prints what becomes of what a stack does not serve: one word a line.
+const TRIES: &str = "import errno, socket, sys
+def attempt(what, call, *arguments):
+    try: call(*arguments); print(what, 'works')
+    except OSError as error: print(what, errno.errorcode[error.errno])
+udp = lambda: socket.socket(type=socket.SOCK_DGRAM)
+attempt('bind', socket.socket().bind, (sys.argv[1], 0))
+attempt('bind udp', udp().bind, (sys.argv[1], 0))
+attempt('bind v6', socket.socket(socket.AF_INET6).bind, ('2001:db8:ffff::1', 0))
+again = socket.socket()
+attempt('connect', again.connect, ('203.0.113.1', 9))
+attempt('connect again', again.connect, ('203.0.113.1', 9))
+attempt('connect v6', socket.socket(socket.AF_INET6).connect, ('2001:db8:ffff::1', 9))
+attempt('connect udp', udp().connect, ('203.0.113.1', 9))
+attempt('sendto', udp().sendto, b'x', ('203.0.113.1', 9))
+attempt('raw', socket.socket, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+attempt('ping', socket.socket, socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+attempt('multipath', socket.socket, socket.AF_INET, socket.SOCK_STREAM, 262)
+attempt('loopback', socket.socket().connect, ('127.0.0.1', int(sys.argv[2])))
+";
+
+/// What they are by default: no address but the stack's, no other kind of socket.
+const CLOSED: &str = "bind EADDRNOTAVAIL\nbind udp EADDRNOTAVAIL\nbind v6 EADDRNOTAVAIL\n\
+                      connect ENETUNREACH\nconnect again ENETUNREACH\nconnect v6 ENETUNREACH\nconnect udp ENETUNREACH\n\
+                      sendto ENETUNREACH\nraw EPERM\nping EACCES\nmultipath EPROTONOSUPPORT\n\
+                      loopback ECONNREFUSED\n";
+
+/// An address of the kernel's where the programs run.
+const KERNELS: &str = "192.0.2.9";
+
+/// Runs the attempts on a private stack, where a server of the kernel listens on port 7000 of loopback.
+fn tries(options: &[&str]) -> Proc {
+    let net = Net::new(Stack::Kernel);
+    let mut address = net.on_server("ip");
+    Proc::start(address.args(["address", "add", KERNELS, "dev", "lo"]), None).success(10);
+    let listen = "import socket, time
+server = socket.create_server(('127.0.0.1', 7000))
+print('listening', flush=True)
+time.sleep(60)";
+    let mut server = Proc::start(net.on_server("/usr/bin/python3").args(["-c", listen]), None);
+    server.says("listening", 10);
+    let mut run = net.on_server(&atoll_system_tests::atoll().to_string_lossy());
+    run.args(["run", "--private"]).args(options).args(["--", "/usr/bin/python3", "-c", TRIES]);
+    let mut program = Proc::start(run.args([KERNELS, "7000"]), None);
+    program.end(30);
+    program
+}
+
+#[test]
+fn nothing_of_a_program_gets_to_the_kernels_network() {
+    let program = tries(&[]);
+    assert_eq!(program.output(), CLOSED, "{}", program.report());
+    // One line for each reason says what to do.
+    let said = program.errors();
+    assert_eq!(said.matches("libatoll: ").count(), 3, "{said}");
+    assert_eq!(said.matches("--kernel-network").count(), 3, "{said}");
+}
+
+#[test]
+fn the_kernels_network_serves_the_rest_where_that_is_asked_for() {
+    let program = tries(&["--kernel-network"]);
+    let output = program.output();
+    for works in ["bind", "bind udp", "raw"] {
+        assert!(output.contains(&format!("{works} works\n")), "{}", program.report());
+    }
+    // Loopback is the stack's, whoever listens on the kernel's.
+    assert!(output.ends_with("loopback ECONNREFUSED\n"), "{output}");
+    assert_eq!(program.errors(), "");
+}
+
+#[test]
+fn the_kernels_network_serves_the_places_that_are_named() {
+    let program = tries(&["--kernel-network=192.0.2.9,127.0.0.1:7000"]);
+    let expected = CLOSED
+        .replace("bind EADDRNOTAVAIL", "bind works")
+        .replace("bind udp EADDRNOTAVAIL", "bind udp works")
+        .replace("loopback ECONNREFUSED", "loopback works");
+    assert_eq!(program.output(), expected, "{}", program.report());
+}
+
+#[test]
+fn what_names_no_place_is_refused() {
+    let program = tries(&["--kernel-network=10.0.0.0/33"]);
+    assert_eq!(program.output(), "");
+    let said = program.errors();
+    assert!(said.contains("\"10.0.0.0/33\" is not ADDRESS, ADDRESS/PREFIX"), "{said}");
+}
