@@ -24,10 +24,19 @@ attempt('loopback', socket.socket().connect, ('127.0.0.1', int(sys.argv[2])))
 ";
 
 /// What they are by default: no address but the stack's, no other kind of socket.
-const CLOSED: &str = "bind EADDRNOTAVAIL\nbind udp EADDRNOTAVAIL\nbind v6 EADDRNOTAVAIL\n\
-                      connect ENETUNREACH\nconnect again ENETUNREACH\nconnect v6 ENETUNREACH\nconnect udp ENETUNREACH\n\
-                      sendto ENETUNREACH\nraw EPERM\nping EACCES\nmultipath EPROTONOSUPPORT\n\
-                      loopback ECONNREFUSED\n";
+const CLOSED: &str = "bind EADDRNOTAVAIL
+bind udp EADDRNOTAVAIL
+bind v6 EADDRNOTAVAIL
+connect ENETUNREACH
+connect again ENETUNREACH
+connect v6 ENETUNREACH
+connect udp ENETUNREACH
+sendto ENETUNREACH
+raw EPERM
+ping EACCES
+multipath EPROTONOSUPPORT
+loopback ECONNREFUSED
+";
 
 /// An address of the kernel's where the programs run.
 const KERNELS: &str = "192.0.2.9";
