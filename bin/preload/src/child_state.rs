@@ -213,8 +213,8 @@ impl ChildState {
     /// Opens the connection and the session of a next process. `keep` keeps descriptors, to pass them on over
     /// exec.
     fn begin(connections: &Connections, keep: bool) -> Result<ChildState, Reason> {
-        let control = connections.another()?;
-        let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
+        let attach = Request::Attach { layout_version: LAYOUT_VERSION };
+        let (control, own) = connections.another(|control| control.ask(&attach, keep))?;
         let clock = StackClock::of(&own.session);
         let (joined, registered, places) = (Vec::new(), Vec::new(), Vec::new());
         Ok(ChildState { control, own, clock, joined, registered, places })

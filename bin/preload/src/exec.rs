@@ -3,7 +3,8 @@
 //!
 //! A program image leaves nothing but descriptors. So what the next process needs to know
 //! ([`atoll_sockets::client::exec_state`]) is written to a memfd whose number is in the environment variable
-//! `ATOLL_INHERIT`; the constructor of the next image's library reads it.
+//! `ATOLL_INHERIT`; the constructor of the next image's library reads it. A `!` behind the number says that the
+//! next image may not be able to connect by itself ([`is_away`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,7 +18,7 @@ use crate::lock::{self, STATE};
 use crate::real::last_errno;
 use crate::real::sys;
 use crate::settings::settings;
-use crate::state::{SHUT_IN, State, is_away, own};
+use crate::state::{SHUT_IN, State, is_away, note_user, own};
 use crate::supervisor::{Connections, SUPERVISOR};
 use crate::table::{self, Internal};
 
@@ -64,7 +65,9 @@ impl NextProgram {
         for session in child_state.sessions() {
             session.descriptors().for_each(|fd| fd.set_inheritable(true));
         }
-        let variable = CString::new([VARIABLE, memory.number().to_string().as_bytes()].concat()).ok()?;
+        let mark = if is_away() { "!" } else { "" };
+        let value = format!("{}{mark}", memory.number());
+        let variable = CString::new([VARIABLE, value.as_bytes()].concat()).ok()?;
         // SAFETY: the caller's promise.
         let mut all = unsafe { without_variable(environment) };
         all.extend(missing(&all));
@@ -318,7 +321,9 @@ pub fn restore() -> bool {
     let Some(value) = std::env::var_os("ATOLL_INHERIT") else { return false };
     // SAFETY: the constructor runs before the program's threads. Our children are not to find it.
     unsafe { libc::unsetenv(c"ATOLL_INHERIT".as_ptr()) };
-    let Some(fd) = value.to_str().and_then(|value| value.parse::<c_int>().ok()) else { return false };
+    let Some(value) = value.to_str() else { return false };
+    let (number, is_away) = value.strip_suffix('!').map_or((value, false), |number| (number, true));
+    let Ok(fd) = number.parse::<c_int>() else { return false };
     let octets = from_memfd(fd, INHERITED_MAX + 1);
     table::close(fd);
     let read = octets.ok_or(BadState::Foreign).and_then(|octets| ExecState::decode(&octets));
@@ -331,6 +336,10 @@ pub fn restore() -> bool {
         ));
         return false;
     }
+    if is_away {
+        SHUT_IN.store(true, Ordering::Relaxed);
+    }
+    note_user();
     true
 }
 

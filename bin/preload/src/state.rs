@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use atoll_base::Instant;
 use atoll_sockets::Errno;
@@ -49,10 +49,30 @@ pub struct Reserved {
 /// Whether the process, or one before it, has changed its view of the file system.
 pub static SHUT_IN: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the next program or a child may not be able to connect by itself. It needs no lock,
-/// because most programs never need more.
+/// The effective user and group, in this order, with which the process has joined its stack; all bits if it has
+/// not.
+static JOINED_AS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Notes that this process has joined its stack as the user that it is now.
+pub fn note_user() {
+    JOINED_AS.store(user_now(), Ordering::Relaxed);
+}
+
+fn user_now() -> u64 {
+    // SAFETY: only ask for numbers.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    u64::from(uid) << 32 | u64::from(gid)
+}
+
+fn has_changed_user() -> bool {
+    let joined_as = JOINED_AS.load(Ordering::Relaxed);
+    joined_as != u64::MAX && joined_as != user_now()
+}
+
+/// Returns whether the next program or a child may not be able to connect by itself: it may not see the
+/// socket, or be a user who is not let in. It needs no lock, because most programs never need more.
 pub fn is_away() -> bool {
-    SHUT_IN.load(Ordering::Relaxed) || !settings().sees_socket()
+    SHUT_IN.load(Ordering::Relaxed) || !settings().sees_socket() || has_changed_user()
 }
 
 /// Whether the stack wants to be asked for each connection.

@@ -21,6 +21,7 @@
 //! * Another thread executes a program: nothing of this process is left, and the program has a connection of
 //!   its own.
 
+use atoll_ipc::control::Refusal;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Kind;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ use crate::futex_lock::FutexLock;
 use crate::lock::STATE;
 use crate::platform::Session;
 use crate::settings::settings;
-use crate::state::{SHUT_IN, State, is_away, own};
+use crate::state::{SHUT_IN, State, is_away, note_user, own};
 
 /// The connections of this process to the supervisor, behind the lock that a thread holds while it asks.
 pub static SUPERVISOR: FutexLock<Connections> = FutexLock::new(Connections { own: None, kept: None });
@@ -45,13 +46,22 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Opens a connection for another process: by the socket's path or, if that is not visible, by a
-    /// connection that exists.
-    pub fn another(&self) -> Result<Control, Reason> {
-        Control::connect().or_else(|reason| match self.own.as_ref().or(self.kept.as_ref()) {
-            Some(control) => control.another(),
+    /// Opens a connection for another process, and asks over it what `question` does: by the socket's path or,
+    /// if that is not visible, or is not for this user, by a connection that exists.
+    pub fn another<R>(
+        &self,
+        question: impl Fn(&Control) -> Result<R, Reason>,
+    ) -> Result<(Control, R), Reason> {
+        let asked = |control: Control| question(&control).map(|answer| (control, answer));
+        let reason = match Control::connect().map(asked) {
+            // A process that was let in stays in when it becomes another user, and so do its heirs.
+            Ok(Err(reason @ Reason::Refused(Refusal::Permission))) | Err(reason) => reason,
+            Ok(answer) => return answer,
+        };
+        match self.own.as_ref().or(self.kept.as_ref()) {
+            Some(control) => control.another().and_then(asked),
             None => Err(reason),
-        })
+        }
     }
 
     /// Returns a connection for a child or the next program if that cannot connect by itself; `None` if it
@@ -75,6 +85,7 @@ impl Connections {
         });
         let (session, control) = joined?;
         (self.own, self.kept) = (Some(control), None);
+        note_user();
         Ok(session)
     }
 }

@@ -50,6 +50,9 @@ pub struct Client {
     door: Door,
     /// The process that made the connection.
     peer: Peer,
+    /// Whether a user that the stack serves has begun a session over it, or over the one that it was made
+    /// from. Who has it stays in then, whoever that becomes.
+    is_let_in: bool,
     /// The process that sent the request under way, if the kernel reported it.
     asks: Option<Peer>,
     outbox: Outbox,
@@ -88,6 +91,7 @@ impl Client {
             channel,
             door,
             peer,
+            is_let_in: false,
             asks: None,
             outbox,
             watched: READING,
@@ -105,6 +109,12 @@ impl Client {
     /// Returns the process that made the connection.
     pub fn peer(&self) -> Peer {
         self.peer
+    }
+
+    /// Says whether a user that the stack serves has begun a session over the connection, or over the one that
+    /// it was made from.
+    pub fn is_let_in(&self) -> bool {
+        self.is_let_in
     }
 
     /// Returns the process that asks now, which need not be the one that connected.
@@ -239,6 +249,12 @@ impl Clients {
         // A client at the door for administration has no session, and is no stranger.
         let is_application = self.all.get(&id).is_some_and(|client| client.door == Door::Applications);
         self.crowds.set_stranger(id, is_application && !is_in_one);
+    }
+
+    /// Notes that a user that the stack serves has begun a session over this connection, or over the one that
+    /// it was made from. Returns whether that is new.
+    pub fn let_in(&mut self, id: ClientId) -> bool {
+        self.all.get_mut(&id).is_some_and(|client| !std::mem::replace(&mut client.is_let_in, true))
     }
 
     /// Notes that the client is the supervisor of a joined stack.

@@ -113,6 +113,9 @@ pub struct ClientNote {
     /// The pid, user and group of the process that made the connection.
     #[serde(default)]
     pub peer: Option<[u32; 3]>,
+    /// Whether whoever has the connection may begin sessions.
+    #[serde(default)]
+    pub let_in: bool,
 }
 
 /// The note `program.N`.
@@ -387,7 +390,8 @@ impl PersistedState {
     pub fn note_client(&mut self, id: ClientId, client: Option<&Client>) {
         let note = client.map(|client| {
             let Peer { pid, uid, gid } = client.peer();
-            (ClientNote { door: client.door(), peer: Some([pid, uid, gid]) }, [client.descriptor()])
+            let (door, let_in) = (client.door(), client.is_let_in());
+            (ClientNote { door, peer: Some([pid, uid, gid]), let_in }, [client.descriptor()])
         });
         let note = note.as_ref().map(|(note, descriptors)| (note, &descriptors[..]));
         self.put_or_drop(format!("{CLIENTS}{:020}", id.0), note);
@@ -475,8 +479,8 @@ mod tests {
             (serde_json::to_string(&session).unwrap().as_str(), serde_json::from_str(text).ok()),
             (text, Some(session))
         );
-        let client = ClientNote { door: Door::Administration, peer: Some([7, 33, 34]) };
-        let text = r#"{"door":"administration","peer":[7,33,34]}"#;
+        let client = ClientNote { door: Door::Administration, peer: Some([7, 33, 34]), let_in: true };
+        let text = r#"{"door":"administration","peer":[7,33,34],"let_in":true}"#;
         assert_eq!(
             (serde_json::to_string(&client).unwrap().as_str(), serde_json::from_str(text).ok()),
             (text, Some(client))

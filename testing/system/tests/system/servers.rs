@@ -14,6 +14,9 @@ on_both_stacks![
     apache_event,
     redis,
     memcached,
+    exim,
+    ngircd,
+    xinetd,
     postgresql,
     openssh,
     haproxy,
@@ -360,6 +363,97 @@ fn memcached(stack: Stack) {
     let report =
         net.client("/usr/bin/python3", &[&program("memcached_client.py"), Net::SERVER, "11211"]).success(30);
     assert_eq!(report, "1000 values of 20 clients are right\n");
+}
+
+/// It binds as root, becomes `Debian-exim`, who is not let in, and forks for each connection and each message.
+fn exim(stack: Stack) {
+    let net = Net::new(stack);
+    let spool = net.scratch.path().join("spool");
+    std::fs::create_dir(&spool).expect("the scratch folder is ours");
+    let chown = Command::new("chown").args(["Debian-exim:Debian-exim"]).arg(&spool).status();
+    assert!(chown.expect("it is there").success());
+    let spool = spool.to_string_lossy().into_owned();
+    let config = net.scratch.file(
+        "exim.conf",
+        format!(
+            "primary_hostname = mail.atoll.example\nspool_directory = {spool}\nlog_file_path = \
+             {spool}/%slog\nexim_user = Debian-exim\nexim_group = Debian-exim\ndaemon_smtp_ports = 25\n\
+             local_interfaces = 0.0.0.0\nhost_lookup =\nrfc1413_query_timeout = 0s\nkeep_environment =\n\
+             tls_advertise_hosts =\nacl_smtp_rcpt = accept\nbegin acl\nbegin routers\naway:\n driver = \
+             redirect\n data = :blackhole:\n"
+        ),
+    );
+    let mut server = net.serve("/usr/sbin/exim4", &["-bdf", "-C", &config]);
+    net.listens(&mut server, 25);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    assert!(!status.contains("Uid:\t0"), "{status}");
+    let talk = "import smtplib, sys
+for turn in range(5):
+    server = smtplib.SMTP(sys.argv[1], 25, timeout=30)
+    server.sendmail('me@test.example', ['you@atoll.example'], b'Subject: x\\r\\n\\r\\n' + b'hello\\r\\n' * 20000)
+    print(server.quit()[0])";
+    let said = net.client("/usr/bin/python3", &["-c", talk, Net::SERVER]).success(90);
+    assert_eq!(said, "221\n".repeat(5), "{}", server.report());
+    assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
+}
+
+/// It becomes `irc` before it has a socket, so that user is let in; it forks what looks up names.
+fn ngircd(stack: Stack) {
+    let net = Net::configured(stack, "[users]\nallow = [\"irc\"]\n");
+    let config = net.scratch.file(
+        "ngircd.conf",
+        "[Global]\nName = irc.atoll.example\nInfo = a test\nListen = 0.0.0.0\nPorts = 6667\n\
+         ServerUID = irc\nServerGID = irc\n[Options]\nDNS = yes\nIdent = no\nPAM = no\n",
+    );
+    let mut server = net.serve("/usr/sbin/ngircd", &["-n", "-f", &config]);
+    net.listens(&mut server, 6667);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    assert!(!status.contains("Uid:\t0"), "{status}");
+    let talk = "import socket, sys
+def join(name):
+    peer = socket.create_connection((sys.argv[1], 6667), 20)
+    peer.sendall(b'NICK %s\\r\\nUSER %s 0 * :%s\\r\\nJOIN #here\\r\\n' % (name, name, name))
+    return peer
+def until(peer, what):
+    said = b''
+    while what not in said:
+        more = peer.recv(4096)
+        assert more, said
+        said += more
+one = join(b'one'); until(one, b' 366 ')
+two = join(b'two'); until(two, b' 366 ')
+two.sendall(b'PRIVMSG #here :hello\\r\\n')
+until(one, b'PRIVMSG #here :hello')
+print('heard')";
+    let said = net.client("/usr/bin/python3", &["-c", talk, Net::SERVER]).success(60);
+    assert_eq!(said, "heard\n", "{}", server.report());
+    assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
+}
+
+/// It forks for each connection, becomes `nobody`, who is not let in, and executes the service, which forks
+/// what it executes.
+fn xinetd(stack: Stack) {
+    let net = Net::new(stack);
+    let service = net.scratch.file("back", "#!/bin/sh\nid -u\nsed -u s/^/said:/\n");
+    std::fs::set_permissions(&service, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    let config = net.scratch.file(
+        "xinetd.conf",
+        format!(
+            "service back\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n port = 7007\n wait = \
+             no\n user = nobody\n server = {service}\n}}\n"
+        ),
+    );
+    let mut server = net.serve("/usr/sbin/xinetd", &["-dontfork", "-f", &config]);
+    net.listens(&mut server, 7007);
+    let talk = "import socket, sys
+for turn in range(5):
+    peer = socket.create_connection((sys.argv[1], 7007), 20)
+    peer.sendall(b'hello\\n'); peer.shutdown(socket.SHUT_WR)
+    print(*peer.makefile().read().split())";
+    let said = net.client("/usr/bin/python3", &["-c", talk, Net::SERVER]).success(60);
+    assert_eq!(said, "65534 said:hello\n".repeat(5), "{}", server.report());
+    assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
 }
 
 fn haproxy(stack: Stack) {

@@ -48,14 +48,16 @@ fn ask_as_www_data(net: &Net, of: &str) -> String {
     said
 }
 
-/// Whatever was asked was refused with a reason, and the stack is what it was.
+/// Whatever was asked was refused with a reason, and the stack is what it was. Who was let in may begin a
+/// session, but for the version.
 fn assert_all_refused(net: &Net, said: &str) {
     assert!(said.contains("answer "), "{said}");
     for line in said.lines().filter(|line| line.contains(": answer ")) {
         let (_, answer) = line.split_once(": answer ").expect("it is in it");
-        // `Refusal::Permission`, or an error in words.
+        // `Refusal::Version`, or an error in words.
         assert!(
-            answer.starts_with("4206") || answer.contains("administration has a socket of its own"),
+            line.starts_with("hex:01") && answer.starts_with("4201")
+                || answer.contains("administration has a socket of its own"),
             "{line}"
         );
     }
@@ -243,34 +245,59 @@ fn a_user_that_is_not_allowed_hears_why() {
     }
 }
 
-/// A daemon of root that becomes a user who is not let in keeps its sockets, and its children have none: they
-/// hear why.
+/// A daemon of root that becomes a user who is not let in keeps its sockets, and so do its children and what
+/// they execute. They make new ones as who they are: without root's ports.
 #[test]
-fn children_of_a_user_that_is_not_allowed_hear_why() {
-    let net = Net::new(Stack::Atoll);
-    let program = "import os, socket, sys
+fn children_of_a_user_that_is_not_allowed_have_its_sockets() {
+    for settings in ["", "[users]\nallow = [\"daemon\"]\n"] {
+        let net = Net::configured(Stack::Atoll, settings);
+        let program = "import os, socket, sys
 server = socket.create_server(('', int(sys.argv[1])))
 os.setgroups([]); os.setresgid(33, 33, 33); os.setresuid(33, 33, 33)
-if os.fork() == 0:
-    try: socket.socket(); print('a socket', flush=True)
-    except PermissionError: print('refused', flush=True)
-    os._exit(0)
-os.wait()
 print('listening', flush=True)
+new = \"\"\"import os, socket, sys
+other = socket.create_server(('127.0.0.1', 0))
+again = socket.create_connection(other.getsockname())
+try: low = socket.create_server(('', 81))
+except PermissionError: low = None
+ours = again.getpeername()[1] == other.getsockname()[1] and os.fstat(other.fileno()).st_mode != 0
+print(os.geteuid(), sys.argv[1], ours and not low, end=' ', flush=True)
+\"\"\"
+def child(f):
+    pid = os.fork()
+    if pid == 0:
+        try: f()
+        finally: os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+def over(peer, *rest):
+    os.dup2(peer.fileno(), 1)
+    os.execv('/usr/bin/python3', ['python3', '-c', *rest])
+def nested(peer):
+    child(lambda: over(peer, new, 'grandchild'))
+    os._exit(0)
+def spawned(peer):
+    # The program that begins with no socket begins another, which gets none either.
+    inner = \"import os, sys; os.execv('/usr/bin/python3', ['python3', '-c', sys.argv[1], 'spawned'])\"
+    reader, writer = os.pipe(); os.dup2(writer, 1); os.close(writer)
+    pid = os.posix_spawn('/usr/bin/python3', ['python3', '-c', inner, new], os.environ)
+    os.close(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    peer.sendall(os.read(reader, 100))
+    os._exit(0)
 peer, _ = server.accept()
-peer.sendall(b'%d' % os.geteuid())";
-    let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
-    run.args(["run", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]);
-    let mut server = Proc::start(&mut run, None);
-    assert_eq!(who_answers(&net, &mut server, 8001), "33", "{}", server.report());
-    let said = server.errors();
-    assert!(server.output().contains("refused"), "{}", server.report());
-    assert_eq!(
-        said.matches("children and the next program cannot have this program's sockets").count(),
-        1,
-        "{said}"
-    );
-    assert!(said.contains("user 33 may not use it (atoll up --allow-user 33)"), "{said}");
+child(lambda: (peer.sendall(b'%d forked ' % os.geteuid()), os._exit(0)))
+child(lambda: over(peer, new, 'executed'))
+child(lambda: nested(peer))
+child(lambda: spawned(peer))
+peer.close()";
+        let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
+        run.args(["run", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]);
+        let mut server = Proc::start(&mut run, None);
+        let said = who_answers(&net, &mut server, 8001);
+        let all = "33 forked 33 executed True 33 grandchild True 33 spawned True ";
+        assert_eq!(said, all, "{}", server.report());
+        assert!(server.end(30).success() && server.errors().is_empty(), "{}", server.report());
+    }
 }
 
 /// A program that has sockets of which the next one gets none.

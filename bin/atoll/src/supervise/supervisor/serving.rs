@@ -74,11 +74,18 @@ impl Supervisor {
     }
 
     /// Adds a client and watches its connection. Returns the connection if that is impossible.
-    fn admit(&mut self, channel: Channel, door: Door, peer: Peer) -> Result<(), Channel> {
+    fn admit(&mut self, channel: Channel, door: Door, peer: Peer) -> Result<ClientId, Channel> {
         let id = self.clients.admit(channel, door, peer)?;
         self.note_standing(id);
         self.note_client(id);
-        Ok(())
+        Ok(id)
+    }
+
+    /// Notes that whoever has this connection may begin sessions from now on.
+    fn let_in(&mut self, id: ClientId) {
+        if self.clients.let_in(id) {
+            self.note_client(id);
+        }
     }
 
     /// Notes whether this client is in a session now.
@@ -120,9 +127,10 @@ impl Supervisor {
     ) -> io::Result<()> {
         let Some((door, peer)) = self.clients.begin_request(id, asks, packet) else { return Ok(()) };
         match classify(door, packet, descriptors) {
-            // The process that asks now counts, not the one that connected: the connection may be inherited.
+            // The process that asks now counts, not the one that connected, unless a session was begun over
+            // the connection: who was let in stays in, whoever that becomes.
             Ok(Incoming::Application(Request::Attach { .. } | Request::Connect))
-                if !asks.is_some_and(|asks| self.gate.may_attach(asks)) =>
+                if !self.is_let_in(id) && !asks.is_some_and(|asks| self.gate.may_attach(asks)) =>
             {
                 self.clients.refuse(id, Refusal::Permission)
             }
@@ -155,7 +163,11 @@ impl Supervisor {
         }
     }
 
-    /// Makes another connection for a process that cannot connect by a path.
+    fn is_let_in(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(Client::is_let_in)
+    }
+
+    /// Makes another connection for a process that cannot connect by a path, which lets in whom this one does.
     fn connect(&mut self, id: ClientId, peer: Peer) -> io::Result<()> {
         let made = Channel::pair(Blocking::Yes).and_then(|(ours, theirs)| {
             ours.set_nonblocking()?;
@@ -169,8 +181,11 @@ impl Supervisor {
             Admission::TakeInsteadOf(stranger) => self.close_client(stranger)?,
             Admission::Refuse => return self.clients.refuse(id, Refusal::Resources),
         }
-        if self.admit(ours, Door::Applications, peer).is_err() {
+        let Ok(another) = self.admit(ours, Door::Applications, peer) else {
             return self.clients.refuse(id, Refusal::Resources);
+        };
+        if self.is_let_in(id) {
+            self.let_in(another);
         }
         self.clients.reply(id, &Reply::Connected, vec![Rc::new(theirs)])
     }
@@ -206,6 +221,7 @@ impl Supervisor {
         let (session, pid) = (joined.session, peer.pid);
         event!(session_opened, { session, pid }, "session {session} is that of process {pid}");
         self.note_standing(id);
+        self.let_in(id);
         self.persisted.note_session(joined.session, &self.books, true);
         self.note_stack();
         self.welcome(id, joined)

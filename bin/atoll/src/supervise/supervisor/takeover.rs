@@ -246,6 +246,9 @@ impl Supervisor {
             let (id, peer) = (ClientId(number), note.peer.map(|[pid, uid, gid]| Peer { pid, uid, gid }));
             if self.clients.restore(id, note.door, peer, channel) {
                 self.clients.note_standing(id, self.books.has(id));
+                if note.let_in {
+                    self.clients.let_in(id);
+                }
             }
         }
         let books = &self.books;

@@ -1094,6 +1094,79 @@ fn a_connection_gives_another_one() {
     assert!(bench.server.clients.len() == 0 && bench.server.books.len() == 0);
 }
 
+/// A process that has begun a session may become another user, and its heirs may begin theirs, which count for
+/// that user. Neither the key of a session nor a connection that nobody has begun one over lets anybody in.
+#[test]
+fn who_was_let_in_stays_in_as_another_user() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return; // The kernel lets root alone name another user as the sender.
+    }
+    const OTHER: u32 = 33;
+    let mut bench = Bench::new(1);
+    let attach = Request::Attach { layout_version: LAYOUT_VERSION };
+    let ask = |bench: &mut Bench, client: &Channel, request: &Request, uid| {
+        client.send_as(&request.encode(), uid).unwrap();
+        bench.settle();
+        let (packet, fds) = receive(client).expect("requests are answered");
+        (Reply::decode(&packet).unwrap(), fds)
+    };
+    let refused = Reply::Refused { reason: Refusal::Permission };
+    let (parent, joined, _fds) = bench.attach();
+    let fresh = bench.client();
+    assert_eq!(ask(&mut bench, &fresh, &attach, OTHER).0, refused);
+    assert_eq!(ask(&mut bench, &fresh, &Request::Connect, OTHER).0, refused);
+    // Root makes a connection before a chroot, and begins nothing over it.
+    let (_, mut fds) = ask(&mut bench, &fresh, &Request::Connect, 0);
+    let kept = Channel::from(fds.pop().expect("a connection"));
+    assert_eq!(ask(&mut bench, &kept, &attach, OTHER).0, refused);
+    // Whoever was sent a socket knows the key of its session.
+    let join = Request::Join { session: joined.session, key: joined.key };
+    assert!(matches!(ask(&mut bench, &fresh, &join, OTHER).0, Reply::Joined { .. }));
+    assert_eq!(ask(&mut bench, &fresh, &attach, OTHER).0, refused);
+
+    let (_, mut fds) = ask(&mut bench, &parent, &Request::Connect, OTHER);
+    let child = Channel::from(fds.pop().expect("a connection"));
+    let (_, mut fds) = ask(&mut bench, &child, &Request::Connect, OTHER);
+    let grandchild = Channel::from(fds.pop().expect("a connection"));
+    bench.told(0);
+    for heir in [&parent, &child, &grandchild] {
+        assert!(matches!(ask(&mut bench, heir, &attach, OTHER).0, Reply::Joined { .. }));
+        let told = bench.told(0);
+        let [Request::SessionOpened { user, .. }] = told[..] else { panic!("{told:?}") };
+        assert_eq!((user.counts_for, user.may_bind(1023)), (Some(OTHER), false));
+    }
+    // It is let in, and administers nothing.
+    grandchild.send_as(br#"{"cmd":"down"}"#, OTHER).unwrap();
+    assert_eq!(bench.settle(), None);
+}
+
+/// The next supervisor knows who was let in, and lets in nobody else.
+#[test]
+fn who_was_let_in_stays_in_under_the_next_supervisor() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return; // The kernel lets root alone name another user as the sender.
+    }
+    let mut bench = Bench::new(1);
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    bench.server.leave_to(kept_by(theirs));
+    let (inside, ..) = bench.attach();
+    let outside = bench.client();
+    bench.settle();
+    let (mut config, identity) = (bench.server.config.clone(), bench.server.identity.clone());
+    let found = Found::read(notes_of(&guardian), &mut config).unwrap();
+    let launcher = Box::new(FakeLauncher(bench.launches.clone()));
+    let mut next = found.resume(config, identity, launcher, None, PersistedState::default()).unwrap();
+    for (client, is_let_in) in [(&inside, true), (&outside, false)] {
+        client.send_as(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), 33).unwrap();
+        for _ in 0..30 {
+            next.turn(Some(0)).unwrap();
+        }
+        let (packet, _) = receive(client).expect("requests are answered");
+        let reply = Reply::decode(&packet).unwrap();
+        assert_eq!(matches!(reply, Reply::Joined { .. }), is_let_in, "{reply:?}");
+    }
+}
+
 /// The voucher names the user who asks, not the one who connected or attached, with that user's rights; the
 /// seal covers exactly that.
 #[test]
