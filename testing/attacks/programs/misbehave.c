@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../system/programs/direct.h"
+
 /* Forks a child that ends with this process, however that ends. */
 static pid_t fork_child(void)
 {
@@ -136,21 +138,21 @@ static void bells(void)
     for (int i = 0; i < 20000; i++)
         entries[i] = (struct pollfd){.fd = eventfds[i % count], .events = POLLPRI};
     for (int child = 0; child < 4; child++)
-        if (syscall(SYS_fork) == 0) {
+        if (direct(SYS_fork) == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             struct timespec for_ever = {3600, 0};
-            syscall(SYS_ppoll, entries, 20000, &for_ever, NULL, 0);
+            direct(SYS_ppoll, entries, 20000, &for_ever, NULL, 0);
             _exit(0);
         }
     /* And by epoll, whose entries do not even need somebody who sleeps. */
     for (int i = 0; i < 20000; i++) {
-        int instance = i % 1000 ? -1 : (int)syscall(SYS_epoll_create1, 0);
+        int instance = i % 1000 ? -1 : (int)direct(SYS_epoll_create1, 0);
         static int last;
         if (instance >= 0)
             last = instance;
-        int copy = (int)syscall(SYS_dup, eventfds[i % count]);
+        int copy = (int)direct(SYS_dup, eventfds[i % count]);
         struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-        syscall(SYS_epoll_ctl, last, EPOLL_CTL_ADD, copy, &event);
+        direct(SYS_epoll_ctl, last, EPOLL_CTL_ADD, copy, &event);
     }
     attacking();
     for (;;)

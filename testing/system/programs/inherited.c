@@ -19,10 +19,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "direct.h"
+
 static int option(int fd, int name) {
     int value = -1;
     socklen_t len = sizeof value;
-    return syscall(SYS_getsockopt, fd, SOL_SOCKET, name, &value, &len) ? -1 : value;
+    return direct(SYS_getsockopt, fd, SOL_SOCKET, name, &value, &len) ? -1 : value;
 }
 
 static void ask(int fd, const char *request) {
@@ -35,14 +37,14 @@ static void ask(int fd, const char *request) {
     } else {
         memcpy(packet, request, len);
     }
-    if (syscall(SYS_sendto, fd, packet, len, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0) < 0) {
+    if (direct(SYS_sendto, fd, packet, len, MSG_NOSIGNAL | MSG_DONTWAIT, 0) < 0) {
         printf("%s: not sent\n", request);
         return;
     }
     // Whoever else has the connection may take the answer; some requests have several.
     struct pollfd wait = {.fd = fd, .events = POLLIN};
-    for (int answers = 0; answers < 4 && syscall(SYS_poll, &wait, 1, answers ? 300 : 5000) > 0; answers++) {
-        long n = syscall(SYS_recvfrom, fd, packet, sizeof packet - 1, MSG_DONTWAIT, NULL, NULL);
+    for (int answers = 0; answers < 4 && direct(SYS_poll, &wait, 1, answers ? 300 : 5000) > 0; answers++) {
+        long n = direct(SYS_recvfrom, fd, packet, sizeof packet - 1, MSG_DONTWAIT, 0);
         if (n <= 0) {
             printf("%s: closed\n", request);
             return;
@@ -79,13 +81,13 @@ int main(int count, char **arguments) {
     DIR *all = opendir(path);
     if (!all)
         err(1, "%s", path);
-    long process = pid ? syscall(SYS_pidfd_open, pid, 0) : -1;
+    long process = pid ? direct(SYS_pidfd_open, pid) : -1;
     int connections[64], found = 0;
     for (struct dirent *entry; (entry = readdir(all)) && found < 64;) {
         int fd = atoi(entry->d_name);
         if (entry->d_name[0] == '.')
             continue;
-        if (pid && (fd = syscall(SYS_pidfd_getfd, process, fd, 0)) < 0)
+        if (pid && (fd = direct(SYS_pidfd_getfd, process, fd, 0)) < 0)
             continue;
         if (option(fd, SO_DOMAIN) == AF_UNIX && option(fd, SO_TYPE) == SOCK_SEQPACKET)
             connections[found++] = fd;
