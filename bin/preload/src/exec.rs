@@ -3,8 +3,8 @@
 //!
 //! A program image leaves nothing but descriptors. So what the next process needs to know
 //! ([`atoll_sockets::client::exec_state`]) is written to a memfd whose number is in the environment variable
-//! `ATOLL_INHERIT`; the constructor of the next image's library reads it. A `!` behind the number says that the
-//! next image may not be able to connect by itself ([`is_away`]).
+//! `ATOLL_INHERIT`; the constructor of the next image's library reads it. A `!` behind the number says that
+//! the next image may not be able to connect by itself ([`is_away`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -49,8 +49,8 @@ pub struct Reserved {
 /// Whether the process, or one before it, has changed its view of the file system.
 pub static SHUT_IN: AtomicBool = AtomicBool::new(false);
 
-/// The effective user and group, in this order, with which the process has joined its stack; all bits if it has
-/// not.
+/// The effective user and group, in this order, with which the process has joined its stack; all bits if it
+/// has not.
 static JOINED_AS: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Notes that this process has joined its stack as the user that it is now.

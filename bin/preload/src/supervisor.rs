@@ -46,8 +46,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Opens a connection for another process, and asks over it what `question` does: by the socket's path or,
-    /// if that is not visible, or is not for this user, by a connection that exists.
+    /// Opens a connection for another process, and asks over it what `question` does: by the socket's path
+    /// or, if that is not visible, or is not for this user, by a connection that exists.
     pub fn another<R>(
         &self,
         question: impl Fn(&Control) -> Result<R, Reason>,

@@ -111,8 +111,8 @@ impl Client {
         self.peer
     }
 
-    /// Says whether a user that the stack serves has begun a session over the connection, or over the one that
-    /// it was made from.
+    /// Says whether a user that the stack serves has begun a session over the connection, or over the one
+    /// that it was made from.
     pub fn is_let_in(&self) -> bool {
         self.is_let_in
     }

@@ -365,7 +365,7 @@ fn memcached(stack: Stack) {
     assert_eq!(report, "1000 values of 20 clients are right\n");
 }
 
-/// It binds as root, becomes `Debian-exim`, who is not let in, and forks for each connection and each message.
+/// It binds as root, becomes `Debian-exim`, who is not let in, and forks for each connection and message.
 fn exim(stack: Stack) {
     let net = Net::new(stack);
     let spool = net.scratch.path().join("spool");
@@ -390,7 +390,8 @@ fn exim(stack: Stack) {
     let talk = "import smtplib, sys
 for turn in range(5):
     server = smtplib.SMTP(sys.argv[1], 25, timeout=30)
-    server.sendmail('me@test.example', ['you@atoll.example'], b'Subject: x\\r\\n\\r\\n' + b'hello\\r\\n' * 20000)
+    text = b'Subject: x\\r\\n\\r\\n' + b'hello\\r\\n' * 20000
+    server.sendmail('me@test.example', ['you@atoll.example'], text)
     print(server.quit()[0])";
     let said = net.client("/usr/bin/python3", &["-c", talk, Net::SERVER]).success(90);
     assert_eq!(said, "221\n".repeat(5), "{}", server.report());
@@ -440,8 +441,8 @@ fn xinetd(stack: Stack) {
     let config = net.scratch.file(
         "xinetd.conf",
         format!(
-            "service back\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n port = 7007\n wait = \
-             no\n user = nobody\n server = {service}\n}}\n"
+            "service back\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n port = 7007\n \
+             wait = no\n user = nobody\n server = {service}\n}}\n"
         ),
     );
     let mut server = net.serve("/usr/sbin/xinetd", &["-dontfork", "-f", &config]);

@@ -300,6 +300,29 @@ peer.close()";
     }
 }
 
+/// A program whose children cannot have its sockets, because the stack has as many sessions as it may have,
+/// says so once.
+#[test]
+fn a_program_whose_children_have_none_of_its_sockets_says_why() {
+    let net = Net::configured(Stack::Atoll, "[sessions]\nmax = 1\n");
+    let program = "import os, socket, sys
+server = socket.create_server(('', int(sys.argv[1])))
+for turn in range(2):
+    if os.fork() == 0: os._exit(0)
+    os.wait()
+print('listening', flush=True)
+peer, _ = server.accept()
+peer.sendall(b'%d' % os.geteuid())";
+    let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
+    run.args(["run", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]);
+    let mut server = Proc::start(&mut run, None);
+    assert_eq!(who_answers(&net, &mut server, 8001), "0", "{}", server.report());
+    let said = server.errors();
+    let complaint = "children and the next program cannot have this program's sockets, nor the stack: the \
+                     stack has as many sessions as it may have";
+    assert_eq!(said.matches(complaint).count(), 1, "{said}");
+}
+
 /// A program that has sockets of which the next one gets none.
 #[test]
 fn a_cleared_environment_is_followed_by_who_has_sockets_of_its_own() {

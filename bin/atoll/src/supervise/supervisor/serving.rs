@@ -167,7 +167,7 @@ impl Supervisor {
         self.clients.get(id).is_some_and(Client::is_let_in)
     }
 
-    /// Makes another connection for a process that cannot connect by a path, which lets in whom this one does.
+    /// Makes another connection for a process that cannot connect by a path. It lets in whom this one does.
     fn connect(&mut self, id: ClientId, peer: Peer) -> io::Result<()> {
         let made = Channel::pair(Blocking::Yes).and_then(|(ours, theirs)| {
             ours.set_nonblocking()?;

@@ -1094,8 +1094,9 @@ fn a_connection_gives_another_one() {
     assert!(bench.server.clients.len() == 0 && bench.server.books.len() == 0);
 }
 
-/// A process that has begun a session may become another user, and its heirs may begin theirs, which count for
-/// that user. Neither the key of a session nor a connection that nobody has begun one over lets anybody in.
+/// A process that has begun a session may become another user, and its heirs may begin theirs, which count
+/// for that user. Neither the key of a session lets anybody in, nor a connection over which nobody has begun
+/// one.
 #[test]
 fn who_was_let_in_stays_in_as_another_user() {
     if rustix::process::geteuid().as_raw() != 0 {
