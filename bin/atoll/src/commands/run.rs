@@ -43,8 +43,10 @@ pub struct Run {
     #[arg(long, short = 'p', conflicts_with = "name")]
     private: bool,
     /// Let the kernel's network serve what the stack does not: addresses that it does not have or reach,
-    /// kinds of sockets that it does not know. With a list of addresses, each perhaps with a prefix and a port
-    /// (10.0.0.0/8,127.0.0.1:5432), it serves these alone, also where the stack reaches them.
+    /// kinds of sockets that it does not know.
+    ///
+    /// With a list of addresses, each perhaps with a prefix and a port (10.0.0.0/8,127.0.0.1:5432), it serves
+    /// these alone, also where the stack reaches them.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
           default_missing_value = KernelNetwork::REST)]
     kernel_network: Option<KernelNetwork>,
