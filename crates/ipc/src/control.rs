@@ -52,7 +52,8 @@ messages! {
         /// Supervisor to replica: end orderly (RST to all peers).
         Stop = 7,
         /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last
-        /// one empty (`{}`).
+        /// one empty (`{}`). Application to supervisor: list the sockets of the stack. Answered by a sequence
+        /// of [`Reply::Listed`].
         ListSockets = 8 { token: u32 },
         /// Supervisor to replica: from now on balance by these rules (P5).
         Balance = 9 { rules: Balance },
@@ -149,6 +150,9 @@ messages! {
         Connected = 67,
         /// The answer to [`Request::Vouch`].
         Vouched = 68 { pass: Pass, seal: u64 },
+        /// The answer to an application's [`Request::ListSockets`]: the entries of [`crate::listing`] follow
+        /// in the same packet. `is_last` says that the listing is whole.
+        Listed = 69 { is_last: bool },
         /// The request was refused for this reason.
         Refused = 66 { reason: Refusal },
     }
@@ -272,6 +276,7 @@ mod tests {
             Reply::Joined { session: 1, key: 7, member: 2, replicas: 8, config },
             Reply::Refused { reason: Refusal::Members },
             Reply::Connected,
+            Reply::Listed { is_last: true },
             Reply::Vouched {
                 pass: Pass { lease: 1 << 63, uid: 33, protocol: Protocol::Udp, port: 80 },
                 seal: u64::MAX - 7,

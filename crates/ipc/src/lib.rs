@@ -34,6 +34,7 @@ pub mod ip;
 mod layout;
 pub mod lease;
 pub mod ledger;
+pub mod listing;
 pub mod manager;
 pub mod memory;
 pub mod mesh;

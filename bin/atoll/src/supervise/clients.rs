@@ -122,6 +122,11 @@ impl Client {
         self.asks.unwrap_or(self.peer)
     }
 
+    /// Returns how many octets wait to be sent to the client.
+    pub fn waiting_bytes(&self) -> usize {
+        self.outbox.bytes()
+    }
+
     /// Says whether the client is the supervisor of a joined stack.
     pub fn is_guest(&self) -> bool {
         self.is_guest

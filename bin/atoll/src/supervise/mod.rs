@@ -26,6 +26,7 @@ mod reserve;
 mod server_user;
 mod servers;
 mod setups;
+mod socket_entries;
 mod spawn;
 mod starts;
 mod succession;

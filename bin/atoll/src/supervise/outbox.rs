@@ -64,6 +64,11 @@ impl Outbox {
         self.is_starved
     }
 
+    /// Returns how many octets wait, with what each packet costs.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Says whether no packet is waiting.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()

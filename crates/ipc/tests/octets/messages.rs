@@ -203,6 +203,7 @@ fn replies(octets: &mut Octets) {
         Reply::Refused { reason: Refusal::Malformed },
         Reply::Refused { reason: Refusal::Version },
         Reply::Connected,
+        Reply::Listed { is_last: true },
         Reply::Vouched { pass: pass(), seal: LISTENER },
     ] {
         let mut bytes = reply.encode();

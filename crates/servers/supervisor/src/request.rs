@@ -113,6 +113,7 @@ pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming
                     | Request::Join { .. }
                     | Request::Leave { .. }
                     | Request::Connect
+                    | Request::ListSockets { .. }
                     | Request::Vouch { .. }),
                 ) => Ok(Incoming::Application(request)),
                 Ok(_) => Err(RequestError::OfSupervisors),

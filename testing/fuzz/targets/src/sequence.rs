@@ -127,9 +127,9 @@ pub fn supervisor_sequence(data: &[u8]) {
                     oracle.depart(client, session, departure);
                 }
             }
-            // Another connection has no sessions yet, and who somebody is says nothing of sessions: the books
-            // stay as they are.
-            Request::Connect | Request::Vouch { .. } => {}
+            // Another connection has no sessions yet, and who somebody is, or which sockets there are, says
+            // nothing of sessions: the books stay as they are.
+            Request::Connect | Request::Vouch { .. } | Request::ListSockets { .. } => {}
             other => panic!("no request of applications: {other:?}"),
         }
         oracle.agrees(&sessions);

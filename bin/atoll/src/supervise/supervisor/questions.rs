@@ -4,13 +4,15 @@
 use std::io;
 
 use atoll_base::Instant;
-use atoll_supervisor::{Answer, ClientId, ReportPart};
+use atoll_ipc::listing;
+use atoll_supervisor::{Answer, ClientId, Door, ReportPart};
 
 use super::Supervisor;
 use crate::clock;
 use crate::supervise::doors::caller;
 use crate::supervise::ending::Role;
 use crate::supervise::servers::ServerSlot;
+use crate::supervise::socket_entries;
 
 impl Supervisor {
     /// Handles a client's request for a listing of the sockets.
@@ -69,16 +71,50 @@ impl Supervisor {
         self.listing_goes_on()
     }
 
-    /// Passes on a packet with some sockets of a replica.
+    /// Passes on a packet with some sockets of a replica: as it is to the command line, and without what
+    /// programs are not shown to applications.
     pub(super) fn pass_rows(&mut self, packet: &[u8]) -> io::Result<()> {
-        for id in self.clients.questions().hearers() {
+        let (applications, others) = self.hearers();
+        for id in others {
             self.clients.send(id, packet.to_vec(), Vec::new())?;
+        }
+        if applications.is_empty() {
+            return Ok(());
+        }
+        let entries = socket_entries::of(packet, |session| self.user_of(session));
+        for id in applications {
+            for part in entries.chunks(listing::ENTRIES_MAX) {
+                self.clients.send(id, listing::encode(part), Vec::new())?;
+            }
+            if self.clients.get(id).is_some_and(|client| client.waiting_bytes() > WAITING_MAX) {
+                self.close_client(id)?;
+            }
         }
         Ok(())
     }
 
+    /// Tells the command line about the listing under way.
     pub(super) fn tell_hearers(&mut self, part: &ReportPart) -> io::Result<()> {
-        self.pass_rows(&serde_json::to_vec(part).map_err(io::Error::from)?)
+        let packet = serde_json::to_vec(part).map_err(io::Error::from)?;
+        for id in self.hearers().1 {
+            self.clients.send(id, packet.clone(), Vec::new())?;
+        }
+        Ok(())
+    }
+
+    /// Returns who hears the listing under way: applications, and others.
+    fn hearers(&self) -> (Vec<ClientId>, Vec<ClientId>) {
+        self.clients.questions().hearers().into_iter().partition(|id| self.is_application(*id))
+    }
+
+    fn is_application(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| client.door() == Door::Applications)
+    }
+
+    /// Returns the user of the first process in a session; root, as the kernel does, where there is none.
+    fn user_of(&self, session: u32) -> u32 {
+        let first = self.books.members(session).next();
+        first.and_then(|(_, id)| self.clients.get(id)).map_or(0, |client| client.peer().uid)
     }
 
     /// Ends the listing if no replica is still to list its sockets. Call it when a replica has listed all of
@@ -89,8 +125,15 @@ impl Supervisor {
         }
         // These clients may ask again.
         for id in self.clients.questions_mut().listed(clock::now()) {
-            self.clients.answer(id, &ReportPart::Done(true))?;
+            match self.is_application(id) {
+                true => self.clients.send(id, listing::encode(&[]), Vec::new())?,
+                false => self.clients.answer(id, &ReportPart::Done(true))?,
+            }
         }
         Ok(())
     }
 }
+
+/// The most octets of a listing that wait for a program. One that reads more slowly than replicas list, and
+/// has so many sockets to hear of, is cut off.
+const WAITING_MAX: usize = 8 << 20;

@@ -129,13 +129,14 @@ impl Supervisor {
         match classify(door, packet, descriptors) {
             // The process that asks now counts, not the one that connected, unless a session was begun over
             // the connection: who was let in stays in, whoever that becomes.
-            Ok(Incoming::Application(Request::Attach { .. } | Request::Connect))
-                if !self.is_let_in(id) && !asks.is_some_and(|asks| self.gate.may_attach(asks)) =>
-            {
+            Ok(Incoming::Application(
+                Request::Attach { .. } | Request::Connect | Request::ListSockets { .. },
+            )) if !self.is_let_in(id) && !asks.is_some_and(|asks| self.gate.may_attach(asks)) => {
                 self.clients.refuse(id, Refusal::Permission)
             }
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
             Ok(Incoming::Application(Request::Connect)) => self.connect(id, asks.unwrap_or(peer)),
+            Ok(Incoming::Application(Request::ListSockets { .. })) => self.ask_for_listing(id),
             // The key is the right: a process that has inherited sockets goes on using them, as with the
             // kernel's.
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
@@ -359,7 +360,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn close_client(&mut self, id: ClientId) -> io::Result<()> {
+    pub(super) fn close_client(&mut self, id: ClientId) -> io::Result<()> {
         match self.clients.remove(id) {
             Some(client) => self.client_closed(id, client),
             None => Ok(()),

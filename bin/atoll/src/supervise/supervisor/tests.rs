@@ -28,6 +28,7 @@ use crate::supervise::owner::SESSIONS_REMAIN;
 use crate::supervise::setups::Duty;
 use crate::{rows, setup};
 
+mod listing;
 mod scaling;
 mod sequences;
 mod shortage;
