@@ -14,6 +14,7 @@
 //! * [`asking`]: connections for applications that ask for each one (P4's naive accept)
 //! * [`options`]: the table of socket options, and the values of one socket
 //! * [`watch`]: interest lists and ready lists of epoll
+//! * [`view`]: the interfaces, addresses, routes and sockets of the stack in the kernel's formats
 //! * [`errno`]: the errno of each cause of failure
 #![no_std]
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ pub mod stream;
 #[cfg(test)]
 mod testing;
 pub mod urgent;
+pub mod view;
 pub mod watch;
 
 pub use errno::{Errno, Failure};

@@ -6,13 +6,14 @@ use core::fmt;
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ipc::control::Reply;
 use atoll_ipc::network::{Network, V4Facts};
-use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage};
+use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage, Stat};
 use atoll_ipc::{Command, Memory};
 
 use super::object::Place;
 use super::platform::{Before, Bell, Platform};
 use crate::outbox::{Outbox, Sent};
 use crate::port::{LOCK, Port};
+use crate::view::{Counters, View};
 
 /// The user of a slot that no object of this process uses.
 pub const NOBODY: u32 = u32::MAX;
@@ -225,6 +226,20 @@ impl<P: Platform> Session<P> {
     /// Returns the addresses that the stack has now.
     pub fn network(&self) -> Network {
         self.replicas[0].page.network()
+    }
+
+    /// Returns what programs see of the stack's network at `now` of its clock.
+    pub fn view(&self, now: Instant) -> View {
+        let sum = |stat| self.replicas.iter().map(|replica| replica.page.stat(stat)).sum();
+        let counters = Counters {
+            bytes_in: sum(Stat::BytesIn),
+            frames_in: sum(Stat::FramesIn),
+            dropped_in: sum(Stat::FramesDropped),
+            bytes_out: sum(Stat::BytesOut),
+            frames_out: sum(Stat::FramesOut),
+            dropped_out: sum(Stat::SendFailures),
+        };
+        View::of(&self.facts, &self.network(), counters, now)
     }
 
     /// Returns the address that packets to `dst` leave from; unspecified if there is none.

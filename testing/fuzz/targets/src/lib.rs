@@ -24,6 +24,7 @@ mod ip_server;
 mod ipc;
 mod manager;
 mod mutate;
+mod netlink;
 mod options;
 pub mod runner;
 pub mod seeds;
@@ -45,6 +46,7 @@ pub use ip_server::{ip_server, ipc_ip};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
+pub use netlink::netlink_request;
 pub use options::{tcp_cookie, tcp_options};
 pub use sequence::supervisor_sequence;
 pub use stack::{stack_arena, stack_frames, stack_ledger};
@@ -85,6 +87,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc_manager", run: ipc_manager, executions: 200_000 },
     Target { name: "ipc_message", run: ipc_message, executions: 200_000 },
     Target { name: "link_classify", run: link_classify, executions: 200_000 },
+    Target { name: "netlink_request", run: netlink_request, executions: 100_000 },
     Target { name: "rpc_channel", run: rpc_channel, executions: 100_000 },
     Target { name: "stack_arena", run: stack_arena, executions: 20_000 },
     Target { name: "stack_frames", run: stack_frames, executions: 20_000 },

@@ -181,6 +181,14 @@ pub fn all() -> Vec<Seed> {
         seeds.push(seed("tcp_script", name, [&[how], &steps[..]].concat()));
     }
     let record = Record { len: 9, peer: atoll_base::Endpoint::new(PEER, 53), flags: Flags::BROADCAST };
+    // A list of links, and one route, in the byte order of the machine (rtnetlink(7)).
+    let asked = |kind: u16, flags: u16, body: &[u8]| {
+        let head = [&(16 + body.len() as u32).to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes()];
+        [&head.concat()[..], &[1, 0, 0, 0, 0, 0, 0, 0], body].concat()
+    };
+    let route = [2, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 198, 18, 0, 9];
+    let requests = [asked(18, 0x301, &[0; 16]), asked(26, 5, &route)].concat();
+    seeds.push(seed("netlink_request", "links_and_route", requests));
     seeds.push(seed("udp_record", "nine", [&padded_len(9).to_le_bytes()[..], &encode(&record)].concat()));
     for (name, gso) in [
         ("plain", vnet::Gso::None),
