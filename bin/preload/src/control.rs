@@ -9,6 +9,7 @@ use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
 use atoll_ipc::lease::Pass;
+use atoll_ipc::listing::{self, HEAD_BYTES, PACKET_BYTES, SocketEntry};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage,
 };
@@ -40,6 +41,15 @@ pub struct Joined {
     pub session: Session,
     /// The descriptors of its pages and arenas, if they are to be passed on over exec.
     kept: Vec<Internal>,
+}
+
+/// A list of sockets, as far as it has come.
+#[derive(Debug)]
+pub struct SocketList {
+    /// The sockets.
+    pub entries: Vec<SocketEntry>,
+    /// Whether these are all.
+    pub is_whole: bool,
 }
 
 /// The reason why a process has no session.
@@ -138,6 +148,31 @@ impl Control {
     pub fn vouch(&self, lease: u64, protocol: Protocol, port: u16) -> Result<(Pass, u64), Reason> {
         match self.exchange(&Request::Vouch { lease, protocol, port })? {
             (Reply::Vouched { pass, seal }, _) => Ok((pass, seal)),
+            _ => Err(Reason::Unreachable(libc::EPROTO)),
+        }
+    }
+
+    /// Asks for the sockets of the whole stack, and returns the first part of the list. Listeners and
+    /// datagram sockets are listed once for each replica.
+    pub fn ask_for_sockets(&self) -> Result<SocketList, Reason> {
+        self.channel().send_as_effective(&Request::ListSockets { token: 0 }.encode())?;
+        let mut list = SocketList { entries: Vec::new(), is_whole: false };
+        self.more_sockets(&mut list)?;
+        Ok(list)
+    }
+
+    /// Receives the next part of a list.
+    pub fn more_sockets(&self, list: &mut SocketList) -> Result<(), Reason> {
+        let (mut packet, mut fds) = (vec![0; PACKET_BYTES], Vec::new());
+        let len = self.channel().receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds)?;
+        let packet = packet.get(..len).unwrap_or_default();
+        match packet.get(..HEAD_BYTES).map(Reply::decode) {
+            Some(Ok(Reply::Listed { is_last })) => {
+                list.entries.extend(listing::decode(packet));
+                list.is_whole = is_last;
+                Ok(())
+            }
+            Some(Ok(Reply::Refused { reason })) => Err(Reason::Refused(reason)),
             _ => Err(Reason::Unreachable(libc::EPROTO)),
         }
     }

@@ -14,6 +14,7 @@
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
+//! * [`interfaces`], [`netlink`], [`netlink_end`], [`proc_net`]: what a program is shown of the network
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
 //!   without system call
 //!
@@ -51,11 +52,15 @@ mod futex_lock;
 mod groups;
 mod handlers;
 mod heap;
+mod interfaces;
 mod lock;
+mod netlink;
+mod netlink_end;
 mod octets;
 mod options;
 mod platform;
 mod poll;
+mod proc_net;
 mod process;
 mod real;
 mod settings;

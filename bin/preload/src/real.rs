@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use atoll_sockets::Errno;
 use libc::{
-    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    FILE, epoll_event, fd_set, ifaddrs, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
     posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec, timeval, uid_t,
 };
@@ -103,6 +103,20 @@ real! {
     ) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn fileno(stream: *mut FILE) -> c_int;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn getifaddrs(list: *mut *mut ifaddrs) -> c_int;
+    fn if_nametoindex(name: *const c_char) -> c_uint;
+    fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;
+    fn if_nameindex() -> *mut libc::if_nameindex;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     fn pthread_cancel(thread: pthread_t) -> c_int;

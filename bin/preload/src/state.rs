@@ -12,6 +12,7 @@ use atoll_sys::Clock;
 
 use crate::confinement::is_confined;
 use crate::control::Reason;
+use crate::netlink_end::Netlink;
 use crate::platform::{Client, Session, StackClock};
 use crate::real::{count_system_call, last_errno};
 use crate::settings::settings;
@@ -34,6 +35,8 @@ pub struct State {
     pub reserved: Reserved,
     /// The threads that sleep in cancellation points.
     pub sleepers: Sleepers,
+    /// The AF_NETLINK sockets that this library answers.
+    pub netlinks: Vec<Netlink>,
 }
 
 /// Descriptor numbers kept for accepted connections.
@@ -94,6 +97,7 @@ impl State {
             free_waiters: Vec::new(),
             reserved: Reserved { numbers: BinaryHeap::new(), placeholder: None, batch: 4 },
             sleepers: Sleepers::new(),
+            netlinks: Vec::new(),
         }
     }
 

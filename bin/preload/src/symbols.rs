@@ -5,7 +5,7 @@
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
 //!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel;
-//!   [`numbers`]: syscall
+//!   [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -13,7 +13,9 @@
 // structure: cycle of descriptors, octets, sockets, streams: the C library's functions stand for each other
 
 mod descriptors;
+mod files;
 mod handlers;
+mod interfaces;
 mod numbers;
 mod octets;
 mod passing;

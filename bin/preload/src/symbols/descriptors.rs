@@ -12,7 +12,7 @@ use super::{answer, fail, streams};
 use crate::lock::STATE;
 use crate::table::{self, Fd, lookup};
 use crate::urgent::{self, OwnerEx};
-use crate::{calls, real, stats};
+use crate::{calls, interfaces, real, stats};
 
 // fcntl.h, linux/sockios.h.
 const F_SETOWN_EX: c_int = 15;
@@ -226,6 +226,10 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_voi
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: the program's argument.
+    if let Some(result) = unsafe { interfaces::ioctl(fd, request, argument) } {
+        return answer(result);
+    }
     let socket = table::object_at(fd).and_then(|object| {
         STATE.with(|state| {
             let socket = state.client.socket(object)?;

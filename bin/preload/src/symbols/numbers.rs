@@ -4,13 +4,14 @@
 //! which would go past the functions of this library: they are led to them. A call that has none, or does not
 //! concern sockets, descriptors, children or handlers, is passed on.
 
-use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem;
 
 use atoll_sockets::Errno;
 use libc::sigaction;
 
 use super::descriptors as d;
+use super::files as f;
 use super::octets as o;
 use super::processes as c;
 use super::sockets as s;
@@ -78,6 +79,7 @@ pub unsafe extern "C" fn syscall(
             .or_else(|| of_descriptors(&call))
             .or_else(|| of_waiting(&call))
             .or_else(|| of_processes(&call))
+            .or_else(|| of_files(&call))
             .unwrap_or_else(|| call.pass_on())
     }
 }
@@ -109,6 +111,20 @@ unsafe fn of_octets(call: &Call) -> Option<c_long> {
         }
     };
     Some(result as c_long)
+}
+
+unsafe fn of_files(call: &Call) -> Option<c_long> {
+    let n = call;
+    // SAFETY: the words are what the kernel's call of this number takes.
+    let result = unsafe {
+        match call.number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open => f::open(n.pointer::<c_char>(0), n.int(1), n.unsigned(2)),
+            libc::SYS_openat => f::openat(n.int(0), n.pointer::<c_char>(1), n.int(2), n.unsigned(3)),
+            _ => return None,
+        }
+    };
+    Some(result.into())
 }
 
 unsafe fn of_sockets(call: &Call) -> Option<c_long> {

@@ -14,7 +14,7 @@ use crate::fast_open::MSG_FASTOPEN;
 use crate::lock::STATE;
 use crate::table::object_at;
 use crate::transfer::{self, Parts};
-use crate::{calls, real};
+use crate::{calls, netlink, real};
 
 /// Returns one part.
 #[inline]
@@ -50,8 +50,12 @@ fn check(len: size_t, room: size_t) {
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     match object_at(fd) {
         Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), 0, None)),
-        // SAFETY: passed on.
-        None => unsafe { real::write(fd, buf, len) },
+        // SAFETY: the program's memory.
+        None => match unsafe { netlink::send(fd, &Parts(&part(buf, len)), std::ptr::null(), 0) } {
+            Some(sent) => length(sent),
+            // SAFETY: passed on.
+            None => unsafe { real::write(fd, buf, len) },
+        },
     }
 }
 
@@ -71,6 +75,10 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(object) = object_at(fd) else {
+        if netlink::is_at(fd) {
+            // SAFETY: the program's memory.
+            return unsafe { write_netlink(fd, iov, count) };
+        }
         // SAFETY: passed on.
         return unsafe { real::writev(fd, iov, count) };
     };
@@ -107,8 +115,12 @@ pub unsafe extern "C" fn __recv_chk(
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     match object_at(fd) {
         Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), flags, None)),
-        // SAFETY: passed on.
-        None => unsafe { real::send(fd, buf, len, flags) },
+        // SAFETY: the program's memory.
+        None => match unsafe { netlink::send(fd, &Parts(&part(buf, len)), std::ptr::null(), 0) } {
+            Some(sent) => length(sent),
+            // SAFETY: passed on.
+            None => unsafe { real::send(fd, buf, len, flags) },
+        },
     }
 }
 
@@ -123,7 +135,12 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     let Some(object) = object_at(fd) else {
         // SAFETY: passed on.
-        return unsafe { real::recvfrom(fd, buf, len, flags, addr, alen) };
+        let received = unsafe { real::recvfrom(fd, buf, len, flags, addr, alen) };
+        if received >= 0 && !addr.is_null() {
+            // SAFETY: the program's memory.
+            unsafe { netlink::write_name(fd, false, addr, alen) };
+        }
+        return received;
     };
     match crate::octets::receive(object, &Parts(&part(buf, len)), flags) {
         Ok(received) => {
@@ -219,8 +236,12 @@ pub unsafe extern "C" fn sendto(
     alen: socklen_t,
 ) -> ssize_t {
     let Some(object) = object_at(fd) else {
-        // SAFETY: passed on.
-        return unsafe { real::sendto(fd, buf, len, flags, addr, alen) };
+        // SAFETY: the program's memory.
+        return match unsafe { netlink::send(fd, &Parts(&part(buf, len)), addr, alen) } {
+            Some(sent) => length(sent),
+            // SAFETY: passed on.
+            None => unsafe { real::sendto(fd, buf, len, flags, addr, alen) },
+        };
     };
     // SAFETY: the program's address.
     match unsafe { receiver(object, addr, alen, flags) } {
@@ -237,6 +258,10 @@ pub unsafe extern "C" fn sendto(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(object) = object_at(fd) else {
+        if netlink::is_at(fd) {
+            // SAFETY: the program's message.
+            return unsafe { receive_netlink(fd, msg, flags) };
+        }
         // SAFETY: passed on.
         return unsafe { passing::receive(fd, msg, flags) };
     };
@@ -270,6 +295,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     let Some(object) = object_at(fd) else {
+        if netlink::is_at(fd) && !msg.is_null() {
+            // SAFETY: the program's message.
+            return unsafe { send_netlink(fd, &*msg) };
+        }
         // SAFETY: passed on.
         return unsafe { passing::send(fd, msg, flags) };
     };
@@ -295,6 +324,44 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
     }
 }
 
+/// Runs writev(2) on a socket of netlink.
+unsafe fn write_netlink(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the program's memory.
+    let Some(parts) = (unsafe { parts_of(iov, count as usize) }) else {
+        return length(Err(Errno::EINVAL));
+    };
+    // SAFETY: as above.
+    let sent = unsafe { netlink::send(fd, &parts, std::ptr::null(), 0) };
+    length(sent.unwrap_or(Err(Errno::EBADF)))
+}
+
+/// Runs sendmsg(2) on a socket of netlink.
+unsafe fn send_netlink(fd: c_int, msg: &msghdr) -> ssize_t {
+    // SAFETY: the program's parts.
+    let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else {
+        return length(Err(Errno::EMSGSIZE));
+    };
+    // SAFETY: the program's memory.
+    let sent = unsafe { netlink::send(fd, &parts, msg.msg_name.cast(), msg.msg_namelen) };
+    length(sent.unwrap_or(Err(Errno::EBADF)))
+}
+
+/// Runs recvmsg(2) on a socket of netlink: the kernel has the packets, but does not know where they are from.
+unsafe fn receive_netlink(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's message.
+    let room = if msg.is_null() { 0 } else { unsafe { (*msg).msg_namelen } };
+    // SAFETY: passed on.
+    let received = unsafe { real::recvmsg(fd, msg, flags) };
+    if received >= 0 {
+        // SAFETY: the kernel has accepted the message.
+        unsafe {
+            (*msg).msg_namelen = room;
+            netlink::write_name(fd, false, (*msg).msg_name.cast(), &raw mut (*msg).msg_namelen);
+        }
+    }
+    received
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -303,7 +370,7 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if object_at(fd).is_none() {
+    if object_at(fd).is_none() && !netlink::is_at(fd) {
         // SAFETY: passed on.
         return unsafe { real::recvmmsg(fd, msgs, count, flags, timeout) };
     }
@@ -336,7 +403,7 @@ pub unsafe extern "C" fn recvmmsg(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if object_at(fd).is_none() {
+    if object_at(fd).is_none() && !netlink::is_at(fd) {
         // SAFETY: passed on.
         return unsafe { real::sendmmsg(fd, msgs, count, flags) };
     }

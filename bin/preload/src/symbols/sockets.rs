@@ -17,10 +17,15 @@ use crate::settings::settings;
 use crate::state::State;
 use crate::supervisor::with_choice;
 use crate::table::{self, Fd, lookup};
-use crate::{calls, options, real, stats};
+use crate::{calls, netlink, options, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == libc::AF_NETLINK
+        && let Some(made) = netlink::socket(kind, protocol)
+    {
+        return made.unwrap_or_else(fail);
+    }
     let fd = real::kernel_socket(domain, kind, protocol);
     if fd < 0 {
         return fd;
@@ -83,6 +88,10 @@ enum Local {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let Some(object) = table::object_at(fd) else {
+        // SAFETY: the program's address.
+        if let Some(result) = unsafe { netlink::bind(fd, addr, len) } {
+            return answer(result);
+        }
         // SAFETY: passed on.
         return unsafe { real::bind(fd, addr, len) };
     };
@@ -289,6 +298,10 @@ pub(super) fn server(object: u32, address: Address) -> Result<Option<Endpoint>, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let Some(object) = table::object_at(fd) else {
+        // SAFETY: the program's address.
+        if let Some(result) = unsafe { netlink::connect(fd, addr, len) } {
+            return answer(result);
+        }
         // SAFETY: passed on.
         return unsafe { real::connect(fd, addr, len) };
     };
@@ -326,6 +339,10 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
         })
     });
     let Some((local, v6)) = known else {
+        // SAFETY: the program's memory.
+        if unsafe { netlink::write_name(fd, true, addr, len) } {
+            return 0;
+        }
         // SAFETY: passed on.
         return unsafe { real::getsockname(fd, addr, len) };
     };
@@ -336,6 +353,10 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let Some(object) = table::object_at(fd) else {
+        // SAFETY: the program's memory.
+        if unsafe { netlink::write_name(fd, false, addr, len) } {
+            return 0;
+        }
         // SAFETY: passed on.
         return unsafe { real::getpeername(fd, addr, len) };
     };
@@ -374,7 +395,20 @@ pub unsafe extern "C" fn getsockopt(
 ) -> c_int {
     let Some(object) = table::object_at(fd) else {
         // SAFETY: passed on.
-        return unsafe { real::getsockopt(fd, level, name, value, len) };
+        let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+        if result == 0
+            && let Some(other) = netlink::option(fd, level, name)
+        {
+            // SAFETY: the kernel has written at most as many octets there.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    (&raw const other).cast(),
+                    value.cast::<u8>(),
+                    (*len as usize).min(4),
+                );
+            }
+        }
+        return result;
     };
     if value.is_null() || len.is_null() {
         return fail(Errno::EFAULT);
@@ -412,6 +446,10 @@ pub unsafe extern "C" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let Some(object) = table::object_at(fd) else {
+        // SAFETY: the program's value.
+        if let Some(result) = unsafe { netlink::set_option(fd, (level, name), value, len) } {
+            return answer(result);
+        }
         // SAFETY: passed on.
         return unsafe { real::setsockopt(fd, level, name, value, len) };
     };

@@ -184,7 +184,7 @@ fn noise_is_answered_without_panic() {
         if let Some(kind) = packet.get_mut(4..8) {
             kind.copy_from_slice(&[16 + (rng.next_u64() % 24) as u8, 0, 1, (rng.next_u64() % 4) as u8]);
         }
-        netlink::answer(&view, &packet, 5, packet.len() % 2 == 0);
+        netlink::answer(&view, &packet, 5, packet.len().is_multiple_of(2));
         proc_net::file(&packet);
     }
 }

@@ -55,3 +55,4 @@ mod transfer;
 mod upgrade;
 mod users;
 mod v6;
+mod view;
