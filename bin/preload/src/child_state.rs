@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_base::Duration;
 use atoll_ipc::control::Request;
-use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
+use atoll_ipc::{Cause, Command, Event};
 use atoll_sockets::client::object::Place;
 use atoll_sockets::client::platform::Clock;
 
-use crate::control::{Control, Joined, Reason};
+use crate::control::{Control, Joined, Reason, attach};
 use crate::lock::STATE;
 use crate::platform::StackClock;
+use crate::space;
 use crate::state::{State, is_away, own};
 use crate::supervisor::Connections;
 
@@ -43,6 +44,12 @@ fn say_why(reason: Reason) {
              {reason}\n"
         ));
     }
+}
+
+/// Brings the kernel's limit of address space in line with the arenas that are mapped now. The caller holds
+/// no lock.
+pub fn refit_limit() {
+    space::refit(|| STATE.with(|state| state.mapped()));
 }
 
 // ---- the preparation ----
@@ -213,8 +220,7 @@ impl ChildState {
     /// Opens the connection and the session of a next process. `keep` keeps descriptors, to pass them on over
     /// exec.
     fn begin(connections: &Connections, keep: bool) -> Result<ChildState, Reason> {
-        let attach = Request::Attach { layout_version: LAYOUT_VERSION };
-        let (control, own) = connections.another(|control| control.ask(&attach, keep))?;
+        let (control, own) = connections.another(|control| control.ask(&attach(), keep))?;
         let clock = StackClock::of(&own.session);
         let (joined, registered, places) = (Vec::new(), Vec::new(), Vec::new());
         Ok(ChildState { control, own, clock, joined, registered, places })

@@ -20,6 +20,7 @@ use atoll_sys::unix::Channel;
 
 use crate::platform::Session;
 use crate::settings::settings;
+use crate::space;
 use crate::table::Internal;
 
 /// The time that the supervisor has to answer.
@@ -68,6 +69,7 @@ impl Reason {
             Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => Errno(libc::EACCES),
             Reason::Refused(Refusal::Sessions) => Errno(libc::ENFILE),
             Reason::Refused(Refusal::Resources) => Errno::ENOBUFS,
+            Reason::Unreachable(libc::ENOMEM) => Errno(libc::ENOMEM),
             _ => Errno::ENETDOWN,
         }
     }
@@ -84,6 +86,9 @@ impl std::fmt::Display for Reason {
             Reason::Unreachable(libc::ENOENT | libc::ECONNREFUSED) => {
                 f.write_str("it is not up, or cannot be seen from here")
             }
+            Reason::Unreachable(libc::ENOMEM) => {
+                f.write_str("there is no memory or address space for its session (ulimit -v)")
+            }
             Reason::Unreachable(libc::EAGAIN) => f.write_str("it does not answer"),
             Reason::Unreachable(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
         }
@@ -94,6 +99,11 @@ impl From<std::io::Error> for Reason {
     fn from(error: std::io::Error) -> Reason {
         Reason::Unreachable(error.raw_os_error().unwrap_or(libc::EPROTO))
     }
+}
+
+/// Returns the request for a session of a process's own, with arenas that fit its address space.
+pub fn attach() -> Request {
+    Request::Attach { layout_version: LAYOUT_VERSION, room_mib: space::room_mib() }
 }
 
 /// A connection to the supervisor.
@@ -120,7 +130,7 @@ impl Control {
 
     /// Creates a session of this process's own.
     pub fn attach(&self) -> Result<Session, Reason> {
-        Ok(self.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, false)?.session)
+        Ok(self.ask(&attach(), false)?.session)
     }
 
     /// Joins a session that exists.
@@ -180,7 +190,7 @@ impl Control {
     /// Asks for a new session, or membership in one. `keep` keeps the descriptors, to pass them on over exec.
     pub fn ask(&self, request: &Request, keep: bool) -> Result<Joined, Reason> {
         let (reply, fds) = self.exchange(request)?;
-        Joined::new(&reply, fds, keep).ok_or(Reason::Unreachable(libc::EPROTO))
+        Joined::new(&reply, fds, keep)
     }
 
     fn channel(&self) -> ManuallyDrop<Channel> {
@@ -228,31 +238,38 @@ impl Control {
 
 impl Joined {
     /// Maps the session that a reply describes, from its descriptors in the order of [`Reply::Joined`].
-    /// `keep` keeps the descriptors for later.
-    pub fn new(reply: &Reply, mut fds: impl Iterator<Item = Internal>, keep: bool) -> Option<Joined> {
-        let Reply::Joined { replicas: count, config, .. } = *reply else { return None };
+    /// `keep` keeps the descriptors for later. Fails with EPROTO if they are not what the reply says, and
+    /// with ENOMEM if there is no address space for them.
+    pub fn new(reply: &Reply, mut fds: impl Iterator<Item = Internal>, keep: bool) -> Result<Joined, Reason> {
+        const BROKEN: Reason = Reason::Unreachable(libc::EPROTO);
+        let Reply::Joined { replicas: count, config, .. } = *reply else { return Err(BROKEN) };
         let mut kept = Vec::new();
-        let mut map = |fd: Internal, what: Written, len, access| {
+        let mut map = |fd: Option<Internal>, what: Written, len, access| {
+            let fd = fd.ok_or(BROKEN)?;
             let memory = match what {
-                Written::ByStack => ShmMemory::map_page(&fd, len, access).ok(),
-                Written::ByFamily => ShmMemory::map(&fd, len, access).ok(),
+                Written::ByStack => ShmMemory::map_page(&fd, len, access),
+                Written::ByFamily => ShmMemory::map(&fd, len, access),
             };
             if keep {
                 kept.push(fd);
             }
-            memory
+            memory.map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOMEM) => Reason::Unreachable(libc::ENOMEM),
+                _ => BROKEN,
+            })
         };
-        let stack = StackPage(map(fds.next()?, Written::ByStack, STACK_PAGE_BYTES, Access::ReadOnly)?);
-        let app_page = AppPage(map(fds.next()?, Written::ByFamily, APP_PAGE_BYTES, Access::ReadWrite)?);
+        let stack = StackPage(map(fds.next(), Written::ByStack, STACK_PAGE_BYTES, Access::ReadOnly)?);
+        let app_page = AppPage(map(fds.next(), Written::ByFamily, APP_PAGE_BYTES, Access::ReadWrite)?);
         let bells: Vec<Internal> = fds.by_ref().take(BELLS).collect();
         let mut replicas = Vec::new();
         for _ in 0..count {
-            let page = ReplicaPage(map(fds.next()?, Written::ByStack, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
-            let arena = map(fds.next()?, Written::ByFamily, config.layout().total, Access::ReadWrite)?;
-            replicas.push(SharedReplica { page, arena, bell: fds.next()? });
+            let page = map(fds.next(), Written::ByStack, REPLICA_PAGE_BYTES, Access::ReadOnly)?;
+            let arena = map(fds.next(), Written::ByFamily, config.layout().total, Access::ReadWrite)?;
+            let bell = fds.next().ok_or(BROKEN)?;
+            replicas.push(SharedReplica { page: ReplicaPage(page), arena, bell });
         }
-        let session = Session::new(reply, Shared { stack, app_page, bells, replicas })?;
-        Some(Joined { session, kept })
+        let session = Session::new(reply, Shared { stack, app_page, bells, replicas }).ok_or(BROKEN)?;
+        Ok(Joined { session, kept })
     }
 
     /// Returns all descriptors in the order of [`Reply::Joined`], if they were kept.

@@ -4,7 +4,8 @@
 //! A program image leaves nothing but descriptors. So what the next process needs to know
 //! ([`atoll_sockets::client::exec_state`]) is written to a memfd whose number is in the environment variable
 //! `ATOLL_INHERIT`; the constructor of the next image's library reads it. A `!` behind the number says that
-//! the next image may not be able to connect by itself ([`is_away`]).
+//! the next image may not be able to connect by itself ([`is_away`]); `+` and two numbers are the limits of
+//! its address space as the program has set them ([`crate::space`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -12,12 +13,13 @@ use std::sync::atomic::Ordering;
 
 use atoll_sockets::client::exec_state::{BadState, ExecState, INHERITED_MAX, SessionState};
 
-use crate::child_state::{ChildState, NextProcess, Preparation};
+use crate::child_state::{self, ChildState, NextProcess, Preparation};
 use crate::control::{Control, Joined};
 use crate::lock::{self, STATE};
 use crate::real::last_errno;
 use crate::real::sys;
 use crate::settings::settings;
+use crate::space;
 use crate::state::{SHUT_IN, State, is_away, note_user, own};
 use crate::supervisor::{Connections, SUPERVISOR};
 use crate::table::{self, Internal};
@@ -44,6 +46,7 @@ impl NextProgram {
         sockets: impl Fn() -> Vec<(c_int, u32)>,
         environment: *const *const c_char,
     ) -> Option<NextProgram> {
+        space::loosen();
         let (child_state, memory, opened) = SUPERVISOR.with(|connections| {
             let mut given = Vec::new();
             let preparation = Preparation::prepare(connections, NextProcess::Program, |state| {
@@ -66,7 +69,7 @@ impl NextProgram {
             session.descriptors().for_each(|fd| fd.set_inheritable(true));
         }
         let mark = if is_away() { "!" } else { "" };
-        let value = format!("{}{mark}", memory.number());
+        let value = format!("{}{mark}{}", memory.number(), space::to_text());
         let variable = CString::new([VARIABLE, value.as_bytes()].concat()).ok()?;
         // SAFETY: the caller's promise.
         let mut all = unsafe { without_variable(environment) };
@@ -86,11 +89,14 @@ impl NextProgram {
         STATE.with(|state| self.child_state.disown(state));
         close_again(&self.opened);
         drop(self.memory);
+        child_state::refit_limit();
     }
 
     /// Drops what only this process needed, because the program runs beside it.
     pub fn given(self) {
         close_again(&self.opened);
+        drop(self.child_state);
+        child_state::refit_limit();
     }
 }
 
@@ -322,6 +328,8 @@ pub fn restore() -> bool {
     // SAFETY: the constructor runs before the program's threads. Our children are not to find it.
     unsafe { libc::unsetenv(c"ATOLL_INHERIT".as_ptr()) };
     let Some(value) = value.to_str() else { return false };
+    let (value, limits) = value.split_once('+').unwrap_or((value, ""));
+    space::take_text(limits);
     let (number, is_away) = value.strip_suffix('!').map_or((value, false), |number| (number, true));
     let Ok(fd) = number.parse::<c_int>() else { return false };
     let octets = from_memfd(fd, INHERITED_MAX + 1);
@@ -340,6 +348,7 @@ pub fn restore() -> bool {
         SHUT_IN.store(true, Ordering::Relaxed);
     }
     note_user();
+    child_state::refit_limit();
     true
 }
 
@@ -349,7 +358,8 @@ fn take(connections: &mut Connections, state: &mut State, exec_state: ExecState)
     let control = Control::inherited(Internal::inherited(control));
     let mut sessions = sessions.into_iter().map(|SessionState { reply, descriptors }| {
         let fds: Vec<Internal> = descriptors.into_iter().map(Internal::inherited).collect();
-        Joined::new(&reply, fds.into_iter(), false).map(|joined| joined.session).ok_or(BadState::Session)
+        let joined = Joined::new(&reply, fds.into_iter(), false);
+        joined.map(|joined| joined.session).map_err(|_| BadState::Session)
     });
     let first = sessions.next().ok_or(BadState::Session)??;
     let joined = sessions.collect::<Result<Vec<_>, BadState>>()?;
@@ -383,10 +393,14 @@ pub unsafe fn with_sockets(
     if let Some(next) = next {
         return restoring_errno(exec(next.environment()), || next.take_back());
     }
+    let limits = space::without_arenas();
     // SAFETY: the caller's promise.
     match unsafe { Guidance::prepare(environment, std::process::id().to_string()) } {
-        Some(guidance) => restoring_errno(exec(guidance.environment()), || guidance.take_back()),
-        None => exec(environment),
+        Some(guidance) => restoring_errno(exec(guidance.environment()), || {
+            guidance.take_back();
+            space::with_arenas_again(limits);
+        }),
+        None => restoring_errno(exec(environment), || space::with_arenas_again(limits)),
     }
 }
 

@@ -12,6 +12,7 @@
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
 //! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
+//! * [`space`]: limits of address space
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
 //! * [`interfaces`], [`netlink`], [`netlink_end`], [`proc_net`]: what a program is shown of the network
@@ -66,6 +67,7 @@ mod real;
 mod settings;
 mod signals;
 mod sleepers;
+mod space;
 mod state;
 mod stats;
 mod streams;

@@ -3,12 +3,13 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_long;
 
-use crate::child_state::{NextProcess, Preparation};
+use crate::child_state::{NextProcess, Preparation, refit_limit};
 use crate::family::renew_thread;
 use crate::handlers::WRITER;
 use crate::heap::HEAP;
 use crate::lock::STATE;
 use crate::real::last_errno;
+use crate::space;
 use crate::stats;
 use crate::streams::STREAMS;
 use crate::supervisor::SUPERVISOR;
@@ -44,6 +45,7 @@ pub fn fork_by(make: impl FnOnce() -> c_long) -> c_long {
 extern "C" fn prepare() {
     // No other thread is in the middle of anything under a lock when the child begins.
     SUPERVISOR.acquire();
+    space::loosen();
     prepare_child();
     STREAMS.acquire();
     WRITER.acquire();
@@ -70,6 +72,7 @@ extern "C" fn parent() {
     // This is the child's connection to the supervisor: while it is open anywhere, the child counts as alive.
     drop(prepared.take());
     SUPERVISOR.release();
+    refit_limit();
 }
 
 extern "C" fn child() {
@@ -95,4 +98,5 @@ extern "C" fn child() {
     }
     STATE.0.reset_in_child();
     SUPERVISOR.reset_in_child();
+    refit_limit();
 }

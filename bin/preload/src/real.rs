@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use atoll_sockets::Errno;
 use libc::{
     FILE, epoll_event, fd_set, ifaddrs, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval, uid_t,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval, uid_t,
 };
 
 macro_rules! real {
@@ -121,6 +121,10 @@ real! {
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     fn pthread_cancel(thread: pthread_t) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+    fn getrlimit(resource: c_int, old: *mut rlimit) -> c_int;
+    fn setrlimit(resource: c_int, new: *const rlimit) -> c_int;
+    fn prlimit(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int;
+    fn mlockall(flags: c_int) -> c_int;
     fn chroot(path: *const c_char) -> c_int;
     fn setuid(uid: uid_t) -> c_int;
     fn seteuid(uid: uid_t) -> c_int;

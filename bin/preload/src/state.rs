@@ -107,6 +107,11 @@ impl State {
         if self.client.own().is_some() { Some(true) } else { self.refused.map(|_| false) }
     }
 
+    /// Returns how many bytes of address space the arenas take that this process has mapped.
+    pub fn mapped(&self) -> u64 {
+        self.client.sessions().iter().map(|session| session.arena_bytes() as u64).sum()
+    }
+
     /// Returns the current time, of the stack's clock if there is a stack.
     #[inline]
     pub fn now(&self) -> Instant {

@@ -5,7 +5,7 @@
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
 //!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel;
-//!   [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see
+//!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -16,6 +16,7 @@ mod descriptors;
 mod files;
 mod handlers;
 mod interfaces;
+mod limits;
 mod numbers;
 mod octets;
 mod passing;

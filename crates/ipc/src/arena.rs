@@ -91,6 +91,34 @@ pub struct ArenaLayout {
 }
 
 impl ArenaConfig {
+    /// The sizes of an arena for a process that has hardly any address space: 4 MiB.
+    pub const SMALLEST: ArenaConfig = ArenaConfig { slots: 256, send_log2: 20, receive_log2: 20 };
+
+    /// Returns these sizes, or as much smaller ones as it takes for an arena to be no larger than `room`
+    /// bytes. None becomes smaller than that of [`ArenaConfig::SMALLEST`], unless it is already. Panics if
+    /// these sizes are not valid.
+    pub fn within(mut self, room: usize) -> ArenaConfig {
+        let least = ArenaConfig::SMALLEST;
+        while self.layout().total > room {
+            // Slots come with buffers: at least a page of either area for each.
+            let buffers = 1u64 << self.send_log2.min(self.receive_log2);
+            if u64::from(self.slots) * 4096 > buffers && self.slots > least.slots {
+                self.slots /= 2;
+            } else if self.receive_log2 >= self.send_log2 && self.receive_log2 > least.receive_log2 {
+                self.receive_log2 -= 1;
+            } else if self.send_log2 > least.send_log2 {
+                self.send_log2 -= 1;
+            } else if self.receive_log2 > least.receive_log2 {
+                self.receive_log2 -= 1;
+            } else if self.slots > least.slots {
+                self.slots /= 2;
+            } else {
+                break;
+            }
+        }
+        self
+    }
+
     /// Returns whether the sizes are within limits; a process that is told others refuses to attach.
     pub const fn is_valid(&self) -> bool {
         self.slots.is_power_of_two()
@@ -159,6 +187,26 @@ const fn huge_up(n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_arena_fits_the_room_that_there_is() {
+        let full = ArenaConfig::default();
+        assert_eq!(full.within(usize::MAX), full);
+        assert_eq!(full.within(full.layout().total), full);
+        for room in [3 << 30, 1 << 30, 100 << 20, 30 << 20, 5 << 20, 4 << 20] {
+            let config = full.within(room);
+            let (total, room_mib) = (config.layout().total, room >> 20);
+            assert!(config.is_valid() && total <= room, "{config:?} {room_mib}");
+            assert!(config == full || total > room / 4, "{config:?} leaves most of {room_mib} MiB");
+            assert!(config.slots >= 256 && config.slots <= full.slots, "{config:?} {room_mib}");
+        }
+        // Nothing smaller would be of use.
+        assert_eq!(full.within(0), ArenaConfig::SMALLEST);
+        assert_eq!(ArenaConfig::SMALLEST.layout().total, 4 << 20);
+        // Sizes that somebody has configured smaller stay.
+        let small = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 30 };
+        assert_eq!(small.within(0), ArenaConfig { receive_log2: 20, ..small });
+    }
 
     #[test]
     fn regions_follow_each_other_without_overlap() {

@@ -20,9 +20,10 @@ messages! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
     pub enum Request after u8 {
-        /// Application to supervisor: open a new session of the process's own, on all replicas. Answered by
-        /// [`Reply::Joined`].
-        Attach = 1 { layout_version: u32 },
+        /// Application to supervisor: open a new session of the process's own, on all replicas, whose arenas
+        /// together take no more than `room_mib` MiB of address space (0: as much as is configured). Answered
+        /// by [`Reply::Joined`].
+        Attach = 1 { layout_version: u32, room_mib: u32 },
         /// Application to supervisor: make the process a member of an existing session, whose sockets were
         /// inherited over `fork` or `exec`. The supervisor checks `key`. Answered by [`Reply::Joined`].
         Join = 2 { session: u32, key: u64 },
@@ -250,7 +251,7 @@ mod tests {
         let ports = [(1, 2), (3, 4), (5, 6), (u16::MAX, 8)];
         let user = User { uid: u32::MAX, unprivileged_start: 1024, ports, counts_for: Some(33) };
         for request in [
-            Request::Attach { layout_version: 1 },
+            Request::Attach { layout_version: 1, room_mib: 0 },
             Request::Join { session: 3, key: u64::MAX },
             Request::Leave { session: 3 },
             Request::Connect,

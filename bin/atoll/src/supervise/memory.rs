@@ -265,6 +265,11 @@ impl SessionMemory {
         })
     }
 
+    /// Returns the sizes of the session's arenas.
+    pub fn config(&self) -> ArenaConfig {
+        self.config
+    }
+
     /// Returns how many bytes the kernel has allocated for send and receive buffers, whichever process has
     /// touched them first.
     pub fn allocated(&self) -> u64 {

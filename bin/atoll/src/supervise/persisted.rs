@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_base::{Duration, Instant};
+use atoll_ipc::arena::ArenaConfig;
 use atoll_supervisor::{BalanceRules, Build, ClientId, Door, Mac, Rights, Standing, Steering};
 use atoll_sys::epoll::{Epoll, EventFlags};
 use atoll_sys::process::{Child, Signal};
@@ -34,7 +35,7 @@ use super::books::Books;
 use super::clients::Client;
 use super::hosts::Host;
 use super::identity::Identity;
-use super::memory::StackMemory;
+use super::memory::{SessionMemory, StackMemory};
 use super::program::Program;
 use super::servers::ServerSlot;
 use super::tokens::GUARDIAN;
@@ -166,6 +167,31 @@ pub struct SessionNote {
     /// The members of the session; `None` if it has ended, and a replica may have something to send from its
     /// memory.
     pub standing: Option<Standing>,
+    /// The sizes of its arenas: slots, and the powers of two of its send and receive areas; `None` if they
+    /// are those that are configured.
+    #[serde(default)]
+    pub arena: Option<(u32, u8, u8)>,
+}
+
+impl SessionNote {
+    /// Returns the note of a session with this memory.
+    fn of(memory: &SessionMemory, standing: Option<Standing>) -> SessionNote {
+        let ArenaConfig { slots, send_log2, receive_log2 } = memory.config();
+        SessionNote {
+            pid: memory.pid,
+            counts_for: memory.user.counts_for,
+            standing,
+            arena: Some((slots, send_log2, receive_log2)),
+        }
+    }
+
+    /// Returns the sizes of the session's arenas; `usual` are those that are configured. `None` if nothing
+    /// can have such sizes.
+    pub fn arena(&self, usual: ArenaConfig) -> Option<ArenaConfig> {
+        let arena =
+            self.arena.map(|(slots, send_log2, receive_log2)| ArenaConfig { slots, send_log2, receive_log2 });
+        Some(arena.unwrap_or(usual)).filter(ArenaConfig::is_valid)
+    }
 }
 
 impl PersistedState {
@@ -375,8 +401,7 @@ impl PersistedState {
         }
         let name = format!("session.{session:010}");
         let Some(memory) = books.memory(session) else { return self.send(&Note::Drop(name), &[]) };
-        let counts_for = memory.user.counts_for;
-        let note = SessionNote { pid: memory.pid, counts_for, standing: books.standing(session) };
+        let note = SessionNote::of(memory, books.standing(session));
         if is_new {
             let descriptors = memory.descriptors();
             let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
@@ -473,8 +498,9 @@ mod tests {
             (serde_json::to_string(&host).unwrap().as_str(), serde_json::from_str(text).ok()),
             (text, Some(host))
         );
-        let session = SessionNote { pid: 7, counts_for: Some(33), standing: None };
-        let text = r#"{"pid":7,"counts_for":33,"standing":null}"#;
+        let session =
+            SessionNote { pid: 7, counts_for: Some(33), standing: None, arena: Some((256, 20, 21)) };
+        let text = r#"{"pid":7,"counts_for":33,"standing":null,"arena":[256,20,21]}"#;
         assert_eq!(
             (serde_json::to_string(&session).unwrap().as_str(), serde_json::from_str(text).ok()),
             (text, Some(session))
@@ -485,6 +511,10 @@ mod tests {
             (serde_json::to_string(&client).unwrap().as_str(), serde_json::from_str(text).ok()),
             (text, Some(client))
         );
+        let early: SessionNote =
+            serde_json::from_str(r#"{"pid":7,"counts_for":33,"standing":null}"#).unwrap();
+        assert_eq!(early.arena(ArenaConfig::default()), Some(ArenaConfig::default()));
+        assert_eq!(SessionNote { arena: Some((3, 20, 20)), ..early }.arena(ArenaConfig::default()), None);
         // What an earlier build has left out gets the value that it had then.
         let early = r#"{"mac":[2,0,0,0,0,1],"device":null,"offload":false,"steering":"software","started_ns":5,"balance":{},
             "opened":4,"last_session":4,"next_client":1030,"is_ending":false,"takeovers":0}"#;

@@ -12,6 +12,7 @@ use libc::sigaction;
 
 use super::descriptors as d;
 use super::files as f;
+use super::limits as l;
 use super::octets as o;
 use super::processes as c;
 use super::sockets as s;
@@ -243,6 +244,10 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
                 }
                 result
             }
+            libc::SYS_getrlimit => l::getrlimit(n.int(0), n.pointer(1)).into(),
+            libc::SYS_setrlimit => l::setrlimit(n.int(0), n.pointer(1)).into(),
+            libc::SYS_prlimit64 => l::prlimit(n.int(0), n.int(1), n.pointer(2), n.pointer(3)).into(),
+            libc::SYS_mlockall => l::mlockall(n.int(0)).into(),
             libc::SYS_chroot => c::chroot(n.pointer(0)).into(),
             libc::SYS_unshare => c::unshare(n.int(0)).into(),
             libc::SYS_setns => c::setns(n.int(0), n.int(1)).into(),

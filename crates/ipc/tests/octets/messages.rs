@@ -170,7 +170,8 @@ fn requests(octets: &mut Octets) {
         low: 0x0c0b,
     };
     for request in [
-        Request::Attach { layout_version: TOKEN },
+        Request::Attach { layout_version: TOKEN, room_mib: 0 },
+        Request::Attach { layout_version: TOKEN, room_mib: 0x2423_2221 },
         Request::Join { session, key: LEASE },
         Request::Leave { session },
         Request::Connect,

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn requests_of_applications_and_of_the_command_line_are_told_apart() {
-        let attach = Request::Attach { layout_version: 1 };
+        let attach = Request::Attach { layout_version: 1, room_mib: 0 };
         assert_eq!(classify(Door::Applications, &attach.encode(), 0), Ok(Incoming::Application(attach)));
         assert_eq!(
             classify(Door::Administration, br#"{"cmd":"status"}"#, 0),
@@ -169,7 +169,7 @@ mod tests {
         for request in [Request::Stop, Request::SessionGone { session: 1 }] {
             assert_eq!(classify(Door::Applications, &request.encode(), 0), Err(RequestError::OfSupervisors));
         }
-        let attach = Request::Attach { layout_version: 1 }.encode();
+        let attach = Request::Attach { layout_version: 1, room_mib: 0 }.encode();
         assert_eq!(classify(Door::Applications, &attach, 1), Err(RequestError::Descriptors(1)));
         let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
         assert!(
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(classify(Door::Applications, &text, 0), Err(RequestError::CliAtApplications));
         }
         for request in [
-            Request::Attach { layout_version: 1 },
+            Request::Attach { layout_version: 1, room_mib: 0 },
             Request::Join { session: 1, key: 2 },
             Request::Leave { session: 1 },
             Request::Connect,

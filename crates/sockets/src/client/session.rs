@@ -134,6 +134,12 @@ impl<P: Platform> Session<P> {
         self.replicas.len()
     }
 
+    /// Returns how many bytes of address space the arenas take.
+    pub fn arena_bytes(&self) -> usize {
+        let Reply::Joined { config, .. } = self.reply else { return 0 };
+        self.count() * config.layout().total
+    }
+
     /// Returns the doorbells of the session's own processes.
     pub fn bells(&self) -> &[P::Bell] {
         &self.bells

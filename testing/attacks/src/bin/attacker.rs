@@ -72,8 +72,8 @@ struct Replica {
 impl Raw {
     fn attach() -> Raw {
         let control = connect().expect("the stack takes connections");
-        let (reply, fds) =
-            ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION }).expect("an answer");
+        let (reply, fds) = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 })
+            .expect("an answer");
         let Reply::Joined { replicas, config, .. } = reply else { panic!("not let in: {reply:?}") };
         let mut fds = fds.into_iter();
         let mut next = || fds.next().expect("as many descriptors as Reply::Joined says");
@@ -535,7 +535,7 @@ fn attach_and_leave() -> ExitCode {
             pause(10);
             continue;
         };
-        let attached = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION });
+        let attached = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 });
         if round == 0 {
             attacking();
         }
@@ -554,7 +554,7 @@ fn sessions() -> ExitCode {
         if open.len() < 300
             && let Some(control) = connect()
         {
-            let attached = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION });
+            let attached = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 });
             if let Some((Reply::Joined { .. }, fds)) = attached {
                 is_in = true;
                 open.push((control, fds));
@@ -586,7 +586,11 @@ fn rubbish() -> ExitCode {
                 2 => packet = Request::SessionGone { session }.encode().to_vec(),
                 3 => packet = Request::Stop.encode().to_vec(),
                 4 => packet = Request::Adopt { blamed: true }.encode().to_vec(),
-                5 => packet = Request::Attach { layout_version: rng.next_u32() }.encode().to_vec(),
+                5 => {
+                    packet = Request::Attach { layout_version: rng.next_u32(), room_mib: rng.next_u32() }
+                        .encode()
+                        .to_vec()
+                }
                 6 => packet.insert(0, b'{'),
                 _ => {}
             }
@@ -635,7 +639,8 @@ fn askers() -> ExitCode {
 /// Starts a process of another user, which opens the descriptors of pages for reading again, for writing.
 fn reopen() -> ExitCode {
     let control = connect().expect("the stack takes connections");
-    let (_, fds) = ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION }).expect("an answer");
+    let (_, fds) =
+        ask(&control, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }).expect("an answer");
     for fd in &fds {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).expect("flags can be changed");
     }

@@ -245,7 +245,7 @@ fn exec_states() -> (Vec<u8>, Vec<u8>) {
 
 fn requests() -> [(&'static str, Request); 4] {
     [
-        ("attach", Request::Attach { layout_version: atoll_ipc::LAYOUT_VERSION }),
+        ("attach", Request::Attach { layout_version: atoll_ipc::LAYOUT_VERSION, room_mib: 0 }),
         ("join", Request::Join { session: 1, key: 2 }),
         ("vouch", Request::Vouch { lease: 7, protocol: atoll_ipc::command::Protocol::Tcp, port: 80 }),
         (

@@ -68,7 +68,7 @@ pub fn supervisor_sequence(data: &[u8]) {
     while !input.is_empty() {
         let client = ClientId(u64::from(input.byte() % CLIENTS));
         let request = match input.byte() % 8 {
-            0 | 1 => Request::Attach { layout_version: LAYOUT_VERSION },
+            0 | 1 => Request::Attach { layout_version: LAYOUT_VERSION, room_mib: input.byte().into() },
             2 | 3 => {
                 // The key is that of some session, or nearly so.
                 let session = u32::from(input.byte());
@@ -106,7 +106,7 @@ pub fn supervisor_sequence(data: &[u8]) {
             "no request of an application has descriptors"
         );
         match request {
-            Request::Attach { layout_version } => {
+            Request::Attach { layout_version, .. } => {
                 let key = next_key;
                 next_key += 2;
                 let outcome = sessions.attach(client, layout_version, key);

@@ -46,6 +46,7 @@ mod scaling;
 mod semantics;
 mod servers;
 mod shortage;
+mod space;
 mod stack;
 mod stand_still;
 mod standby;

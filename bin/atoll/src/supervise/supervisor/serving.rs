@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::control::{MemoryLevel, Refusal, Reply, Request};
 use atoll_ipc::lease::Pass;
 use atoll_supervisor::{
@@ -134,7 +135,9 @@ impl Supervisor {
             )) if !self.is_let_in(id) && !asks.is_some_and(|asks| self.gate.may_attach(asks)) => {
                 self.clients.refuse(id, Refusal::Permission)
             }
-            Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
+            Ok(Incoming::Application(Request::Attach { layout_version, room_mib })) => {
+                self.attach(id, layout_version, room_mib)
+            }
             Ok(Incoming::Application(Request::Connect)) => self.connect(id, asks.unwrap_or(peer)),
             Ok(Incoming::Application(Request::ListSockets { .. })) => self.ask_for_listing(id),
             // The key is the right: a process that has inherited sockets goes on using them, as with the
@@ -191,7 +194,7 @@ impl Supervisor {
         self.clients.reply(id, &Reply::Connected, vec![Rc::new(theirs)])
     }
 
-    fn attach(&mut self, id: ClientId, layout_version: u32) -> io::Result<()> {
+    fn attach(&mut self, id: ClientId, layout_version: u32, room_mib: u32) -> io::Result<()> {
         let is_full = self.gauge.as_ref().is_some_and(|gauge| gauge.level() == MemoryLevel::High);
         if is_full || !self.has_room() {
             return self.clients.refuse(id, Refusal::Resources);
@@ -204,7 +207,7 @@ impl Supervisor {
         };
         // The process that asks now need not be the one that connected.
         let Some(peer) = self.clients.get(id).map(Client::asks) else { return Ok(()) };
-        let (user, config) = (self.gate.user_of(&peer), self.config.sessions.arena);
+        let (user, config) = (self.gate.user_of(&peer), self.arena_within(room_mib));
         let memory = match SessionMemory::create(peer.pid, user, self.servers.replica_count(), config) {
             Ok(memory) => memory,
             Err(_) => {
@@ -226,6 +229,16 @@ impl Supervisor {
         self.persisted.note_session(joined.session, &self.books, true);
         self.note_stack();
         self.welcome(id, joined)
+    }
+
+    /// Returns the sizes of arenas that together take no more than so many MiB of an application's address
+    /// space; 0 stands for any number.
+    fn arena_within(&self, room_mib: u32) -> ArenaConfig {
+        let arena = self.config.sessions.arena;
+        match room_mib {
+            0 => arena,
+            room => arena.within(((room as usize) << 20) / self.servers.replica_count().max(1)),
+        }
     }
 
     /// Says whether there are descriptors for one more session. If not, ended sessions are given up first,
@@ -257,7 +270,7 @@ impl Supervisor {
             key: joined.key,
             member: joined.member,
             replicas: self.config.replicas(),
-            config: self.config.sessions.arena,
+            config: memory.config(),
         };
         let descriptors = memory.for_application(&self.memory);
         self.clients.reply(id, &reply, descriptors)

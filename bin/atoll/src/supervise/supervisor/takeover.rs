@@ -223,8 +223,9 @@ impl Supervisor {
             };
             let user = self.gate.counting_for(note.counts_for);
             let (replicas, started) = (self.servers.replica_count(), self.identity.started);
-            let arena = self.config.sessions.arena;
-            let memory = SessionMemory::resume((note.pid, user), descriptors, replicas, arena, started);
+            let memory = note.arena(self.config.sessions.arena).and_then(|arena| {
+                SessionMemory::resume((note.pid, user), descriptors, replicas, arena, started)
+            });
             if let Some(memory) = memory {
                 // A session that is given up for this one has no note yet.
                 let _ = self.books.restore(number, note.standing, memory, replicas);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use atoll_base::{Instant, Rng};
 use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Refusal, Reply, User};
 use atoll_ipc::lease::Pass;
@@ -220,7 +221,8 @@ impl Bench {
 
     fn attach(&mut self) -> (Channel, Joined, Vec<OwnedFd>) {
         let client = self.client();
-        let (joined, fds) = self.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION });
+        let (joined, fds) =
+            self.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 });
         (client, joined.unwrap(), fds)
     }
 
@@ -291,7 +293,7 @@ fn receive(channel: &Channel) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
 fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     let mut bench = Bench::new(1);
     let (looping, waiting) = (bench.client(), bench.client());
-    let attach = Request::Attach { layout_version: LAYOUT_VERSION };
+    let attach = Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 };
     let mut count = 0;
     let begin = clock::now();
     loop {
@@ -424,7 +426,11 @@ fn a_session_that_replicas_have_died_of_ends() {
     let (parent, joined, _) = bench.attach();
     let child = bench.client();
     bench.ask(&child, &Request::Join { session: joined.session, key: joined.key }).0.unwrap();
-    let own = bench.ask(&child, &Request::Attach { layout_version: LAYOUT_VERSION }).0.unwrap().session;
+    let own = bench
+        .ask(&child, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 })
+        .0
+        .unwrap()
+        .session;
     bench.told(0);
     bench.told(1);
     // A report about a session that does not exist, or has ended, is ignored.
@@ -442,7 +448,7 @@ fn a_session_that_replicas_have_died_of_ends() {
     assert_eq!(bench.server.books.open_now(), [own]);
     let again = Request::Join { session: joined.session, key: joined.key };
     assert_eq!(bench.ask(&parent, &again).0, Err(Refusal::NoSession));
-    assert!(bench.ask(&parent, &Request::Attach { layout_version: LAYOUT_VERSION }).0.is_ok());
+    assert!(bench.ask(&parent, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }).0.is_ok());
 }
 
 #[test]
@@ -453,7 +459,14 @@ fn leaving_is_like_going() {
     bench.settle();
     assert_eq!(bench.told(0)[1..], [Request::SessionGone { session: 1 }]);
     assert!(receive(&client).is_none(), "leaving is not answered");
-    assert_eq!(bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0.unwrap().session, 2);
+    assert_eq!(
+        bench
+            .ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 })
+            .0
+            .unwrap()
+            .session,
+        2
+    );
 }
 
 #[test]
@@ -476,7 +489,7 @@ fn hostile_packets_are_refused_and_disturb_nobody() {
         let refused = Reply::decode(&answer) == Ok(Reply::Refused { reason: Refusal::Malformed });
         assert!(refused || matches!(serde_json::from_slice(&answer), Ok(ReportPart::Error(_))), "{answer:?}");
     }
-    let known = Request::Attach { layout_version: LAYOUT_VERSION + 1 };
+    let known = Request::Attach { layout_version: LAYOUT_VERSION + 1, room_mib: 0 };
     assert_eq!(bench.ask(&client, &known).0, Err(Refusal::Version));
     assert_eq!(bench.told(0).len(), 1, "no replica heard of any of this");
     assert_eq!(bench.server.books.len(), 1);
@@ -487,7 +500,9 @@ fn requests_with_descriptors_are_refused_and_the_descriptors_closed() {
     let mut bench = Bench::new(1);
     let client = bench.client();
     let (ours, theirs) = Channel::pair(Blocking::No).unwrap();
-    client.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[theirs.as_fd()]).unwrap();
+    client
+        .send(&Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }.encode(), &[theirs.as_fd()])
+        .unwrap();
     drop(theirs);
     bench.settle();
     assert!(receive(&client).is_some());
@@ -550,7 +565,7 @@ fn too_many_sessions_are_refused() {
     let (_a, _b) = (bench.attach(), bench.attach());
     let client = bench.client();
     assert_eq!(
-        bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0,
+        bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }).0,
         Err(Refusal::Sessions)
     );
 }
@@ -947,7 +962,7 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let Bench { server, replicas, launches, socket } = &mut bench;
     let mut config = server.config.clone();
     let identity = server.identity.clone();
-    asking.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]).unwrap();
+    asking.send(&Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }.encode(), &[]).unwrap();
     drop((short, child));
     let mut found = Found::read(notes, &mut config).unwrap();
     assert!(std::mem::take(&mut found.queues).is_empty());
@@ -1036,6 +1051,50 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let _ = std::fs::remove_file(socket);
 }
 
+/// A program with little address space has small arenas, and whoever joins its session is told the same
+/// sizes, also by the next supervisor.
+#[test]
+fn arenas_fit_the_address_space_of_a_program() {
+    let mut bench = Bench::new(2);
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    bench.server.leave_to(kept_by(theirs));
+    let ask = |server: &mut Supervisor, client: &Channel, request: &Request| {
+        client.send(&request.encode(), &[]).unwrap();
+        for _ in 0..30 {
+            server.turn(Some(0)).unwrap();
+        }
+        match Reply::decode(&receive(client).expect("requests are answered").0) {
+            Ok(Reply::Joined { session, key, config, .. }) => (Request::Join { session, key }, config),
+            other => panic!("{other:?}"),
+        }
+    };
+    let usual = ArenaConfig::default();
+    bench.server.config.sessions.arena = usual;
+    let (limited, free, members) = (bench.client(), bench.client(), [0; 4].map(|_| bench.client()));
+    let attach = |room_mib| Request::Attach { layout_version: LAYOUT_VERSION, room_mib };
+    let (to_small, small) = ask(&mut bench.server, &limited, &attach(20));
+    let (to_usual, large) = ask(&mut bench.server, &free, &attach(0));
+    assert!(small.layout().total <= 10 << 20 && small.is_valid() && small != usual, "{small:?}");
+    assert_eq!((large, usual.within(10 << 20)), (usual, small));
+    assert_eq!(ask(&mut bench.server, &members[0], &to_small).1, small);
+    let told = bench.told(1);
+    let of_session = |request: &Request| match request {
+        Request::SessionOpened { config, .. } => Some(*config),
+        _ => None,
+    };
+    assert_eq!(told.iter().filter_map(of_session).collect::<Vec<_>>(), [small, usual]);
+
+    let Bench { server, launches, .. } = &mut bench;
+    let (mut config, identity) = (server.config.clone(), server.identity.clone());
+    let found = Found::read(notes_of(&guardian), &mut config).unwrap();
+    let launcher = Box::new(FakeLauncher(launches.clone()));
+    let mut next = found.resume(config, identity, launcher, None, PersistedState::default()).unwrap();
+    std::mem::swap(server, &mut next);
+    drop(next);
+    assert_eq!(ask(server, &members[1], &to_small).1, small);
+    assert_eq!(ask(server, &members[2], &to_usual).1, usual);
+}
+
 /// A connection that an old supervisor accepted becomes an application's, because such connections could be
 /// used for both purposes, and any child could inherit them.
 #[test]
@@ -1088,7 +1147,7 @@ fn a_connection_gives_another_one() {
     another.set_timeouts(atoll_base::Duration::from_secs(5)).unwrap();
     let (packet, _) = receive(&another).unwrap();
     assert!(matches!(serde_json::from_slice(&packet), Ok(ReportPart::Error(_))));
-    let (joined, fds) = bench.ask(&another, &Request::Attach { layout_version: LAYOUT_VERSION });
+    let (joined, fds) = bench.ask(&another, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 });
     assert_eq!((joined.unwrap().session, fds.len()), (1, 2 + BELLS + 3));
     drop(another);
     bench.settle();
@@ -1105,7 +1164,7 @@ fn who_was_let_in_stays_in_as_another_user() {
     }
     const OTHER: u32 = 33;
     let mut bench = Bench::new(1);
-    let attach = Request::Attach { layout_version: LAYOUT_VERSION };
+    let attach = Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 };
     let ask = |bench: &mut Bench, client: &Channel, request: &Request, uid| {
         client.send_as(&request.encode(), uid).unwrap();
         bench.settle();
@@ -1159,7 +1218,9 @@ fn who_was_let_in_stays_in_under_the_next_supervisor() {
     let launcher = Box::new(FakeLauncher(bench.launches.clone()));
     let mut next = found.resume(config, identity, launcher, None, PersistedState::default()).unwrap();
     for (client, is_let_in) in [(&inside, true), (&outside, false)] {
-        client.send_as(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), 33).unwrap();
+        client
+            .send_as(&Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }.encode(), 33)
+            .unwrap();
         for _ in 0..30 {
             next.turn(Some(0)).unwrap();
         }

@@ -28,8 +28,10 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                 }
                 2..=4 if !askers.is_empty() => {
                     let asker = &mut askers[at];
-                    let outcome =
-                        bench.ask(&asker.channel, &Request::Attach { layout_version: LAYOUT_VERSION });
+                    let outcome = bench.ask(
+                        &asker.channel,
+                        &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 },
+                    );
                     match outcome {
                         (Ok(joined), fds) => {
                             assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
@@ -74,8 +76,9 @@ fn random_sequences_of_requests_leave_nothing_behind() {
                 9 if !askers.is_empty() => {
                     // It asks, and goes before it is answered.
                     let asker = askers.swap_remove(at);
-                    let _ =
-                        asker.channel.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]);
+                    let _ = asker
+                        .channel
+                        .send(&Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 }.encode(), &[]);
                 }
                 10 if !askers.is_empty() => {
                     askers.swap_remove(at);

@@ -89,7 +89,8 @@ fn sessions_beyond_the_descriptors_are_refused_with_the_reason_and_leave_nothing
     let mut sessions = Vec::new();
     let reason = loop {
         let client = bench.client();
-        let (joined, fds) = bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION });
+        let (joined, fds) =
+            bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 });
         match joined {
             Ok(_) => sessions.push((client, fds)),
             Err(reason) => break reason,
