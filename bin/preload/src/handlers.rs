@@ -13,8 +13,9 @@ use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t, sigset_t, ucontext_t};
 
 use crate::critical;
 use crate::futex_lock::FutexLock;
+use crate::names;
 use crate::real::{self, sys};
-use crate::signals::{bit, release_signals, signals_restart};
+use crate::signals::{bit, release_signals, send_to_self, signals_restart};
 
 /// One more than the greatest number of a signal.
 const SIGNALS: usize = 65;
@@ -30,6 +31,12 @@ struct Wish {
     handler: usize,
     flags: c_int,
     mask: u64,
+}
+
+impl Wish {
+    fn of(action: &sigaction) -> Wish {
+        Wish { handler: action.sa_sigaction, flags: action.sa_flags, mask: word(&action.sa_mask) }
+    }
 }
 
 /// A [`Wish`] that one thread changes at a time, and that handlers read: its version is odd meanwhile.
@@ -135,15 +142,24 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
     };
     WRITER.with(|()| {
         let before = entry.read();
+        if signal == libc::SIGSYS && names::owns_sigsys() {
+            if let Some(action) = wanted {
+                entry.write(Wish::of(&action));
+            }
+            // SAFETY: the caller's promise.
+            if let Some(old) = unsafe { old.as_mut() } {
+                // SAFETY: all-zero is a valid value.
+                *old = unsafe { mem::zeroed() };
+                (old.sa_sigaction, old.sa_flags) = (before.handler, before.flags);
+                old.sa_mask = of_word(before.mask);
+            }
+            return 0;
+        }
         let action = wanted.map(|action| {
             if !is_handler(&action) {
                 return action;
             }
-            entry.write(Wish {
-                handler: action.sa_sigaction,
-                flags: action.sa_flags,
-                mask: word(&action.sa_mask),
-            });
+            entry.write(Wish::of(&action));
             let flags = action.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
             sigaction { sa_sigaction: deliver, sa_mask: all_signals(), sa_flags: flags, ..action }
         });
@@ -182,12 +198,54 @@ fn of_word(word: u64) -> sigset_t {
     }
 }
 
+/// Returns all signals but SIGSYS, which a look-up needs ([`crate::names`]).
 fn all_signals() -> sigset_t {
     // SAFETY: the set is filled.
     unsafe {
         let mut set: sigset_t = mem::zeroed();
         libc::sigfillset(&raw mut set);
+        libc::sigdelset(&raw mut set, libc::SIGSYS);
         set
+    }
+}
+
+/// Makes SIGSYS come to this library, for look-ups that make their system calls by `calls`. What the program
+/// wants of it is kept. Returns false if the kernel refuses.
+pub fn take_sigsys(calls: names::Calls) -> bool {
+    if names::owns_sigsys() {
+        return true;
+    }
+    WRITER.with(|()| {
+        // SAFETY: all-zero is a valid value.
+        let mut kernels: sigaction = unsafe { mem::zeroed() };
+        // SAFETY: the target is valid.
+        unsafe { real::sigaction(libc::SIGSYS, std::ptr::null(), &raw mut kernels) };
+        if kernels.sa_sigaction != deliver as *const () as usize {
+            ENTRIES[libc::SIGSYS as usize].write(Wish::of(&kernels));
+        }
+        names::owns_sigsys() || names::install(calls, deliver_sigsys)
+    })
+}
+
+/// Does what the program wants of a SIGSYS that is no trap of ours.
+unsafe extern "C" fn deliver_sigsys(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's arguments; its mask is the first word of the C library's.
+    let (mask, code) = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask, (*info).si_code) };
+    match ENTRIES[signal as usize].read().handler {
+        SIG_IGN if code <= 0 => {}
+        SIG_DFL | SIG_IGN => {
+            // SAFETY: all-zero is SIG_DFL.
+            unsafe { real::sigaction(signal, &mem::zeroed(), std::ptr::null_mut()) };
+            send_to_self(signal);
+        }
+        _ => {
+            // SAFETY: as above.
+            let handler = unsafe { begin(signal, mask.cast::<u64>().read()) };
+            // SAFETY: the program has set it as the handler of this signal.
+            let handler: names::Handler = unsafe { mem::transmute(handler) };
+            // SAFETY: as above.
+            unsafe { handler(signal, info, context) };
+        }
     }
 }
 
@@ -231,8 +289,16 @@ unsafe extern "C" fn prepare(signal: c_int, info: *mut siginfo_t, context: *mut 
     let mask = mask.cast::<u64>();
     let is_fault = FAULTS.contains(&signal) && code > 0;
     let mut handler = 0;
+    let is_looking_up = names::pause();
     // SAFETY: as above. The kernel restores the mask when the handler returns.
     unsafe {
+        if is_looking_up && !is_fault && send_again(signal, info) {
+            let before = mask.read();
+            mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
+            *libc::__errno_location() = errno;
+            names::go_on(before);
+            return 0;
+        }
         if !critical::is_inside() || is_fault {
             handler = begin(signal, mask.read());
         } else if critical::note_late(signal) {

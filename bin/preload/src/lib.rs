@@ -12,6 +12,7 @@
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
 //! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
+//! * [`names`]: what the C library asks the network for by itself
 //! * [`space`]: limits of address space
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
@@ -55,6 +56,7 @@ mod handlers;
 mod heap;
 mod interfaces;
 mod lock;
+mod names;
 mod netlink;
 mod netlink_end;
 mod octets;

@@ -38,7 +38,6 @@ macro_rules! real {
 }
 
 real! {
-    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     fn listen(fd: c_int, backlog: c_int) -> c_int;
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
@@ -113,6 +112,54 @@ real! {
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
     fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
     fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn getaddrinfo(name: usize, service: usize, hints: usize, list: usize) -> usize;
+    fn getnameinfo(
+        addr: usize, addr_len: usize, host: usize, host_len: usize, service: usize, service_len: usize,
+        flags: usize
+    ) -> usize;
+    fn gethostbyname(name: usize) -> usize;
+    fn gethostbyname2(name: usize, family: usize) -> usize;
+    fn gethostbyaddr(addr: usize, len: usize, family: usize) -> usize;
+    fn gethostbyname_r(
+        name: usize, entry: usize, buf: usize, len: usize, result: usize, errno: usize
+    ) -> usize;
+    fn gethostbyname2_r(
+        name: usize, family: usize, entry: usize, buf: usize, len: usize, result: usize, errno: usize
+    ) -> usize;
+    fn gethostbyaddr_r(
+        addr: usize, addr_len: usize, family: usize, entry: usize, buf: usize, len: usize, result: usize,
+        errno: usize
+    ) -> usize;
+    fn res_query(name: usize, class: usize, kind: usize, answer: usize, len: usize) -> usize;
+    fn res_search(name: usize, class: usize, kind: usize, answer: usize, len: usize) -> usize;
+    fn res_querydomain(
+        name: usize, domain: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn res_send(query: usize, query_len: usize, answer: usize, len: usize) -> usize;
+    fn res_nquery(state: usize, name: usize, class: usize, kind: usize, answer: usize, len: usize) -> usize;
+    fn res_nsearch(
+        state: usize, name: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn res_nquerydomain(
+        state: usize, name: usize, domain: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn res_nsend(state: usize, query: usize, query_len: usize, answer: usize, len: usize) -> usize;
+    fn __res_query(name: usize, class: usize, kind: usize, answer: usize, len: usize) -> usize;
+    fn __res_search(name: usize, class: usize, kind: usize, answer: usize, len: usize) -> usize;
+    fn __res_querydomain(
+        name: usize, domain: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn __res_send(query: usize, query_len: usize, answer: usize, len: usize) -> usize;
+    fn __res_nquery(
+        state: usize, name: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn __res_nsearch(
+        state: usize, name: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn __res_nquerydomain(
+        state: usize, name: usize, domain: usize, class: usize, kind: usize, answer: usize, len: usize
+    ) -> usize;
+    fn __res_nsend(state: usize, query: usize, query_len: usize, answer: usize, len: usize) -> usize;
     fn getifaddrs(list: *mut *mut ifaddrs) -> c_int;
     fn if_nametoindex(name: *const c_char) -> c_uint;
     fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;
@@ -157,10 +204,12 @@ thread_local! {
     pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Creates a socket of the kernel: socket(2).
+/// Creates a socket of the kernel, with the words by which the filter of programs on a stack lets it through:
+/// socket(2).
 pub fn kernel_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let [first, second] = atoll_sys::internet::WORDS;
     // SAFETY: numbers only.
-    unsafe { socket(domain, kind, protocol) }
+    unsafe { sys!(libc::SYS_socket, domain, kind, protocol, 0, first, second) as c_int }
 }
 
 /// Counts a system call of this thread.

@@ -5,7 +5,8 @@
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
 //!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel;
-//!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see
+//!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see;
+//!   [`names`]: getaddrinfo
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -17,6 +18,7 @@ mod files;
 mod handlers;
 mod interfaces;
 mod limits;
+mod names;
 mod numbers;
 mod octets;
 mod passing;

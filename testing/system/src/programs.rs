@@ -18,16 +18,31 @@ pub fn compiled(name: &str) -> String {
 
 /// The same of a C program that lies elsewhere, by the full name of its source.
 pub fn compiled_of(source: &str) -> String {
+    compile(source, "", &[])
+}
+
+/// Compiles `testing/system/programs/NAME.c` once as a static program, and returns its full name.
+pub fn compiled_statically(name: &str) -> String {
+    compile(&program(&format!("{name}.c")), "-static", &["-static"])
+}
+
+fn compile(source: &str, suffix: &str, options: &[&str]) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILER.lock();
     let name = Path::new(source).file_stem().expect("a source has a name").to_string_lossy();
-    let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}"));
+    let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}{suffix}"));
     if !newer(&target, Path::new(source)) {
         std::fs::create_dir_all(target.parent().expect("it lies in tmp"))
             .expect("the target folder is writable");
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-D_FORTIFY_SOURCE=2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pthread", "-o"]);
-        let status = cc.arg(&target).arg(source).status().expect("a C compiler is installed");
+        let status = cc
+            .arg(&target)
+            .arg(source)
+            .args(options)
+            .arg("-lresolv")
+            .status()
+            .expect("a C compiler is installed");
         assert!(status.success(), "cannot compile {source}");
     }
     target.to_string_lossy().into_owned()

@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use atoll_base::{Duration, KernelNetwork};
 use atoll_supervisor::{LinkType, StackName, StatusReport};
+use atoll_sys::internet;
 use atoll_sys::process;
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::Channel;
@@ -43,7 +44,10 @@ pub struct Run {
     #[arg(long, short = 'p', conflicts_with = "name")]
     private: bool,
     /// Let the kernel's network serve what the stack does not: addresses that it does not have or reach,
-    /// kinds of sockets that it does not know.
+    /// kinds of sockets that it does not know, programs that it cannot serve.
+    ///
+    /// Without it, sockets of the Internet families fail with EACCES in static and set-user-ID programs that
+    /// the program starts, and past the C library.
     ///
     /// With a list of addresses, each perhaps with a prefix and a port (10.0.0.0/8,127.0.0.1:5432), it serves
     /// these alone, also where the stack reaches them.
@@ -167,6 +171,10 @@ impl Run {
         }
         command.env("LD_PRELOAD", preload);
         command.env("ATOLL_SOCKET", socket);
+        // What does not pass through the library must not reach the kernel's network either.
+        if !self.kernel_network.as_ref().is_some_and(KernelNetwork::has_rest) {
+            internet::refuse_sockets_of(&mut command);
+        }
         match &self.kernel_network {
             Some(network) => command.env("ATOLL_KERNEL_NETWORK", network.to_string()),
             None => command.env_remove("ATOLL_KERNEL_NETWORK"),

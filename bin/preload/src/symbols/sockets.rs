@@ -17,7 +17,7 @@ use crate::settings::settings;
 use crate::state::State;
 use crate::supervisor::with_choice;
 use crate::table::{self, Fd, lookup};
-use crate::{calls, netlink, options, real, stats};
+use crate::{calls, names, netlink, options, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -160,11 +160,11 @@ fn tell_foreign(endpoint: Endpoint) {
 }
 
 /// Says once that an address is not reached, and returns the errno. Nothing is said of IPv6, which programs
-/// try on every host.
+/// try on every host, and of what the C library tries by itself.
 fn unreached(endpoint: Endpoint) -> Errno {
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
     let addr = endpoint.addr;
-    if addr.is_v4() {
+    if addr.is_v4() && !names::is_looking_up() {
         crate::complain_once(
             &IS_TOLD,
             format_args!(

@@ -1,6 +1,9 @@
 //! Does anything of a program on a stack get to the kernel's network, unless that was asked for?
 
-use atoll_system_tests::{Net, Proc, Stack};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, compiled, compiled_statically};
 
 /// Prints what becomes of what a stack does not serve: one word a line.
 const TRIES: &str = "import errno, socket, sys
@@ -97,4 +100,58 @@ fn what_names_no_place_is_refused() {
     assert_eq!(program.output(), "");
     let said = program.errors();
     assert!(said.contains("\"10.0.0.0/33\" is not ADDRESS, ADDRESS/PREFIX"), "{said}");
+}
+
+/// What `programs/unserved.c` says where nothing of it reaches the library.
+const UNSERVED: &str = "tcp EACCES
+unix works
+raw tcp EACCES
+raw udp EACCES
+raw tcp6 EACCES
+raw unix works
+tcp of 32 bits EACCES
+unix of 32 bits works
+io_uring ENOSYS
+";
+
+/// Runs a line of a shell on a private stack, and returns what it says.
+fn shell(options: &[&str], line: &str) -> String {
+    let mut run = std::process::Command::new(atoll_system_tests::atoll());
+    run.args(["run", "--private"]).args(options).args(["--", "/bin/sh", "-c", line]);
+    Proc::start(&mut NoNet::new().without_network(&run), None).success(30)
+}
+
+#[test]
+fn programs_that_load_no_library_have_no_sockets_of_the_host() {
+    let program = compiled_statically("unserved");
+    assert_eq!(shell(&[], &program), UNSERVED);
+    // Whatever starts it, and however.
+    assert_eq!(shell(&[], &format!("env -i {program}")), UNSERVED);
+    let line = format!("setpriv --reuid 65534 --clear-groups {program}");
+    assert_eq!(shell(&[], &line), UNSERVED);
+    let line = format!("unshare -n -m -p -f {program}");
+    assert_eq!(shell(&[], &line), UNSERVED);
+    assert_eq!(shell(&["--kernel-network=10.0.0.1"], &program), UNSERVED);
+    let works = shell(&["--kernel-network"], &program);
+    assert_eq!(works.matches("works").count(), 9, "{works}");
+}
+
+/// A set-user-ID program does not load the library of its caller, and so is not served.
+#[test]
+fn set_user_id_programs_have_no_sockets_of_the_host() {
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = scratch.path().join("unserved");
+    fs::copy(compiled("unserved"), &program).unwrap();
+    chown(&program, Some(65534), None).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
+    // ld.so says that it does not load the library.
+    assert_eq!(shell(&[], &format!("{} 2>&1 | grep -v LD_PRELOAD", program.display())), UNSERVED);
+}
+
+/// Where the library is, calls past it have nothing of the host's network either.
+#[test]
+fn calls_past_the_library_have_no_sockets_of_the_host() {
+    let expected = UNSERVED.replacen("tcp EACCES", "tcp works", 1);
+    assert_eq!(shell(&[], &compiled("unserved")), expected);
 }

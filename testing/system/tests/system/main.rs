@@ -38,6 +38,7 @@ mod load;
 mod log;
 mod metrics;
 mod naive_accept;
+mod names;
 mod options;
 mod privileges;
 mod recovery;
