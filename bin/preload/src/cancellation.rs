@@ -23,6 +23,7 @@ use crate::sleepers::{CANCELLED, has_requests};
 
 unsafe extern "C" {
     fn pthread_testcancel();
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
 /// PTHREAD_CANCEL_DEFERRED of the C library.
@@ -61,6 +62,22 @@ fn deferred<R>(call: &mut impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> 
         // SAFETY: as above.
         unsafe { real::pthread_setcanceltype(before, &raw mut before) };
     }
+    result
+}
+
+/// Runs a call that is no cancellation point: a system call by an instruction. Requests act afterwards.
+pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
+    /// PTHREAD_CANCEL_DISABLE of the C library.
+    const DISABLED: c_int = 1;
+    if !IS_USED.load(Ordering::Relaxed) {
+        return call();
+    }
+    let mut before = 0;
+    // SAFETY: a valid place for a number.
+    unsafe { pthread_setcancelstate(DISABLED, &raw mut before) };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, &raw mut before) };
     result
 }
 

@@ -299,7 +299,7 @@ impl ChildState {
             }
             // The ring may have been full.
             self.own.session.send_waiting(self.clock.now());
-            atoll_sys::sched::yield_now();
+            crate::instruction::yield_now();
         }
     }
 

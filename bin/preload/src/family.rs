@@ -57,7 +57,7 @@ impl Drop for FamilyLock {
         if let Some(word) = self.memory.atomic32(self.at)
             && word.swap(0, Ordering::Release) & WAITED_FOR != 0
         {
-            let _ = atoll_sys::futex::wake(word, u32::MAX);
+            crate::instruction::futex_wake(word, u32::MAX);
         }
         if self.watched {
             unwatch();
@@ -85,7 +85,7 @@ fn wait_for(word: &AtomicU32, me: u32) -> Before {
                 || found != 0
                     && word.compare_exchange(found, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                let _ = atoll_sys::futex::wait(word, waited, Some(LOOK_EVERY));
+                crate::instruction::futex_wait(word, waited, Some(LOOK_EVERY));
             }
         }
     }

@@ -49,7 +49,7 @@ impl<T> FutexLock<T> {
             std::hint::spin_loop();
         }
         while self.word.swap(2, Ordering::Acquire) != 0 {
-            let _ = atoll_sys::futex::wait(&self.word, 2, None);
+            crate::instruction::futex_wait(&self.word, 2, None);
         }
     }
 
@@ -67,7 +67,7 @@ impl<T> FutexLock<T> {
     #[inline]
     pub fn release(&self) {
         if self.word.swap(0, Ordering::Release) == 2 {
-            let _ = atoll_sys::futex::wake(&self.word, 1);
+            crate::instruction::futex_wake(&self.word, 1);
         }
         critical::leave();
     }

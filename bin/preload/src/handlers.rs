@@ -13,16 +13,15 @@ use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t, sigset_t, ucontext_t};
 
 use crate::critical;
 use crate::futex_lock::FutexLock;
-use crate::names;
 use crate::real::{self, sys};
-use crate::signals::{bit, release_signals, send_to_self, signals_restart};
+use crate::signals::{bit, hidden_signals, release_signals, signals_restart};
 
 /// One more than the greatest number of a signal.
 const SIGNALS: usize = 65;
 
 /// The signals by which the kernel reports what an instruction has done. The instruction would be repeated
 /// for ever if the handler ran later.
-const FAULTS: [c_int; 6] =
+pub const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 /// What a program wants of a signal: struct sigaction with the kernel's mask.
@@ -31,12 +30,6 @@ struct Wish {
     handler: usize,
     flags: c_int,
     mask: u64,
-}
-
-impl Wish {
-    fn of(action: &sigaction) -> Wish {
-        Wish { handler: action.sa_sigaction, flags: action.sa_flags, mask: word(&action.sa_mask) }
-    }
 }
 
 /// A [`Wish`] that one thread changes at a time, and that handlers read: its version is odd meanwhile.
@@ -140,26 +133,22 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
         // SAFETY: the caller's promise.
         return unsafe { real::sigaction(signal, new, old) };
     };
+    if hidden_signals() & bit(signal) != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { set_hidden(entry, wanted, old) };
+        return 0;
+    }
     WRITER.with(|()| {
         let before = entry.read();
-        if signal == libc::SIGSYS && names::owns_sigsys() {
-            if let Some(action) = wanted {
-                entry.write(Wish::of(&action));
-            }
-            // SAFETY: the caller's promise.
-            if let Some(old) = unsafe { old.as_mut() } {
-                // SAFETY: all-zero is a valid value.
-                *old = unsafe { mem::zeroed() };
-                (old.sa_sigaction, old.sa_flags) = (before.handler, before.flags);
-                old.sa_mask = of_word(before.mask);
-            }
-            return 0;
-        }
         let action = wanted.map(|action| {
             if !is_handler(&action) {
                 return action;
             }
-            entry.write(Wish::of(&action));
+            entry.write(Wish {
+                handler: action.sa_sigaction,
+                flags: action.sa_flags,
+                mask: word(&action.sa_mask),
+            });
             let flags = action.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
             sigaction { sa_sigaction: deliver, sa_mask: all_signals(), sa_flags: flags, ..action }
         });
@@ -183,6 +172,60 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
     })
 }
 
+/// Sets what the program wants of a signal that the kernel gives to this library.
+///
+/// # Safety
+/// `old` is null or valid.
+unsafe fn set_hidden(entry: &Entry, wanted: Option<sigaction>, old: *mut sigaction) {
+    WRITER.with(|()| {
+        let before = entry.read();
+        if let Some(action) = wanted {
+            let (handler, flags) = (action.sa_sigaction, action.sa_flags);
+            entry.write(Wish { handler, flags, mask: word(&action.sa_mask) });
+        }
+        if !old.is_null() {
+            // SAFETY: all-zero is a valid value; the caller's promise.
+            unsafe {
+                let mut action: sigaction = mem::zeroed();
+                (action.sa_sigaction, action.sa_flags) = (before.handler, before.flags);
+                action.sa_mask = of_word(before.mask);
+                old.write(action);
+            }
+        }
+    });
+}
+
+/// Returns whether the program has a handler of SIGSYS, although the kernel gives that to this library.
+pub fn has_sigsys() -> bool {
+    ![SIG_DFL, SIG_IGN].contains(&ENTRIES[libc::SIGSYS as usize].read().handler)
+}
+
+/// Notes what the program before this one has left of a signal that the kernel is to give to this library.
+pub fn note_inherited(signal: c_int) {
+    // SAFETY: all-zero is a valid value.
+    let mut kernels: sigaction = unsafe { mem::zeroed() };
+    // SAFETY: the target is valid.
+    unsafe { real::sigaction(signal, std::ptr::null(), &raw mut kernels) };
+    let wish = Wish { handler: kernels.sa_sigaction, flags: kernels.sa_flags, mask: word(&kernels.sa_mask) };
+    WRITER.with(|()| ENTRIES[signal as usize].write(wish));
+}
+
+/// Decides about a SIGSYS that is the program's. Returns the function that goes on with it, 0 if it is
+/// ignored. Without a handler the signal ends
+/// the process.
+pub fn sigsys(code: c_int) -> usize {
+    match ENTRIES[libc::SIGSYS as usize].read().handler {
+        SIG_IGN if code <= 0 => 0,
+        SIG_DFL | SIG_IGN => {
+            // SAFETY: all-zero is SIG_DFL. The signal comes again, and ends the process.
+            unsafe { real::sigaction(libc::SIGSYS, &mem::zeroed(), std::ptr::null_mut()) };
+            crate::signals::send_to_self(libc::SIGSYS);
+            0
+        }
+        _ => deliver as *const () as usize,
+    }
+}
+
 /// Returns the kernel's part of a set: the signals up to 64, a bit each.
 fn word(set: &sigset_t) -> u64 {
     // SAFETY: the set is longer than the kernel's.
@@ -198,55 +241,9 @@ fn of_word(word: u64) -> sigset_t {
     }
 }
 
-/// Returns all signals but SIGSYS, which a look-up needs ([`crate::names`]).
+/// Returns the mask under which [`deliver`] begins: all signals but those that are never blocked.
 fn all_signals() -> sigset_t {
-    // SAFETY: the set is filled.
-    unsafe {
-        let mut set: sigset_t = mem::zeroed();
-        libc::sigfillset(&raw mut set);
-        libc::sigdelset(&raw mut set, libc::SIGSYS);
-        set
-    }
-}
-
-/// Makes SIGSYS come to this library, for look-ups that make their system calls by `calls`. What the program
-/// wants of it is kept. Returns false if the kernel refuses.
-pub fn take_sigsys(calls: names::Calls) -> bool {
-    if names::owns_sigsys() {
-        return true;
-    }
-    WRITER.with(|()| {
-        // SAFETY: all-zero is a valid value.
-        let mut kernels: sigaction = unsafe { mem::zeroed() };
-        // SAFETY: the target is valid.
-        unsafe { real::sigaction(libc::SIGSYS, std::ptr::null(), &raw mut kernels) };
-        if kernels.sa_sigaction != deliver as *const () as usize {
-            ENTRIES[libc::SIGSYS as usize].write(Wish::of(&kernels));
-        }
-        names::owns_sigsys() || names::install(calls, deliver_sigsys)
-    })
-}
-
-/// Does what the program wants of a SIGSYS that is no trap of ours.
-unsafe extern "C" fn deliver_sigsys(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's arguments; its mask is the first word of the C library's.
-    let (mask, code) = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask, (*info).si_code) };
-    match ENTRIES[signal as usize].read().handler {
-        SIG_IGN if code <= 0 => {}
-        SIG_DFL | SIG_IGN => {
-            // SAFETY: all-zero is SIG_DFL.
-            unsafe { real::sigaction(signal, &mem::zeroed(), std::ptr::null_mut()) };
-            send_to_self(signal);
-        }
-        _ => {
-            // SAFETY: as above.
-            let handler = unsafe { begin(signal, mask.cast::<u64>().read()) };
-            // SAFETY: the program has set it as the handler of this signal.
-            let handler: names::Handler = unsafe { mem::transmute(handler) };
-            // SAFETY: as above.
-            unsafe { handler(signal, info, context) };
-        }
-    }
+    of_word(!hidden_signals())
 }
 
 /// Is called by the kernel for each signal that has a handler, with all signals blocked. It jumps to the
@@ -289,16 +286,8 @@ unsafe extern "C" fn prepare(signal: c_int, info: *mut siginfo_t, context: *mut 
     let mask = mask.cast::<u64>();
     let is_fault = FAULTS.contains(&signal) && code > 0;
     let mut handler = 0;
-    let is_looking_up = names::pause();
     // SAFETY: as above. The kernel restores the mask when the handler returns.
     unsafe {
-        if is_looking_up && !is_fault && send_again(signal, info) {
-            let before = mask.read();
-            mask.write(!FAULTS.iter().fold(0, |faults, fault| faults | bit(*fault)) | bit(signal));
-            *libc::__errno_location() = errno;
-            names::go_on(before);
-            return 0;
-        }
         if !critical::is_inside() || is_fault {
             handler = begin(signal, mask.read());
         } else if critical::note_late(signal) {

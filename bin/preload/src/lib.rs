@@ -12,9 +12,10 @@
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
 //! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
-//! * [`names`]: what the C library asks the network for by itself
 //! * [`space`]: limits of address space
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
+//! * [`dispatch`]: system calls that are made past the C library's functions; [`instruction`]: this library's
+//!   own
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
 //! * [`interfaces`], [`netlink`], [`netlink_end`], [`proc_net`]: what a program is shown of the network
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
@@ -46,6 +47,7 @@ mod child_state;
 mod confinement;
 mod control;
 mod critical;
+mod dispatch;
 mod epoll;
 mod exec;
 mod family;
@@ -54,9 +56,9 @@ mod futex_lock;
 mod groups;
 mod handlers;
 mod heap;
+mod instruction;
 mod interfaces;
 mod lock;
-mod names;
 mod netlink;
 mod netlink_end;
 mod octets;
@@ -99,6 +101,7 @@ fn complain_once(is_told: &AtomicBool, text: std::fmt::Arguments<'_>) {
 extern "C" fn start() {
     settings::settings();
     process::install();
+    dispatch::start(symbols::carry_out);
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);
     }

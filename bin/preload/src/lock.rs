@@ -66,7 +66,7 @@ impl StateLock {
                     if pending_signals() & bit(libc::SIGURG) == 0 {
                         break;
                     }
-                    atoll_sys::sched::yield_now();
+                    crate::instruction::yield_now();
                 }
             }
         });
@@ -80,7 +80,7 @@ impl StateLock {
 /// hold the lock.
 pub fn settle() -> bool {
     loop {
-        atoll_sys::sched::yield_now();
+        crate::instruction::yield_now();
         let (hopes, waits) = STATE.0.with(|state| (state.client.send_waiting(), state.client.has_waiting()));
         if !waits {
             return true;

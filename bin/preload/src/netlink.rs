@@ -99,6 +99,11 @@ fn with<R>(fd: c_int, f: impl FnOnce(&mut Netlink) -> R) -> Option<R> {
     })
 }
 
+/// Returns whether the process has had a netlink socket of this library.
+pub fn any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
 /// Returns whether the descriptor is a netlink socket of this library.
 #[inline]
 pub fn is_at(fd: c_int) -> bool {

@@ -4,9 +4,10 @@
 use atoll_base::Instant;
 use atoll_shm::ShmMemory;
 use atoll_sockets::client::platform::{Before, Bell, Clock, Platform};
-use atoll_sys::{Calibration, eventfd};
+use atoll_sys::Calibration;
 
 use crate::family::FamilyLock;
+use crate::instruction::ring;
 use crate::real::count_system_call;
 use crate::table::Internal;
 use crate::waiter::KernelSet;
@@ -37,7 +38,7 @@ impl Platform for Linux {
 impl Bell for Internal {
     fn ring(&self) {
         count_system_call();
-        let _ = eventfd::ring(self);
+        ring(self.number());
     }
 }
 

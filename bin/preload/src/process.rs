@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_long;
 
 use crate::child_state::{NextProcess, Preparation, refit_limit};
+use crate::dispatch;
 use crate::family::renew_thread;
 use crate::handlers::WRITER;
 use crate::heap::HEAP;
@@ -98,5 +99,6 @@ extern "C" fn child() {
     }
     STATE.0.reset_in_child();
     SUPERVISOR.reset_in_child();
+    dispatch::begin_child();
     refit_limit();
 }

@@ -166,6 +166,14 @@ real! {
     fn if_nameindex() -> *mut libc::if_nameindex;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+    fn pthread_create(
+        thread: *mut pthread_t, attributes: *const libc::pthread_attr_t,
+        start: extern "C" fn(*mut c_void) -> *mut c_void, argument: *mut c_void
+    ) -> c_int;
+    fn thrd_create(
+        thread: *mut pthread_t, start: extern "C" fn(*mut c_void) -> c_int, argument: *mut c_void
+    ) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
     fn pthread_cancel(thread: pthread_t) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn getrlimit(resource: c_int, old: *mut rlimit) -> c_int;

@@ -1,6 +1,21 @@
 //! Signals of the running thread: blocking them, which are pending, and whether they restart calls.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::real::sys;
+
+/// The signals that are never blocked in this process, a bit each; see [`crate::dispatch::masks`].
+static HIDDEN: AtomicU64 = AtomicU64::new(0);
+
+/// Lets signals never be blocked from now on.
+pub fn keep_unblocked(signals: u64) {
+    HIDDEN.store(signals, Ordering::Relaxed);
+}
+
+/// Returns the signals that are never blocked, a bit each.
+pub fn hidden_signals() -> u64 {
+    HIDDEN.load(Ordering::Relaxed)
+}
 
 /// Returns the bit of a signal in the kernel's masks; 0 for numbers that no signal has.
 pub fn bit(signal: i32) -> u64 {
@@ -13,9 +28,9 @@ pub fn send_to_self(signal: i32) {
     unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
 }
 
-/// Blocks all signals: sigprocmask(2). Returns the mask from before.
+/// Blocks all signals but those that are never blocked: sigprocmask(2). Returns the mask from before.
 pub fn hold_signals() -> u64 {
-    let (all, mut before) = (u64::MAX, 0u64);
+    let (all, mut before) = (!hidden_signals(), 0u64);
     // SAFETY: two masks of the kernel's size, 8.
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
     before
@@ -23,6 +38,7 @@ pub fn hold_signals() -> u64 {
 
 /// Restores the mask from before [`hold_signals`].
 pub fn release_signals(before: u64) {
+    let before = before & !hidden_signals();
     // SAFETY: a mask of the kernel's size, 8.
     unsafe {
         sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8)

@@ -4,7 +4,7 @@
 //! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
 //!   numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
-//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_cancel;
+//!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_create;
 //!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see;
 //!   [`names`]: getaddrinfo
 //!
@@ -37,6 +37,8 @@ use atoll_sockets::Errno;
 use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, ssize_t};
 
 use crate::transfer::Parts;
+
+pub use numbers::carry_out;
 
 /// Fails as the C library does: sets errno and returns -1.
 pub(crate) fn fail(errno: Errno) -> c_int {

@@ -209,7 +209,7 @@ pub fn spin_until_event() -> Result<(), Errno> {
         while !ready && patience.goes_on(now) {
             let before = now;
             count_system_call();
-            atoll_sys::sched::yield_now();
+            crate::instruction::yield_now();
             ready = STATE.with(|state| {
                 now = state.now();
                 state.client.has_event()

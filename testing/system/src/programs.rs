@@ -31,7 +31,8 @@ fn compile(source: &str, suffix: &str, options: &[&str]) -> String {
     let _one_at_a_time = COMPILER.lock();
     let name = Path::new(source).file_stem().expect("a source has a name").to_string_lossy();
     let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}{suffix}"));
-    if !newer(&target, Path::new(source)) {
+    let headers = ["direct.h", "instruction.h"].map(program);
+    if ![source, &headers[0], &headers[1]].iter().all(|source| newer(&target, Path::new(source))) {
         std::fs::create_dir_all(target.parent().expect("it lies in tmp"))
             .expect("the target folder is writable");
         let mut cc = Command::new("cc");

@@ -1,10 +1,8 @@
-//! getaddrinfo(3) and its kin, whose calls for names go over the stack ([`crate::names`]).
+//! getaddrinfo(3) and its kin, whose calls for names go over the stack ([`crate::dispatch`]).
 
 use std::sync::atomic::AtomicBool;
 
-use super::numbers::syscall;
-use crate::handlers::take_sigsys;
-use crate::names::on_the_stack;
+use crate::dispatch::resolving;
 use crate::settings::settings;
 use crate::{complain_once, real};
 
@@ -17,7 +15,7 @@ macro_rules! look_ups {
         #[allow(clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($arg: usize),*) -> usize {
             // SAFETY: passed on, every argument as the register or the place that it came in.
-            on_the_stack(|| take_sigsys(syscall), || unsafe { real::$name($($arg),*) })
+            resolving(|| unsafe { real::$name($($arg),*) })
         }
     )* };
 }
@@ -52,7 +50,7 @@ look_ups! {
 pub unsafe extern "C" fn getaddrinfo(name: usize, service: usize, hints: usize, list: usize) -> usize {
     // SAFETY: passed on.
     let look_up = || unsafe { real::getaddrinfo(name, service, hints, list) };
-    let result = on_the_stack(|| take_sigsys(syscall), look_up);
+    let result = resolving(look_up);
     if result as i32 == EAI_AGAIN && settings().socket.is_some() {
         static IS_TOLD: AtomicBool = AtomicBool::new(false);
         complain_once(

@@ -17,8 +17,12 @@ use super::octets as o;
 use super::processes as c;
 use super::sockets as s;
 use super::waiting as w;
-use super::{fail, handlers};
+use super::{fail, handlers, users};
+use crate::cancellation::without_cancellation;
 use crate::confinement::confine;
+use crate::dispatch::{Words, masks};
+use crate::exec::with_sockets;
+use crate::real::sys;
 use crate::settings::settings;
 use crate::{process, real};
 
@@ -72,16 +76,40 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    let call = Call { number, words: [a, b, c, d, e, f] };
+    // SAFETY: passed on.
+    unsafe { make(&Call { number, words: [a, b, c, d, e, f] }) }
+}
+
+/// Makes a call, or what this library does in its place.
+unsafe fn make(call: &Call) -> c_long {
     // SAFETY: passed on; each family returns `None` for calls of others.
     unsafe {
-        of_octets(&call)
-            .or_else(|| of_sockets(&call))
-            .or_else(|| of_descriptors(&call))
-            .or_else(|| of_waiting(&call))
-            .or_else(|| of_processes(&call))
-            .or_else(|| of_files(&call))
+        of_octets(call)
+            .or_else(|| of_sockets(call))
+            .or_else(|| of_descriptors(call))
+            .or_else(|| of_waiting(call))
+            .or_else(|| of_processes(call))
+            .or_else(|| of_privileges(call))
+            .or_else(|| of_files(call))
             .unwrap_or_else(|| call.pass_on())
+    }
+}
+
+/// Carries out a system call that was dispatched, and returns what the kernel would: a negative errno if it
+/// fails. The C library's errno stays as it is.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn carry_out(call: &Words) -> c_long {
+    // SAFETY: a valid thread-local of the C library.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = mem::replace(errno, 0);
+    // SAFETY: the caller's promise.
+    let result = without_cancellation(|| unsafe { make(&Call { number: call.number, words: call.words }) });
+    match mem::replace(errno, before) {
+        0 => result,
+        failed if result == -1 => (-failed).into(),
+        _ => result,
     }
 }
 
@@ -112,6 +140,26 @@ unsafe fn of_octets(call: &Call) -> Option<c_long> {
         }
     };
     Some(result as c_long)
+}
+
+/// Makes the calls that change who this process is, or what it sees of the file system.
+unsafe fn of_privileges(call: &Call) -> Option<c_long> {
+    let n = call;
+    // SAFETY: the words are what the kernel's call of this number takes.
+    let result = unsafe {
+        match call.number {
+            libc::SYS_chroot => c::chroot(n.pointer(0)).into(),
+            libc::SYS_unshare => c::unshare(n.int(0)).into(),
+            libc::SYS_setns => c::setns(n.int(0), n.int(1)).into(),
+            // The C library's functions change all threads, the system calls one.
+            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+                users::before_change();
+                n.pass_on()
+            }
+            _ => return None,
+        }
+    };
+    Some(result)
 }
 
 unsafe fn of_files(call: &Call) -> Option<c_long> {
@@ -219,16 +267,37 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork | libc::SYS_vfork => libc::fork().into(),
             libc::SYS_clone if is_a_fork(n.words[0], n.words[1]) => process::fork_by(|| n.pass_on()),
+            // A vfork: the parent waits, and the child has memory of its own.
+            libc::SYS_clone if is_a_vfork(n.words[0], n.words[1]) => {
+                let [flags, stack, a, b, c, d] = n.words;
+                let words = [flags & !c_long::from(libc::CLONE_VM), stack, a, b, c, d];
+                process::fork_by(|| Call { number: n.number, words }.pass_on())
+            }
             libc::SYS_clone3 => {
                 let flags = n.pointer::<u64>(0).as_ref().map_or(0, |flags| *flags);
                 // struct clone_args: the stack is the sixth word.
                 let stack = if n.size(1) >= 64 && flags != 0 { *n.pointer::<u64>(0).add(5) } else { 0 };
-                if n.size(1) < 64 || !is_a_fork(flags as c_long, stack as c_long) {
+                if n.size(1) < 64 {
                     return None;
                 }
-                process::fork_by(|| n.pass_on())
+                if is_a_fork(flags as c_long, stack as c_long) {
+                    return Some(process::fork_by(|| n.pass_on()));
+                }
+                if !is_a_vfork(flags as c_long, stack as c_long) {
+                    return None;
+                }
+                fork_by_clone3(n)
             }
             libc::SYS_execve => c::execve(n.pointer(0), n.pointer(1), n.pointer(2)).into(),
+            libc::SYS_execveat => with_sockets(n.pointer(3), |envp| {
+                let [directory, path, argv, _, flags, last] = n.words;
+                let words = [directory, path, argv, envp as c_long, flags, last];
+                Call { number: n.number, words }.pass_on() as c_int
+            })
+            .into(),
+            libc::SYS_rt_sigprocmask if n.size(3) == 8 => {
+                change_mask(n.int(0), n.pointer(1), n.pointer(2)).into()
+            }
             // The C library keeps two signals for itself.
             libc::SYS_rt_sigaction if n.size(3) == 8 && ![32, 33].contains(&n.int(0)) => {
                 set_action(n.int(0), n.pointer(1), n.pointer(2)).into()
@@ -248,9 +317,6 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
             libc::SYS_setrlimit => l::setrlimit(n.int(0), n.pointer(1)).into(),
             libc::SYS_prlimit64 => l::prlimit(n.int(0), n.int(1), n.pointer(2), n.pointer(3)).into(),
             libc::SYS_mlockall => l::mlockall(n.int(0)).into(),
-            libc::SYS_chroot => c::chroot(n.pointer(0)).into(),
-            libc::SYS_unshare => c::unshare(n.int(0)).into(),
-            libc::SYS_setns => c::setns(n.int(0), n.int(1)).into(),
             _ => return None,
         }
     };
@@ -260,6 +326,43 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
 /// Returns whether a clone(2) makes a process with memory of its own, which goes on where its parent does.
 fn is_a_fork(flags: c_long, stack: c_long) -> bool {
     flags & c_long::from(libc::CLONE_VM) == 0 && stack == 0
+}
+
+/// Returns whether a clone(2) makes a process that shares the memory and the stack until it executes a
+/// program or ends. Its return address would be overwritten before the parent returns.
+fn is_a_vfork(flags: c_long, stack: c_long) -> bool {
+    let both = c_long::from(libc::CLONE_VM | libc::CLONE_VFORK);
+    flags & both == both && stack == 0
+}
+
+/// Makes a clone3(2) that is a vfork with a child that has memory of its own.
+unsafe fn fork_by_clone3(call: &Call) -> c_long {
+    let mut words = [0u64; 16];
+    let len = call.size(1).min(size_of_val(&words));
+    // SAFETY: the program's struct is as long as it says.
+    unsafe { std::ptr::copy_nonoverlapping(call.pointer::<u8>(0), words.as_mut_ptr().cast::<u8>(), len) };
+    words[0] &= !(libc::CLONE_VM as u64);
+    let [.., a, b, c, d] = call.words;
+    let words = [words.as_ptr() as c_long, len as c_long, a, b, c, d];
+    // SAFETY: the struct is valid while the call reads it.
+    process::fork_by(|| unsafe { Call { number: call.number, words }.pass_on() })
+}
+
+/// Makes an rt_sigprocmask(2) by number.
+unsafe fn change_mask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
+    let make = |set: *const u64| {
+        let mut before = 0u64;
+        // SAFETY: two masks of the kernel's size, or null.
+        let result = unsafe { sys!(libc::SYS_rt_sigprocmask, how, set, &raw mut before, 8) };
+        (result == 0).then_some(before)
+    };
+    // SAFETY: the program's mask.
+    let Some(before) = (unsafe { masks::change(how, set, make) }) else { return -1 };
+    // SAFETY: null or the program's.
+    if let Some(old) = unsafe { old.as_mut() } {
+        *old = before;
+    }
+    0
 }
 
 /// struct sigaction as the kernel has it.

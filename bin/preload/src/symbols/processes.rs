@@ -216,6 +216,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     if option == libc::PR_SET_SECCOMP && result == 0 {
         confine();
     }
+    if result == 0 {
+        crate::dispatch::note_program(option, a);
+    }
     result
 }
 

@@ -17,7 +17,7 @@ use crate::settings::settings;
 use crate::state::State;
 use crate::supervisor::with_choice;
 use crate::table::{self, Fd, lookup};
-use crate::{calls, names, netlink, options, real, stats};
+use crate::{calls, dispatch, netlink, options, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -164,7 +164,7 @@ fn tell_foreign(endpoint: Endpoint) {
 fn unreached(endpoint: Endpoint) -> Errno {
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
     let addr = endpoint.addr;
-    if addr.is_v4() && !names::is_looking_up() {
+    if addr.is_v4() && !dispatch::is_resolving() {
         crate::complain_once(
             &IS_TOLD,
             format_args!(

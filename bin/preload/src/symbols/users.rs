@@ -9,7 +9,7 @@ use libc::uid_t;
 
 use crate::{real, supervisor, table};
 
-fn before_change() {
+pub fn before_change() {
     if table::any_objects() {
         supervisor::before_user_changes();
     }

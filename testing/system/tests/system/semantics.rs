@@ -1,7 +1,7 @@
 //! Do sockets behave as the kernel's do, call by call and error by error?
 //!
-//! `programs/sockets.py` and `programs/calls.c` hold one behaviour per name and print what happens. Each runs
-//! on the kernel and inside a private stack, and must print the same lines.
+//! `programs/sockets.py`, `programs/calls.c` and `programs/raw.c` hold one behaviour per name and print what
+//! happens. Each runs on the kernel and inside a private stack, and must print the same lines.
 
 use std::process::Command;
 
@@ -88,6 +88,13 @@ cases! {
         handlers_end_their_thread, calls_by_number, confined_by_a_filter
 }
 
+cases! {
+    raw,
+        connections, waiting, datagrams, registers_are_kept, interrupted, restarted, handlers_jump,
+        blocked_signals, calls_in_handlers, a_filter_that_traps, sigsys_ends_the_process,
+        threads_of_the_c_library, threads_of_the_programs, children, executed, short_stacks, files_of_proc
+}
+
 fn python() -> Command {
     let mut command = Command::new("/usr/bin/python3");
     command.arg(program("sockets.py"));
@@ -96,6 +103,11 @@ fn python() -> Command {
 
 fn c() -> Command {
     Command::new(compiled("calls"))
+}
+
+/// Returns a program that makes its system calls by an instruction of its own.
+fn raw() -> Command {
+    Command::new(compiled("raw"))
 }
 
 fn behaves_as_on_the_kernel(language: fn() -> Command, case: &str) {

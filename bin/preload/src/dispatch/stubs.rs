@@ -1,0 +1,162 @@
+//! The ways from a trapped system call back into the program.
+//!
+//! A stub begins with the program's registers as they were at its `syscall`, but for two that this
+//! instruction changes anyway: `rcx` is the address behind it, as the kernel would leave it, and `r11` is
+//! what [`super::trap`] has put there. No other register changes but `rax`, the flags and the vector
+//! registers included. The 128 octets below the stack pointer are the program's (System V ABI, 3.2.2).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{TEXT, TEXT_LEN, carry};
+use crate::instruction::INSTRUCTION;
+
+/// The length of the processor's state: XSAVE's area, for all that is switched on.
+static STATE_LEN: AtomicUsize = AtomicUsize::new(4096);
+
+/// Notes how long the processor's state is.
+pub fn note_size() {
+    // Leaf 0xd: ebx is the length for what the system has switched on.
+    let len = std::arch::x86_64::__cpuid_count(0xd, 0).ebx as usize;
+    STATE_LEN.store(len.next_multiple_of(64).max(1024), Ordering::Relaxed);
+}
+
+/// Returns from a signal handler: the restorer of the handler of SIGSYS. The C library's own would be
+/// dispatched in a thread that resolves names.
+#[unsafe(naked)]
+pub unsafe extern "C" fn restore() {
+    core::arch::naked_asm!("mov eax, 15", "jmp qword ptr [rip + {gadget}]", gadget = sym INSTRUCTION)
+}
+
+/// Makes the program's call.
+#[unsafe(naked)]
+pub unsafe extern "C" fn pass_on() {
+    core::arch::naked_asm!(
+        "lea rsp, [rsp - 128]",
+        "push rcx",
+        "call qword ptr [rip + {gadget}]",
+        "pop rcx",
+        "lea rsp, [rsp + 128]",
+        "jmp rcx",
+        gadget = sym INSTRUCTION,
+    )
+}
+
+/// Makes the program's clone(2) with a stack for the child, on which [`child`] finds what it needs. `r11` is
+/// the child's stack pointer.
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone() {
+    core::arch::naked_asm!(
+        "lea rsp, [rsp - 128]",
+        "push rcx",
+        "push rsi",
+        "mov rsi, r11",
+        "call qword ptr [rip + {gadget}]",
+        "pop rsi",
+        "pop rcx",
+        "lea rsp, [rsp + 128]",
+        "jmp rcx",
+        gadget = sym INSTRUCTION,
+    )
+}
+
+/// Makes the program's clone3(2). `r11` is the copy of its arguments in which the child's stack is shorter.
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone3() {
+    core::arch::naked_asm!(
+        "lea rsp, [rsp - 128]",
+        "push rcx",
+        "push rdi",
+        "mov rdi, r11",
+        "call qword ptr [rip + {gadget}]",
+        "pop rdi",
+        "pop rcx",
+        "lea rsp, [rsp + 128]",
+        "jmp rcx",
+        gadget = sym INSTRUCTION,
+    )
+}
+
+/// Is where a child of [`clone`] or [`clone3`] begins: it dispatches, too, and goes on behind the program's
+/// `syscall`. On its stack are what `rdi` and `rsi` were, and that address.
+#[unsafe(naked)]
+pub unsafe extern "C" fn child() {
+    core::arch::naked_asm!(
+        "pop rdi",
+        "pop rsi",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r10",
+        "push r8",
+        "mov eax, 157", // prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, the text, no selector)
+        "mov edi, 59",
+        "mov esi, 1",
+        "mov rdx, [rip + {text}]",
+        "mov r10, [rip + {len}]",
+        "mov r8d, 0",
+        "call qword ptr [rip + {gadget}]",
+        "pop r8",
+        "pop r10",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "mov eax, 0",
+        "pop rcx",
+        "jmp rcx",
+        gadget = sym INSTRUCTION,
+        text = sym TEXT,
+        len = sym TEXT_LEN,
+    )
+}
+
+/// Calls [`carry`] with the program's call, on the stack whose end is in `r11`.
+#[unsafe(naked)]
+pub unsafe extern "C" fn carry_out() {
+    core::arch::naked_asm!(
+        "xchg rsp, r11",
+        "push r11",
+        "push rcx",
+        "pushfq",
+        "push rbp",
+        "mov rbp, rsp",
+        "push r9", // from here on this is a `Words`
+        "push r8",
+        "push r10",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "push rax",
+        "cld",
+        "mov rdi, rsp",
+        "sub rsp, [rip + {len}]",
+        "and rsp, -64",
+        "mov ecx, 8", // XSAVE wants the header to be zero
+        "xor eax, eax",
+        "2: mov [rsp + 504 + rcx * 8], rax",
+        "dec ecx",
+        "jnz 2b",
+        "mov eax, 0xe7", // x87, SSE, AVX, AVX-512
+        "xor edx, edx",
+        "xsave64 [rsp]",
+        "call {carry}",
+        "mov [rbp - 56], rax",
+        "mov eax, 0xe7",
+        "xor edx, edx",
+        "xrstor64 [rsp]",
+        "lea rsp, [rbp - 56]",
+        "pop rax",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop r10",
+        "pop r8",
+        "pop r9",
+        "pop rbp",
+        "popfq",
+        "pop rcx",
+        "pop rsp",
+        "jmp rcx",
+        len = sym STATE_LEN,
+        carry = sym carry,
+    )
+}
