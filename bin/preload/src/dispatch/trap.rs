@@ -17,6 +17,8 @@ use crate::{handlers, netlink};
 
 // asm-generic/siginfo.h: the call was dispatched.
 const SYS_USER_DISPATCH: c_int = 2;
+// linux/audit.h.
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 // asm/prctl.h.
 const ARCH_SET_FS: c_long = 0x1002;
 // linux/sched.h: struct clone_args.
@@ -98,6 +100,12 @@ unsafe extern "C" fn sort(_signal: c_int, info: *mut siginfo_t, context: *mut c_
         return handlers::sigsys(code);
     }
     let mut registers = Registers(context);
+    // SAFETY: the eighth word of what the kernel says of a SIGSYS is the architecture.
+    if unsafe { info.cast::<u32>().add(7).read() } != AUDIT_ARCH_X86_64 {
+        // A call as 32-bit programs make it has other numbers, which could not be made again from here.
+        registers.answer((-libc::ENOSYS).into());
+        return 0;
+    }
     if is_our_own(registers.get(libc::REG_RIP) as usize) {
         registers.go_to(stubs::pass_on, 0);
         return 0;
