@@ -5,9 +5,8 @@
 //! `atoll run` stays as its parent: it passes signals on, returns the program's status, and lets the stack
 //! end when everything the program sent has arrived.
 
-mod elf;
-
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -16,6 +15,7 @@ use atoll_base::{Duration, KernelNetwork};
 use atoll_supervisor::{LinkType, StackName, StatusReport};
 use atoll_sys::internet;
 use atoll_sys::process;
+use atoll_sys::program::{self, Unserved};
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::Channel;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -68,7 +68,7 @@ impl Run {
     /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let library = library()?;
-        if let Some(reason) = elf::why_not_interposable(&self.program[0]) {
+        if let Some(reason) = why_unserved(&self.program[0]) {
             let program = self.program[0].display();
             if !self.kernel_network.as_ref().is_some_and(KernelNetwork::has_rest) {
                 return Err(Failure::new(format!(
@@ -181,6 +181,12 @@ impl Run {
         };
         command
     }
+}
+
+/// Returns why a program would not load the library; `None` if it does, or if there is no such program.
+fn why_unserved(program: &OsStr) -> Option<Unserved> {
+    let path = program::find(&CString::new(program.as_bytes()).ok()?, std::env::var_os("PATH").as_deref())?;
+    program::why_unserved_at(&path)
 }
 
 /// Returns whether an option was given that makes sense for a TAP device only.

@@ -34,6 +34,7 @@ pub mod netns;
 #[cfg(feature = "privileges")]
 pub mod privileges;
 pub mod process;
+pub mod program;
 pub mod sched;
 #[cfg(feature = "privileges")]
 pub mod seccomp;

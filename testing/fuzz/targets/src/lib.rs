@@ -26,6 +26,7 @@ mod manager;
 mod mutate;
 mod netlink;
 mod options;
+mod program;
 pub mod runner;
 pub mod seeds;
 mod sequence;
@@ -48,6 +49,7 @@ pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
 pub use netlink::netlink_request;
 pub use options::{tcp_cookie, tcp_options};
+pub use program::program_format;
 pub use sequence::supervisor_sequence;
 pub use stack::{stack_arena, stack_frames, stack_ledger};
 pub use tcp::{tcp_script, wire_tcp};
@@ -88,6 +90,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc_message", run: ipc_message, executions: 200_000 },
     Target { name: "link_classify", run: link_classify, executions: 200_000 },
     Target { name: "netlink_request", run: netlink_request, executions: 100_000 },
+    Target { name: "program_format", run: program_format, executions: 200_000 },
     Target { name: "rpc_channel", run: rpc_channel, executions: 100_000 },
     Target { name: "stack_arena", run: stack_arena, executions: 20_000 },
     Target { name: "stack_frames", run: stack_frames, executions: 20_000 },

@@ -189,6 +189,7 @@ pub fn all() -> Vec<Seed> {
     let route = [2, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 198, 18, 0, 9];
     let requests = [asked(18, 0x301, &[0; 16]), asked(26, 5, &route)].concat();
     seeds.push(seed("netlink_request", "links_and_route", requests));
+    seeds.extend(programs());
     seeds.push(seed("udp_record", "nine", [&padded_len(9).to_le_bytes()[..], &encode(&record)].concat()));
     for (name, gso) in [
         ("plain", vnet::Gso::None),
@@ -566,4 +567,26 @@ fn script_ip_server() -> Vec<u8> {
         script.extend(step(2, &1100u32.to_le_bytes()));
     }
     script
+}
+
+/// Returns the beginnings of program files.
+fn programs() -> impl Iterator<Item = Seed> {
+    let loader = b"/lib64/ld-linux-x86-64.so.2\0";
+    let mut elf = vec![0; 64];
+    elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    // e_type, e_machine, e_phoff, e_phentsize, e_phnum; then p_type, p_offset, p_filesz (elf(5)).
+    for (at, value) in
+        [(16, 3), (18, 62), (32, 64), (54, 56), (56, 1), (64, 3), (72, 120), (96, loader.len())]
+    {
+        elf.resize(elf.len().max(at + 8).max(120), 0);
+        elf[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
+    }
+    elf.extend(loader);
+    let programs = [("elf", elf), ("script", b"#! /bin/sh -e\nexit\n".to_vec())];
+    // The first octet says in how long pieces the file comes.
+    programs.into_iter().map(|(name, file)| Seed {
+        target: "program_format",
+        name,
+        bytes: [&[99][..], &file].concat(),
+    })
 }
