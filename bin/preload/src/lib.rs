@@ -13,6 +13,7 @@
 //! * [`wait`], [`waiter`]: how calls sleep
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`space`]: limits of address space
+//! * [`unserved`]: programs that load no library; [`spawn_actions`]: what posix_spawn(3) does in a child
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`dispatch`]: system calls that are made past the C library's functions; [`instruction`]: this library's
 //!   own
@@ -72,6 +73,7 @@ mod settings;
 mod signals;
 mod sleepers;
 mod space;
+mod spawn_actions;
 mod state;
 mod stats;
 mod streams;
@@ -79,6 +81,7 @@ mod supervisor;
 mod symbols;
 mod table;
 mod transfer;
+mod unserved;
 mod urgent;
 mod wait;
 mod waiter;

@@ -100,6 +100,16 @@ real! {
         pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
     ) -> c_int;
+    fn pidfd_spawn(
+        pidfd: *mut c_int, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
+    ) -> c_int;
+    fn pidfd_spawnp(
+        pidfd: *mut c_int, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char
+    ) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn fileno(stream: *mut FILE) -> c_int;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;

@@ -185,8 +185,9 @@ impl Run {
 
 /// Returns why a program would not load the library; `None` if it does, or if there is no such program.
 fn why_unserved(program: &OsStr) -> Option<Unserved> {
-    let path = program::find(&CString::new(program.as_bytes()).ok()?, std::env::var_os("PATH").as_deref())?;
-    program::why_unserved_at(&path)
+    let name = CString::new(program.as_bytes()).ok()?;
+    let path = program::find(program::HERE, &name, std::env::var_os("PATH").as_deref())?;
+    program::why_unserved(program::File::at(&path), &program::Identity::own())
 }
 
 /// Returns whether an option was given that makes sense for a TAP device only.

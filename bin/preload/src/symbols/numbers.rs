@@ -289,12 +289,9 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
                 fork_by_clone3(n)
             }
             libc::SYS_execve => c::execve(n.pointer(0), n.pointer(1), n.pointer(2)).into(),
-            libc::SYS_execveat => with_sockets(n.pointer(3), |envp| {
-                let [directory, path, argv, _, flags, last] = n.words;
-                let words = [directory, path, argv, envp as c_long, flags, last];
-                Call { number: n.number, words }.pass_on() as c_int
-            })
-            .into(),
+            libc::SYS_execveat => {
+                c::execveat(n.int(0), n.pointer(1), n.pointer(2), n.pointer(3), n.int(4)).into()
+            }
             libc::SYS_rt_sigprocmask if n.size(3) == 8 => {
                 change_mask(n.int(0), n.pointer(1), n.pointer(2)).into()
             }

@@ -3,13 +3,16 @@
 
 use std::ffi::{c_char, c_int, c_ulong};
 
-use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::confinement::confine;
 use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
 use crate::lock::STATE;
+use crate::real::sys;
+use crate::spawn_actions::sockets_after;
 use crate::state::is_away;
 use crate::supervisor::{SUPERVISOR, keep_connection};
+use crate::unserved::{self, Makes, Program};
 use crate::{real, table};
 
 type Strings = *const *const c_char;
@@ -28,7 +31,7 @@ fn environment() -> Strings {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: passed on.
-    unsafe { with_sockets(envp, |envp| real::execve(path, argv, envp)) }
+    unsafe { with_sockets(envp, |envp| unserved::exec(Program::at(path), || real::execve(path, argv, envp))) }
 }
 
 #[unsafe(no_mangle)]
@@ -40,7 +43,9 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: passed on.
-    unsafe { with_sockets(envp, |envp| real::execvpe(file, argv, envp)) }
+    unsafe {
+        with_sockets(envp, |envp| unserved::exec(Program::named(file), || real::execvpe(file, argv, envp)))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -51,8 +56,25 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    let program = Program { directory: fd, flags: libc::AT_EMPTY_PATH, ..Program::at(c"".as_ptr()) };
     // SAFETY: passed on.
-    unsafe { with_sockets(envp, |envp| real::fexecve(fd, argv, envp)) }
+    unsafe { with_sockets(envp, |envp| unserved::exec(program, || real::fexecve(fd, argv, envp))) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    let program = Program { directory, flags, ..Program::at(path) };
+    // An older C library has no such function.
+    // SAFETY: passed on.
+    let exec = |envp| unsafe { sys!(libc::SYS_execveat, directory, path, argv, envp, flags) as c_int };
+    // SAFETY: passed on.
+    unsafe { with_sockets(envp, |envp| unserved::exec(program, || exec(envp))) }
 }
 
 /// The variadic functions. Their arguments after the first are laid out on the stack as an array, as the
@@ -115,7 +137,9 @@ pub unsafe extern "C" fn posix_spawn(
     envp: *const *mut c_char,
 ) -> c_int {
     // SAFETY: passed on.
-    unsafe { spawn(actions, envp, |envp| real::posix_spawn(pid, path, actions, attributes, argv, envp)) }
+    let run = |envp| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) };
+    // SAFETY: passed on.
+    unsafe { spawn(Program::at(path).after(actions), Makes::Process, envp, run) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,17 +152,60 @@ pub unsafe extern "C" fn posix_spawnp(
     envp: *const *mut c_char,
 ) -> c_int {
     // SAFETY: passed on.
-    unsafe { spawn(actions, envp, |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp)) }
+    let run = |envp| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) };
+    // SAFETY: passed on.
+    unsafe { spawn(Program::named(file).after(actions), Makes::Process, envp, run) }
 }
 
-unsafe fn spawn(
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pidfd_spawn(
+    pidfd: *mut c_int,
+    path: *const c_char,
     actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    // SAFETY: passed on.
+    let run = |envp| unsafe { real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) };
+    // SAFETY: passed on.
+    unsafe { spawn(Program::at(path).after(actions), Makes::Descriptor, envp, run) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pidfd_spawnp(
+    pidfd: *mut c_int,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    // SAFETY: passed on.
+    let run = |envp| unsafe { real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) };
+    // SAFETY: passed on.
+    unsafe { spawn(Program::named(file).after(actions), Makes::Descriptor, envp, run) }
+}
+
+/// Starts a program with the sockets that it inherits: `spawn` does it, with another environment.
+///
+/// # Safety
+/// As for posix_spawn(3).
+unsafe fn spawn(
+    program: Program,
+    makes: Makes,
     envp: *const *mut c_char,
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
+    let spawn = |envp| unserved::spawn(program, makes, || spawn(envp));
+    let sockets = || {
+        survivors();
+        // SAFETY: null or the program's.
+        unsafe { sockets_after(program.actions) }
+    };
     let next = match table::any_objects() {
-        // SAFETY: null or the program's, and the program's environment.
-        true => unsafe { NextProgram::prepare(|| after_actions(actions), envp.cast()) },
+        // SAFETY: the program's environment.
+        true => unsafe { NextProgram::prepare(sockets, envp.cast()) },
         false => None,
     };
     let Some(next) = next else {
@@ -157,56 +224,17 @@ unsafe fn spawn(
     result
 }
 
-/// One file action, as glibc has it since 2.1 (sysdeps/unix/sysv/linux/spawn_int.h); the union begins at
-/// offset 8.
-#[repr(C)]
-struct Action {
-    tag: c_int,
-    _padding: c_int,
-    fd: c_int,
-    new: c_int,
-    _rest: [u32; 4],
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    // SAFETY: passed on.
+    unserved::shell(-1, Makes::Process, || unsafe { real::system(command) })
 }
 
-/// The `posix_spawn_file_actions_t` of glibc.
-#[repr(C)]
-struct Actions {
-    allocated: c_int,
-    used: c_int,
-    list: *const Action,
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: passed on.
+    unserved::shell(std::ptr::null_mut(), Makes::Descriptor, || unsafe { real::popen(command, mode) })
 }
-
-/// Returns the sockets that a spawned program has: those that do not close on exec, changed by the file
-/// actions of posix_spawn(3).
-unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_int, u32)> {
-    let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
-    let mut open: Vec<(c_int, u32, bool)> =
-        all.iter().map(|(fd, object)| (*fd, *object, table::closes_on_exec(*fd))).collect();
-    // SAFETY: null or initialised by the C library.
-    if let Some(actions) = unsafe { actions.cast::<Actions>().as_ref() } {
-        for i in 0..usize::try_from(actions.used).unwrap_or(0) {
-            // SAFETY: the list has `used` entries.
-            let action = unsafe { &*actions.list.add(i) };
-            let (fd, new) = (action.fd, action.new);
-            // The tags are those of close, dup2, open, and closefrom.
-            match action.tag {
-                0 => open.retain(|(open, ..)| *open != fd),
-                1 => {
-                    let source = open.iter().find(|(open, ..)| *open == fd).map(|(_, object, _)| *object);
-                    open.retain(|(open, ..)| *open != new);
-                    open.extend(source.map(|object| (new, object, false)));
-                }
-                2 => open.retain(|(open, ..)| *open != fd),
-                5 => open.retain(|(open, ..)| *open < fd),
-                _ => {}
-            }
-        }
-    }
-    survivors();
-    open.into_iter().filter(|(.., closes)| !closes).map(|(fd, object, _)| (fd, object)).collect()
-}
-
-const _: () = assert!(size_of::<Action>() == 32);
 
 /// Passes on prctl(2), and notes that a filter for system calls is installed.
 #[unsafe(no_mangle)]

@@ -121,11 +121,16 @@ fn assemble(steps: &[Step]) -> Vec<sock_filter> {
     steps.iter().enumerate().filter_map(instruction).collect()
 }
 
+/// Returns the filter, for a process that installs it by itself (seccomp(2)).
+pub fn filter() -> Vec<sock_filter> {
+    assemble(&steps())
+}
+
 /// Refuses sockets that reach other machines to this thread, and to what it starts, for good, unless they are
 /// made with [`WORDS`]. Sets `no_new_privs` if the thread lacks CAP_SYS_ADMIN: set-user-ID programs do
 /// not change their user then. Returns false if the kernel has no such filters.
 pub fn refuse_sockets() -> io::Result<bool> {
-    let mut filter = assemble(&steps());
+    let mut filter = filter();
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     let install = || {
         // SAFETY: the program is valid, and the kernel copies it.

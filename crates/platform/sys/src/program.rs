@@ -8,6 +8,7 @@ pub mod format;
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -93,10 +94,9 @@ impl Identity {
         let new_user = if is_given(0o4000) { owner[0] } else { effective_user };
         let new_group = if is_given(0o2010) { owner[1] } else { effective_group };
         match new_user == user && new_group == group {
-            // Root has all capabilities anyway.
-            true => {
-                (has_capabilities && !self.no_new_privileges && user != 0).then_some(Unserved::Capabilities)
-            }
+            // Root has all capabilities anyway. With PR_SET_NO_NEW_PRIVS others do not get them, and the
+            // loader takes no libraries nevertheless.
+            true => (has_capabilities && user != 0).then_some(Unserved::Capabilities),
             false if new_user == effective_user && new_group == effective_group => Some(Unserved::OtherUser),
             false => Some(Unserved::SetUser),
         }
@@ -106,21 +106,41 @@ impl Identity {
 /// The most files that one execve(2) looks at, each the interpreter of the one before (`exec_binprm`).
 const FILES_MAX: usize = 6;
 
-/// Returns why the program that `execveat(directory, path, ..., flags)` would execute does not load the
-/// library; `None` if it does, or if nothing is executed.
+/// The working directory.
+pub const HERE: BorrowedFd<'static> = CWD;
+
+/// Which file is executed: the arguments of execveat(2).
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// The folder to which `path` is relative.
+    pub directory: BorrowedFd<'a>,
+    /// The path, or nothing for the file that `directory` refers to.
+    pub path: &'a CStr,
+    /// The flags.
+    pub flags: i32,
+    /// The folder in which the program begins; interpreters of scripts may be relative to it.
+    pub working: BorrowedFd<'a>,
+}
+
+impl<'a> File<'a> {
+    /// Returns the file that execve(2) executes for a path, in the working directory.
+    pub fn at(path: &'a CStr) -> File<'a> {
+        File { directory: HERE, path, flags: 0, working: HERE }
+    }
+}
+
+/// Returns why a program does not load the library; `None` if it does, or if nothing is executed.
 ///
-/// An interpreter that is found by the file's format alone (binfmt_misc) is not known here.
-pub fn why_unserved(
-    directory: BorrowedFd<'_>,
-    path: &CStr,
-    flags: AtFlags,
-    identity: &Identity,
-) -> Option<Unserved> {
+/// An interpreter that the kernel finds by other means than the first line of a script (binfmt_misc) is not
+/// known here.
+pub fn why_unserved(file: File<'_>, identity: &Identity) -> Option<Unserved> {
     let mut interpreter: Option<CString> = None;
     for _ in 0..FILES_MAX {
         let judged = match &interpreter {
-            None => look(directory, path, flags, identity),
-            Some(path) => look(CWD, path, AtFlags::empty(), identity),
+            None => look(file, identity),
+            Some(path) => {
+                look(File { directory: file.working, path, flags: 0, working: file.working }, identity)
+            }
         };
         match judged? {
             Look::Done(reason) => return reason,
@@ -128,11 +148,6 @@ pub fn why_unserved(
         }
     }
     None
-}
-
-/// Returns [`why_unserved`] of the program at a path, for the calling thread.
-pub fn why_unserved_at(path: &CStr) -> Option<Unserved> {
-    why_unserved(CWD, path, AtFlags::empty(), &Identity::own())
 }
 
 /// What one file says.
@@ -144,7 +159,9 @@ enum Look {
 }
 
 /// Looks at one file. Returns `None` if the kernel would not execute it.
-fn look(directory: BorrowedFd<'_>, path: &CStr, flags: AtFlags, identity: &Identity) -> Option<Look> {
+fn look(file: File<'_>, identity: &Identity) -> Option<Look> {
+    let File { directory, path, .. } = file;
+    let flags = AtFlags::from_bits_retain(file.flags.cast_unsigned());
     let opened;
     let (file, stat) = if path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
         (Some(directory), rustix::fs::fstat(directory).ok()?)
@@ -207,8 +224,14 @@ fn secured_by(file: Option<BorrowedFd<'_>>, stat: &Stat, identity: &Identity) ->
     }
 }
 
-/// Returns the file that execvp(3) would execute for a name, with `folders` as the value of PATH.
-pub fn find(name: &CStr, folders: Option<&OsStr>) -> Option<CString> {
+/// Opens the folder at `path`, which may be relative to `from`, as a folder to start from.
+pub fn open_folder(from: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(from, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Returns the path of the file that execvp(3) would execute for a name, in the folder `working` and with
+/// `folders` as the value of PATH.
+pub fn find(working: BorrowedFd<'_>, name: &CStr, folders: Option<&OsStr>) -> Option<CString> {
     if name.to_bytes().contains(&b'/') {
         return Some(name.to_owned());
     }
@@ -217,9 +240,9 @@ pub fn find(name: &CStr, folders: Option<&OsStr>) -> Option<CString> {
     folders.split(|byte| *byte == b':').find_map(|folder| {
         let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
         let path = CString::new([folder, slash, name.to_bytes()].concat()).ok()?;
-        let stat = rustix::fs::stat(&path).ok()?;
+        let stat = rustix::fs::statat(working, &path, AtFlags::empty()).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let is_executable = rustix::fs::accessat(CWD, &path, Access::EXEC_OK, AtFlags::EACCESS).is_ok();
+        let is_executable = rustix::fs::accessat(working, &path, Access::EXEC_OK, AtFlags::EACCESS).is_ok();
         (is_file && is_executable).then_some(path)
     })
 }

@@ -25,6 +25,7 @@ mod closed;
 mod configurations;
 mod deaths;
 mod dhcp;
+mod executes;
 mod fast_open;
 mod faults;
 mod fragments;

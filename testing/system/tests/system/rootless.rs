@@ -6,6 +6,11 @@ use atoll_system_tests::{NoNet, Proc, Scratch, atoll};
 
 /// Runs a script as nobody, who may open /dev/net/tun (as on most distributions) but has no other privilege.
 pub fn as_nobody(script: &str) -> String {
+    as_nobody_after("true", script)
+}
+
+/// Runs a script as [`as_nobody`] does, after root has run `setup` in the same folder.
+pub fn as_nobody_after(setup: &str, script: &str) -> String {
     let _turn = NoNet::new();
     let scratch = Scratch::new();
     let folder = scratch.path().to_string_lossy().into_owned();
@@ -15,11 +20,12 @@ pub fn as_nobody(script: &str) -> String {
         std::fs::copy(built.with_file_name(name), scratch.path().join(name)).expect("it is built");
     }
     scratch.file("page", "from nobody\n");
-    let setup = "cd \"$1\"; mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun; mkdir run; \
-                 chmod 755 .; chown 65534 run . ; exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+    let begin = "cd \"$1\"; eval \"$3\"; mknod tun c 10 200; chmod 666 tun; \
+                 mount --bind tun /dev/net/tun; mkdir run; chmod 755 .; \
+                 chown 65534 run . ; exec setpriv --reuid=65534 --regid=65534 --clear-groups \
                  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ATOLL_RUNTIME_DIR=\"$1/run\" HOME=/ sh -ec \"$2\"";
     let mut command = Command::new("unshare");
-    command.args(["-m", "--", "sh", "-ec", setup, "sh", &folder, script]);
+    command.args(["-m", "--", "sh", "-ec", begin, "sh", &folder, script, setup]);
     Proc::start(&mut command, None).success(40)
 }
 

@@ -8,7 +8,11 @@ fn c(path: impl AsRef<OsStr>) -> CString {
 }
 
 fn judge(path: impl AsRef<OsStr>) -> Option<Unserved> {
-    why_unserved(CWD, &c(path), AtFlags::empty(), &Identity::own())
+    why_unserved(File::at(&c(path)), &Identity::own())
+}
+
+fn by_descriptor(directory: BorrowedFd<'_>, path: &CStr, flags: i32) -> Option<Unserved> {
+    why_unserved(File { directory, path, flags, working: CWD }, &Identity::own())
 }
 
 /// A folder that is removed at the end of a test.
@@ -74,9 +78,9 @@ fn dynamic_programs_are_served() {
     assert_eq!(judge(std::env::current_exe().expect("this test")), None);
     assert_eq!(judge("/no/such/program"), None);
     assert_eq!(judge("/lib64/ld-linux-x86-64.so.2"), None);
-    assert_eq!(find(c"sh", None), Some(c"/bin/sh".to_owned()));
-    assert_eq!(find(c"sh", Some(OsStr::new("/nowhere:/bin"))), Some(c"/bin/sh".to_owned()));
-    assert_eq!(find(c"no-such-program", None), None);
+    assert_eq!(find(CWD, c"sh", None), Some(c"/bin/sh".to_owned()));
+    assert_eq!(find(CWD, c"sh", Some(OsStr::new("/nowhere:/bin"))), Some(c"/bin/sh".to_owned()));
+    assert_eq!(find(CWD, c"no-such-program", None), None);
 }
 
 #[test]
@@ -142,10 +146,10 @@ fn what_is_no_file_is_not_opened() {
     assert_eq!(judge("/"), None);
     // By its descriptor, as fexecve(3) names a program.
     let file = std::fs::File::open(folder.program("static", &elf(None, 0), 0o755)).expect("it is there");
-    let judged = why_unserved(file.as_fd(), c"", AtFlags::EMPTY_PATH, &Identity::own());
+    let judged = by_descriptor(file.as_fd(), c"", libc::AT_EMPTY_PATH);
     assert_eq!(judged, Some(Unserved::Static));
     let at = std::fs::File::open(&folder.0).expect("the folder");
-    let judged = why_unserved(at.as_fd(), c"static", AtFlags::empty(), &Identity::own());
+    let judged = by_descriptor(at.as_fd(), c"static", 0);
     assert_eq!(judged, Some(Unserved::Static));
 }
 
@@ -179,7 +183,8 @@ fn rights_keep_the_library_out() {
     assert_eq!(user.secures(0o755, of_root, true), Some(Unserved::Capabilities));
     assert_eq!(root.secures(0o755, of_root, true), None);
     let modest = Identity { no_new_privileges: true, ..user };
-    assert_eq!(modest.secures(0o6755, of_root, true), None);
+    assert_eq!(modest.secures(0o6755, of_root, false), None);
+    assert_eq!(modest.secures(0o6755, of_root, true), Some(Unserved::Capabilities));
     let lowered = Identity { users: [0, 1000], ..root };
     assert_eq!(lowered.secures(0o755, of_root, false), Some(Unserved::OtherUser));
 }
