@@ -21,7 +21,6 @@ use super::{fail, handlers, users};
 use crate::cancellation::without_cancellation;
 use crate::confinement::confine;
 use crate::dispatch::{Words, masks};
-use crate::exec::with_sockets;
 use crate::real::sys;
 use crate::settings::settings;
 use crate::{process, real};
