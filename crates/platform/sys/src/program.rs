@@ -1,8 +1,9 @@
 //! Whether a program file will load the library that LD_PRELOAD names, as far as that can be known before it
 //! is executed.
 //!
-//! A file says it by its format ([`format`]) and by the rights that it gives ([`Identity`]). Files may change
-//! at any time, and may be anything: no call here blocks on one, and no more is read than the kernel reads.
+//! A file says it by its format ([`mod@format`]) and by the rights that it gives ([`Identity`]). Files may
+//! change at any time, and may be anything: no call here blocks on one, and no more is read than the kernel
+//! reads.
 
 pub mod format;
 
