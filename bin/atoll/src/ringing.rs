@@ -244,7 +244,8 @@ mod tests {
         assert!(at_once);
     }
 
-    /// Occasional slow rings are caused by interrupts, or by the host of a virtual machine.
+    /// Interrupts, or the host of a virtual machine, cause occasional slow rings; those are no reason to
+    /// defer a doorbell.
     #[test]
     fn who_is_slow_now_and_then_is_rung_at_once() {
         let mut ringer = Ringer::new(Clock::kernel());

@@ -399,7 +399,7 @@ pub trait Role {
     /// Returns the state that does not depend on the kind of server, for reading.
     fn own(&self) -> &ServerProcess;
 
-    /// Does one round of all work. Returns whether there was anything to do.
+    /// Runs one round of all work. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool>;
 
     /// Sends what others must know before this server sleeps. Returns how many bells were rung.
@@ -441,7 +441,7 @@ pub trait Role {
         Ok(())
     }
 
-    /// Does one round of sending what a successor would not find. Returns whether there is more to send.
+    /// Runs one round of sending what a successor would not find. Returns whether more is left to send.
     fn pass_on(&mut self, _now: Instant) -> bool {
         false
     }

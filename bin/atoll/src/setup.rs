@@ -426,8 +426,8 @@ mod tests {
         assert_eq!(ManagerSetup::from_json(&setup.to_json()).unwrap(), setup);
     }
 
-    /// A supervisor of one build may start a server of another, older or newer one: these are the field names
-    /// of version 3.
+    /// A supervisor of one build may start a server of another build, older or newer. These are the field
+    /// names of version 3.
     #[test]
     fn what_processes_share_stands_beside_what_only_some_are_told() {
         let of_process = r#""stack":"web","supervisor":1,"user":{"uid":990,"gid":991},"guarded":true,"descriptors":8,"index":1"#;

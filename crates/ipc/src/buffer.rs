@@ -283,7 +283,7 @@ mod tests {
         (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
     }
 
-    /// A writer that also writes out of order, and a reader that sees only what is published.
+    /// The writer also writes out of order, and the reader sees only what is published.
     #[test]
     fn a_stream_survives_growth_release_and_writes_out_of_order() {
         for seed in 0..50 {

@@ -203,7 +203,7 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Does something to one or two serving servers, or to the placement of replicas. Does nothing if no
+    /// Kills or stops one or two serving servers, or changes the placement of replicas. Does nothing if no
     /// server serves.
     fn act(&mut self, Kinds { kill, stop, moves, supervisor }: Kinds) -> Result<(), Failure> {
         let status = self.watch()?;

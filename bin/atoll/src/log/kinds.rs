@@ -199,7 +199,7 @@ mod tests {
         assert!(!server_back.has("") && !memory_short.has("x"));
     }
 
-    /// `ATOLL_WRITE=1` writes the file instead.
+    /// Run with `ATOLL_WRITE=1` to write the file instead of comparing it.
     #[test]
     fn the_document_lists_all_events() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/events.md");

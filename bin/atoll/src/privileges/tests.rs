@@ -162,8 +162,8 @@ fn what_is_not_on_the_list_is_deadly() {
     }
 }
 
-/// Memory that no limit counts could exhaust the machine's. `seccomp/tests.rs` checks that the kernel does
-/// what the lists say.
+/// Memory without a limit could exhaust that of the machine. `seccomp/tests.rs` checks that the kernel
+/// enforces the lists.
 #[test]
 fn all_memory_that_a_server_can_have_is_counted() {
     use libc::{
@@ -203,8 +203,8 @@ fn only_servers_of_a_stack_that_somebody_keeps_may_outlive_the_supervisor() {
     }
 }
 
-/// The lists differ: sessions are for replicas, and so is watching something new; frames are for servers with
-/// a queue.
+/// The lists differ by kind: only replicas have the calls of sessions and those to watch new descriptors, and
+/// only servers with a queue those of frames.
 #[test]
 fn each_kind_has_a_list_of_its_own() {
     if let Some(inside) = inside() {

@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// A process has opened the file for writing while that was permitted.
+    /// Another process opened the file for writing while that was permitted.
     #[test]
     fn what_was_judged_does_not_change() {
         let folder = Folder::new("sealed");

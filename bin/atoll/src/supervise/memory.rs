@@ -368,7 +368,8 @@ mod tests {
         assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
     }
 
-    /// The rights of a descriptor are not those of the file: its owner may open it again.
+    /// A descriptor's access mode does not bind the owner of the file, who may open the file again with
+    /// another mode.
     #[test]
     fn nobody_else_writes_the_page_of_a_replica_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!(next.replicas()[0].page.sleep_word(), 4711);
     }
 
-    /// The page on a link is for the other stack alone, which has made it and can write it.
+    /// The page on a link is for the other stack alone, which created it and can write it.
     #[test]
     fn a_stack_on_a_link_of_another_has_a_stack_page_of_its_own() {
         let page = create_memfd("atoll-guest-stack", STACK_PAGE_BYTES).unwrap();
@@ -407,8 +408,7 @@ mod tests {
         assert_eq!(ours.load32(8), 0);
     }
 
-    /// A process with a descriptor of the page may ask the kernel for another one with other rights, if the
-    /// file is its user's.
+    /// The user that owns the file may open the page again with another access mode.
     #[test]
     fn nobody_else_writes_the_stack_page_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();

@@ -472,8 +472,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    /// A supervisor of one build takes over from one of another build: these are the names and forms that it
-    /// finds.
+    /// A supervisor of one build takes over from a supervisor of another. These are the names and forms of
+    /// the notes that it finds.
     #[test]
     fn notes_are_written_as_every_build_reads_them() {
         let server = ServerNote {

@@ -252,7 +252,7 @@ impl Side {
     }
 }
 
-/// Memory as processes share it.
+/// Creates shared memory of this size.
 fn memory(bytes: usize) -> ShmMemory {
     ShmMemory::create("atoll-paper", bytes).expect("a few megabytes of shared memory").1
 }

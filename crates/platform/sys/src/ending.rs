@@ -148,7 +148,7 @@ mod tests {
         });
     }
 
-    /// The test runs in processes of their own, which die.
+    /// This test runs in child processes, which die.
     #[test]
     fn a_fault_is_told_and_deadly_all_the_same() {
         const INSIDE: &str = "ATOLL_TEST_FAULT";

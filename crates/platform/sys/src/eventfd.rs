@@ -48,8 +48,8 @@ pub fn ring(fd: impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A process that may ring a bell may also fill it, take from it, and make it block. The sleeper notices
-    /// every ring nevertheless, and ringing does not wait.
+    /// A process that may signal an eventfd may also fill it, read it, and make it block. The sleeper notices
+    /// every signal nevertheless, and signalling does not wait.
     #[test]
     fn others_who_have_a_bell_cannot_silence_it() {
         use crate::epoll::{EMPTY, Epoll};
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(woken(), 1);
     }
 
-    /// The counter is at the one number that writing cannot reach, but asynchronous I/O, which reports its
-    /// completion by a bell, can. Even a write of zero would wait for ever then.
+    /// The counter has the one value that write(2) cannot reach. Asynchronous I/O, which may report its
+    /// completion on an eventfd, can reach it. Then even writing zero would block for ever.
     #[test]
     fn who_rings_a_bell_that_the_kernel_has_filled_does_not_wait() {
         use crate::epoll::{EMPTY, Epoll};

@@ -85,7 +85,7 @@ mod tests {
         usage.ru_minflt
     }
 
-    /// The test runs in a process of its own, with one thread and one heap.
+    /// This test runs in a child process with one thread and one heap.
     #[test]
     fn what_is_held_is_not_taken_for_the_first_time_later() {
         const INSIDE: &str = "ATOLL_TEST_HEAP";

@@ -157,7 +157,7 @@ fn limits_are_lowered_and_stay_low() {
     privileges::limit(Resource::Data, u64::MAX).expect("changes nothing");
 }
 
-/// EMFILE, of which the standard library has no stable name.
+/// Returns the number of EMFILE, for which the standard library has no stable name.
 fn emfile() -> i32 {
     rustix::io::Errno::MFILE.raw_os_error()
 }

@@ -158,7 +158,7 @@ impl Ports {
         Ok(port)
     }
 
-    /// Whether the session may hold one more lease.
+    /// Returns whether the session may hold one more lease.
     fn has_room(&self, session: SessionId) -> bool {
         self.by_session.count(session) < self.config.session_leases_max
     }

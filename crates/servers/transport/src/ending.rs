@@ -128,8 +128,8 @@ impl<M: Memory> Transport<M> {
         self.applications.endings_mut().set_left(left);
     }
 
-    /// Does some of what is left to do for a session, and takes its cost from `left`. Returns whether that
-    /// was all.
+    /// Does a slice of what is left to do for a session, and subtracts its cost from `left`. Returns whether
+    /// nothing is left to do.
     fn end_some(&mut self, now: Instant, place: u32, left: &mut u32) -> bool {
         let Some(session) = self.applications.get_mut(place) else { return true };
         let id = session.id;

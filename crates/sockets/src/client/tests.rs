@@ -600,7 +600,7 @@ fn who_receives_a_listener_says_so_to_all_replicas() {
     assert!(matches!(other[0], Command::Show { lease: 77, .. }), "what was granted comes first: {other:?}");
 }
 
-/// What the receiver of a socket gets: what the sender has written, read.
+/// Passes a socket: returns the receiver's decoded form of what the sender encodes.
 fn sent(client: &mut Client<Simulated>, object: u32) -> PassedSocket {
     let passed = client.pass(object).expect("it can be passed");
     PassedSocket::decode(&passed.encode().expect("short")).expect("sound")
@@ -698,7 +698,7 @@ fn a_socket_that_is_sent_names_no_other_of_its_receiver() {
     }
 }
 
-/// A thread that sleeps listens to its own doorbell; sockets of a family ring the family's.
+/// A sleeping thread sleeps on its own doorbell; sockets of a family use the doorbell of the family.
 #[test]
 fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
     for passes in [true, false] {

@@ -160,7 +160,7 @@ fn devices(view: &View) -> String {
     out
 }
 
-/// The octets of an IPv4 address as the kernel prints them: as a number of the machine's byte order.
+/// Returns the octets of an IPv4 address as the kernel prints them: as a number of the machine's byte order.
 fn word(addr: Addr) -> u32 {
     addr.to_v4().unwrap_or(0).swap_bytes()
 }

@@ -35,7 +35,7 @@ const CHANGES: &[u64] = &[
     0x8924, 0x8925, 0x8926, 0x8930, 0x8931, 0x8932, 0x8934, 0x8936, 0x8937, 0x8943, 0x8953, 0x8955, 0x8971,
 ];
 
-/// The hardware type of Ethernet and of loopback (netdevice(7), `ARPHRD_*`).
+/// Returns the hardware type (netdevice(7), `ARPHRD_*`) of an interface, which is Ethernet or loopback.
 const fn hardware(interface: &Interface) -> u16 {
     if interface.index == super::LOOPBACK { libc::ARPHRD_LOOPBACK } else { libc::ARPHRD_ETHER }
 }

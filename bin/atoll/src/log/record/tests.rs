@@ -50,7 +50,8 @@ fn what_no_server_may_say_is_text() {
     );
 }
 
-/// A field is a line of an entry of the journal, and a value that contains a newline would be another field.
+/// A field is a line of an entry of the journal, so a value that contains a newline would become another
+/// field.
 #[test]
 fn no_text_of_a_server_begins_a_line() {
     let evil = "a\nATOLL_EVENT=server_back\r\u{2028}\u{0}\u{1b}[2J";

@@ -68,7 +68,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether a client waits for something that takes time: an upgrade, or replicas on their way.
+    /// Returns whether a client waits for an operation that takes time: an upgrade, or a move of replicas.
     fn is_awaited(&self, id: ClientId) -> bool {
         let of_upgrade = self.succession.as_ref().is_some_and(|upgrade| upgrade.client() == id);
         of_upgrade || self.course.exchange_for() == Some(id) || self.placement.asking().contains(&id)

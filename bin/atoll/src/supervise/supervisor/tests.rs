@@ -364,7 +364,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
     }
 }
 
-/// A program can make its bells slow to ring for every process that rings them.
+/// A program can make its doorbells slow for every process that rings them.
 #[test]
 fn no_bell_is_shared_between_sessions() {
     let mut bench = Bench::new(2);
@@ -418,7 +418,7 @@ fn a_session_ends_with_its_last_process() {
     assert!(bench.server.books.open_now().is_empty() && bench.server.clients.len() == 0);
 }
 
-/// The programs of the session live on, but no replica reads its rings; their other sessions are not
+/// The programs of the session live on, but no replica reads its rings any more. Their other sessions are not
 /// affected.
 #[test]
 fn a_session_that_replicas_have_died_of_ends() {
@@ -699,7 +699,7 @@ fn who_waits_for_servers_that_start_does_not_spin() {
     assert_ne!(bench.server.servers_timeout_ms(later), Some(0), "it would do nothing then");
 }
 
-/// A session's memory holds what its connections have still to send.
+/// A session's memory holds text that its connections have still to send.
 #[test]
 fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
     let mut bench = Bench::new(2);
@@ -1051,8 +1051,8 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let _ = std::fs::remove_file(socket);
 }
 
-/// A program with little address space has small arenas, and whoever joins its session is told the same
-/// sizes, also by the next supervisor.
+/// A program with little address space has small arenas. Other processes that join its session get these
+/// sizes, too, also from the next supervisor.
 #[test]
 fn arenas_fit_the_address_space_of_a_program() {
     let mut bench = Bench::new(2);
@@ -1095,8 +1095,8 @@ fn arenas_fit_the_address_space_of_a_program() {
     assert_eq!(ask(server, &members[2], &to_usual).1, usual);
 }
 
-/// A connection that an old supervisor accepted becomes an application's, because such connections could be
-/// used for both purposes, and any child could inherit them.
+/// A connection that an old supervisor accepted becomes an application's. Such connections could be used for
+/// both purposes, and any child could inherit them.
 #[test]
 fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     let mut bench = Bench::new(1);
@@ -1154,9 +1154,8 @@ fn a_connection_gives_another_one() {
     assert!(bench.server.clients.len() == 0 && bench.server.books.len() == 0);
 }
 
-/// A process that has begun a session may become another user, and its heirs may begin theirs, which count
-/// for that user. Neither the key of a session lets anybody in, nor a connection over which nobody has begun
-/// one.
+/// A process that has begun a session may become another user, and its children may begin sessions, which
+/// count for that user. Neither the key of a session nor a connection without a session admits anybody.
 #[test]
 fn who_was_let_in_stays_in_as_another_user() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -1201,7 +1200,7 @@ fn who_was_let_in_stays_in_as_another_user() {
     assert_eq!(bench.settle(), None);
 }
 
-/// The next supervisor knows who was let in, and lets in nobody else.
+/// The next supervisor knows which users were admitted, and admits no others.
 #[test]
 fn who_was_let_in_stays_in_under_the_next_supervisor() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -1230,8 +1229,8 @@ fn who_was_let_in_stays_in_under_the_next_supervisor() {
     }
 }
 
-/// The voucher names the user who asks, not the one who connected or attached, with that user's rights; the
-/// seal covers exactly that.
+/// The voucher names the user who asks, with that user's rights, and not the user who connected or attached.
+/// The seal covers exactly that.
 #[test]
 fn whoever_asks_is_vouched_for_as_who_he_is() {
     let mut bench = Bench::new(1);

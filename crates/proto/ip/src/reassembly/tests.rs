@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Whatever arrives, the bounds hold, and a whole packet has no octet twice and none missing.
+    /// Whatever arrives, the bounds hold, and a complete packet has no octet twice and none missing.
     #[test]
     fn any_fragments_are_survived(
         script in prop::collection::vec(
@@ -168,7 +168,7 @@ proptest! {
 }
 
 proptest! {
-    /// Whatever arrives, the version with indexes decides like the one that looks at every packet.
+    /// Whatever arrives, the version with indexes decides like the one that scans every packet.
     #[test]
     fn indexes_decide_as_scans_do(
         packets_max in 2usize..12,

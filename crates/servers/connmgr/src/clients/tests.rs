@@ -406,7 +406,7 @@ fn an_answer_to_a_dead_ts_is_not_taken_by_its_successor() {
 }
 
 /// Whatever happens in whatever order, each connection is offered to one acceptor, or waits while none is
-/// registered, and in the end all counts are right.
+/// registered. In the end all counts are right.
 #[test]
 fn random_delays_leave_the_counts_right() {
     let mut rng = Rng::new(9);

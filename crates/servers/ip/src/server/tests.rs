@@ -325,7 +325,8 @@ fn a_full_link_gets_everything_later_in_order() {
     assert_eq!(bench.datagrams(), [1, 2, 3].map(|n| (MAC_PEER, n)));
 }
 
-/// Otherwise a TS that sends much would make a machine unreachable for a second at a time.
+/// Without this order, a TS that sends at a high rate would make the machine unreachable for a second at a
+/// time.
 #[test]
 fn who_asks_for_our_station_is_answered_first_when_a_full_link_has_room() {
     let mut bench = bench();

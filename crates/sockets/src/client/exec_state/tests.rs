@@ -24,7 +24,7 @@ fn session(id: u32, first: i32) -> SessionState {
     SessionState { reply, descriptors: (first..first + count).collect() }
 }
 
-/// A socket of each kind, with other values than a new one has.
+/// Returns a socket of each kind, whose values differ from those of a new one.
 fn sockets() -> Vec<Socket> {
     let datagram = Datagram {
         places: vec![place(1, 0, 7), place(1, 1, 8)],
@@ -118,7 +118,7 @@ fn every_kind_of_socket_survives_with_every_option() {
     }
 }
 
-/// `SO_RCVLOWAT` and `SO_OOBINLINE` concern a connection besides its options.
+/// `SO_RCVLOWAT` and `SO_OOBINLINE` also act on the connection, besides being options of the socket.
 #[test]
 fn a_connection_acts_on_its_options_again() {
     let mut socket = sockets().remove(2);
@@ -179,7 +179,7 @@ fn what_would_be_too_long_is_not_written() {
     assert_eq!(state.encode(), Err(BadState::TooLong));
 }
 
-/// A count that lies costs no memory and no time: octets end before it does.
+/// A count that is too large costs neither memory nor time, because the octets end before it is reached.
 #[test]
 fn counts_that_lie_are_refused() {
     let counts: [&[u8]; 4] = [
@@ -294,8 +294,8 @@ fn what_cannot_be_is_refused() {
     assert_eq!(PassedSocket::decode(&passed.encode().expect("short")), Err(BadState::Place));
 }
 
-/// The form of this version. If this fails, [`VERSION`] has to change: a library of another build must not
-/// take what it reads for something else.
+/// This is the encoding of this version. If the test fails, [`VERSION`] has to change, because a library of
+/// another build must not misread the octets.
 #[test]
 fn the_form_of_this_version_is_this() {
     let octets = sample().encode().expect("short");

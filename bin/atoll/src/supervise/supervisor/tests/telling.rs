@@ -132,7 +132,7 @@ fn of_few_sessions_and_of_those_of_a_ledger_that_cannot_be_read_it_hears_before_
     assert_eq!(opened(&bench.told(0)).len(), clients.len());
 }
 
-/// A session that replicas have died of must not be opened as others are.
+/// A session that replicas have died of must not be opened as other sessions are.
 #[test]
 fn that_a_session_is_cut_off_does_not_wait() {
     let mut bench = Bench::new(2);
@@ -180,7 +180,7 @@ fn one_that_does_not_read_is_not_told_more_and_the_supervisor_does_not_spin() {
     assert_eq!((all.len(), opened(&told).len()), (500, 500), "each once");
 }
 
-/// A supervisor that takes over does not know what the last one has said.
+/// A supervisor that takes over does not know what its predecessor has sent.
 #[test]
 fn another_supervisor_tells_of_all_sessions_in_the_same_way() {
     let mut bench = Bench::new(1);
