@@ -68,7 +68,7 @@ impl Lan {
         lan
     }
 
-    /// What the hosts want to send goes on the wire.
+    /// Puts the frames that hosts have to send on the wire.
     fn collect(&mut self) {
         for at in 0..self.hosts.len() {
             while let Some(frame) = self.hosts[at].poll_frame() {
@@ -89,7 +89,7 @@ impl Lan {
         }
     }
 
-    /// Goes on until `end`, or until `is_done`, which it says.
+    /// Runs until `end`, or until `is_done`. Returns whether `is_done` ended it.
     fn run(&mut self, end: Instant, is_done: impl Fn(&Lan) -> bool) -> bool {
         while !is_done(self) {
             let arrival = self.wire.first_key_value().map(|((at, _), _)| *at);
@@ -112,7 +112,7 @@ impl Lan {
         true
     }
 
-    /// A bridge: to whom it is for, or to everybody but the sender.
+    /// Delivers a frame as a bridge does: to the host that it is addressed to, or to all but the sender.
     fn deliver(&mut self, frame: &[u8]) {
         let (header, _) = ethernet::parse(frame).expect("hosts send frames");
         for host in &mut self.hosts {
@@ -168,7 +168,7 @@ impl Lan {
         self.hosts.iter().any(|host| host.addr().is_some())
     }
 
-    /// Until everybody has had an address.
+    /// Runs until every host has had an address.
     fn serve_all(&mut self) {
         self.had.fill(false);
         let day = Duration::from_secs(24 * 3600);

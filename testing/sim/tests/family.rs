@@ -70,7 +70,7 @@ impl Replica {
         assert!(events.push(&self.arena, 1, &Event::SlotDone { slot, generation }.encode()), "there is room");
     }
 
-    /// The commands since the last call.
+    /// Returns the commands that have arrived since the last call.
     fn commands(&mut self) -> Vec<Command> {
         let mut commands = Vec::new();
         while let Some((_, payload)) = self.commands.pop(&self.arena) {
@@ -88,7 +88,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// What every writer writes at a place of the stream.
+    /// Returns the octet that every writer writes at this offset of the stream.
     fn octet(self, at: u64) -> u8 {
         (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (self.slot.0 * 29) as u8
     }
@@ -102,7 +102,7 @@ struct Process {
     objects: BTreeMap<u32, u32>,
 }
 
-/// A session of one replica as a member sees it.
+/// Creates a session with one replica, as a member of the family has it.
 fn session(
     arena: &HeapMemory,
     config: ArenaConfig,
@@ -122,14 +122,14 @@ fn session(
 }
 
 impl Process {
-    /// The process that the session is of.
+    /// Creates the process that owns the session.
     fn owner(arena: &HeapMemory) -> Process {
         let (mut client, clock) = (Client::new(), Moment::default());
         client.adopt(session(arena, CONFIG, 1, OWNER, &Life::new()), clock.clone(), 1);
         Process { client, clock, objects: BTreeMap::new() }
     }
 
-    /// A child with a session of its own that has inherited `sockets`.
+    /// Creates a child that has a session of its own and has inherited `sockets`.
     fn child(arena: &HeapMemory, member: u8, sockets: &[Socket], life: &Life) -> Process {
         let (mut client, clock) = (Client::new(), Moment::default());
         let own = session(&HeapMemory::new(SMALL.layout().total), SMALL, 2, 0, life);
@@ -151,7 +151,7 @@ impl Process {
         self.objects[&socket.slot.0]
     }
 
-    /// send(2). Returns whether anything was sent.
+    /// Sends up to `want` octets, as send(2) does. Returns whether any were sent.
     fn send(&mut self, socket: Socket, want: usize) -> bool {
         let object = self.object(socket);
         let place = self.client.socket(object).expect("a socket").places()[0];
@@ -169,7 +169,7 @@ impl Process {
     }
 }
 
-/// What the dying one does, every store of which may be its last.
+/// Runs the actions of the process that dies, each store of which may be its last.
 fn live(process: &mut Process, replica: &Replica, sockets: &[Socket], life: &Life) {
     for (n, socket) in sockets.iter().enumerate() {
         // A first ring, a larger second one, the end of the first, the end of both.

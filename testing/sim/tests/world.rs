@@ -18,7 +18,8 @@ fn others_are_served_beside_an_attacker() {
     run(100, true);
 }
 
-/// A program on each machine wants too much of something. Work of others goes on in each window of time.
+/// A program on each machine asks for too much of some resource. The work of other programs goes on in each
+/// window of time.
 #[test]
 fn others_are_served_beside_greedy_programs() {
     for seed in seeds(60) {
@@ -28,7 +29,7 @@ fn others_are_served_beside_greedy_programs() {
     }
 }
 
-/// The same while replicas die at any moment: also while they clean up after such a program.
+/// Replicas die at any moment beside greedy programs, also while they clean up after one.
 #[test]
 fn others_are_served_beside_greedy_programs_while_replicas_die() {
     for seed in seeds(60) {
@@ -38,9 +39,9 @@ fn others_are_served_beside_greedy_programs_while_replicas_die() {
     }
 }
 
-/// Little memory, and a program that reads nothing of many connections. Another one on the same machine, and
-/// the same replicas, gets all its text back: a connection of it that was open is never lost, and one that
-/// cannot be opened hears why, and can be later. In each story somebody has to go.
+/// Memory is short, and a program reads nothing of many connections. Another program on the same machine and
+/// replicas gets all its text back: none of its open connections is lost, and one that cannot be opened fails
+/// with a reason and can be opened later. In each story some connections have to be shed.
 #[test]
 fn an_honest_program_goes_on_beside_one_that_does_not_read() {
     let mut refused = 0;
@@ -58,7 +59,7 @@ fn an_honest_program_goes_on_beside_one_that_does_not_read() {
     assert!(refused > 0, "nobody has heard ENOBUFS");
 }
 
-/// Nobody gets another's port, or what comes to it, whatever he says of what he was granted.
+/// No session gets another's port, or datagrams sent to it, whatever it claims about its grants.
 #[test]
 fn forged_commands_get_nobody_another_ones_port_or_datagrams() {
     let (mut got, mut had) = (0, 0);
@@ -77,7 +78,7 @@ fn forged_commands_get_nobody_another_ones_port_or_datagrams() {
     assert!(got > 3000 && had > 50 || std::env::var_os("ATOLL_SEED").is_some(), "{got} {had}");
 }
 
-/// Until nothing is left of anything.
+/// Runs a story, and then until no state is left.
 fn end(seed: u64, story: &Story) {
     let mut world = World::new(story);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -101,7 +102,8 @@ fn workers_that_are_slow_stop_or_die_lose_no_connection() {
     }
 }
 
-/// The same where they ask for each connection (P4's naive accept).
+/// Workers ask for each connection (P4's naive accept) while they are slow, stop or die. Every connection is
+/// claimed in the end.
 #[test]
 fn workers_that_ask_lose_no_connection() {
     for seed in seeds(150) {
@@ -130,7 +132,7 @@ fn processes_that_hand_their_connections_over_lose_none() {
     assert!(is_enough || std::env::var_os("ATOLL_SEED").is_some(), "{handed:?}");
 }
 
-/// Replicas die between any two of their stores, and others take their places. No stream changes, no
+/// Replicas die between any two of their stores, and successors take their places. No stream changes, and no
 /// connection is lost.
 #[test]
 fn replicas_that_die_lose_no_connection() {
@@ -156,7 +158,7 @@ fn replicas_that_die_lose_no_connection_whose_buffers_were_given_back() {
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
 }
 
-/// The same while nobody accepts: connections wait with their text, and many with their ends.
+/// Replicas die while no worker accepts: connections wait with their text, and many with their ends.
 #[test]
 fn replicas_that_die_lose_no_connection_that_waits() {
     let mut crashed = 0;
@@ -170,8 +172,8 @@ fn replicas_that_die_lose_no_connection_that_waits() {
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
 }
 
-/// A program makes every replica die by a command: it is cut off when each has died twice, and nobody else
-/// loses anything.
+/// A program makes every replica die by a command. Its session is cut off when each has died twice, and no
+/// other session loses anything.
 #[test]
 fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
     for seed in seeds(60) {
@@ -194,8 +196,8 @@ fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
     }
 }
 
-/// What a client sends makes the replica die that has its connection: the connection is given up, its client
-/// hears so, and nobody else loses anything. It does not matter whether somebody has accepted it.
+/// The segments of a client make the replica die that has its connection. The connection is given up, its
+/// client gets a reset, and no other connection is lost, whether or not a worker had accepted it.
 #[test]
 fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
     for seed in seeds(60) {
@@ -217,8 +219,8 @@ fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
     }
 }
 
-/// Replicas leave their processes at any moment, one after another or at once, and go on in others; what is
-/// for them waits meanwhile.
+/// Replicas leave their processes at any moment, one after another or at once, and continue in others.
+/// Whatever is addressed to them waits meanwhile.
 #[test]
 fn replicas_that_move_lose_no_connection() {
     let (mut moved, mut crashed) = (0, 0);
@@ -231,8 +233,7 @@ fn replicas_that_move_lose_no_connection() {
     assert!(moved > 500 || std::env::var_os("ATOLL_SEED").is_some(), "{moved}");
 }
 
-/// The same while processes die with all replicas that are in them: at any moment, and in the middle of
-/// moves.
+/// Replicas move while processes die with all the replicas in them, at any moment and during moves.
 #[test]
 fn replicas_that_move_and_die_lose_no_connection() {
     let (mut moved, mut crashed) = (0, 0);
@@ -247,7 +248,7 @@ fn replicas_that_move_and_die_lose_no_connection() {
     assert!(moved > 200 && crashed > 1000 || std::env::var_os("ATOLL_SEED").is_some(), "{moved} {crashed}");
 }
 
-/// The same while nobody accepts: connections wait with their text, and many with their ends.
+/// Replicas move and die while no worker accepts: connections wait with their text, and many with their ends.
 #[test]
 fn replicas_that_move_and_die_lose_no_connection_that_waits() {
     for seed in seeds(30) {
@@ -258,20 +259,20 @@ fn replicas_that_move_and_die_lose_no_connection_that_waits() {
     }
 }
 
-/// The same where IP is in other processes, which end as well, and come again: what is for a replica that is
-/// away waits with them.
+/// IP is in other processes, which also end and start again. Whatever is addressed to a replica on its way
+/// waits with them.
 #[test]
 fn replicas_that_move_lose_no_connection_where_ip_is_apart() {
     check(move_apart(14, |seed, story| Story { ip: Some(ip_apart(seed)), ..story }));
 }
 
-/// The same where connection managers are in other processes, or in those of other replicas.
+/// Connection managers are in other processes, or in those of other replicas, while replicas move.
 #[test]
 fn replicas_that_move_lose_no_connection_where_connection_managers_are_apart() {
     check(move_apart(14, |seed, story| Story { managers: Some(managers_apart(seed)), ..story }));
 }
 
-/// The same where both are.
+/// Both IP and connection managers are in other processes, while replicas move.
 #[test]
 fn replicas_that_move_lose_no_connection_where_only_transport_servers_are_in_them() {
     check(move_apart(14, |seed, story| Story {
@@ -302,24 +303,24 @@ fn replicas_that_move_hear_of_programs_that_have_died() {
     assert!(counts.told > 20 || std::env::var_os("ATOLL_SEED").is_some(), "{counts:?}");
 }
 
-/// All of it at once, and what else a story may have: workers that are slow, stop or ask, replicas that do
-/// not hear each other.
+/// Moves and deaths happen at once with everything else that a story may have: workers that are slow, stop or
+/// ask, and replicas that do not receive each other's messages.
 #[test]
 fn replicas_that_move_lose_no_connection_whatever_else_happens() {
     move_apart(16, anything);
 }
 
-/// A fragment that was lost leaves others waiting for half a minute, and what comes meanwhile goes round the
-/// identifications of IPv4 several times: what is put together of two packets is nobody's. (The simulated
-/// network gave IPv6 as few of them, and nobody compared checksums.)
+/// A lost fragment leaves others waiting for half a minute, and meanwhile the identifications of IPv4 wrap
+/// around several times. What is assembled from fragments of two packets must not be delivered. (The
+/// simulated network gave IPv6 as few identifications, and no part of it compared checksums.)
 #[test]
 fn fragments_of_two_packets_are_no_packet() {
     let seed = 107;
     scale(seed, &anything(seed, moving_and_dying(seed)));
 }
 
-/// The supervisor's own machine says how many processes there are to be, by what the replicas have to do:
-/// from one to as many as help, and back to one when all is done.
+/// The supervisor's own state machine decides the number of processes by the load of the replicas: from one
+/// to as many as help, and back to one at the end.
 #[test]
 fn processes_follow_the_load_and_lose_no_connection() {
     for seed in seeds(4) {
@@ -354,7 +355,7 @@ fn processes_follow_the_load_and_lose_no_connection() {
     }
 }
 
-/// A story whose server has four replicas, mostly.
+/// Returns a story whose server mostly has four replicas.
 fn moving(seed: u64) -> Story {
     let story = Story::random(seed);
     let replicas = if seed % 4 == 3 { story.replicas } else { [4, 1 + (seed % 4) as u8] };
@@ -362,7 +363,7 @@ fn moving(seed: u64) -> Story {
     Story { replicas, connections: (story.connections * 3).min(60), ..story }
 }
 
-/// The same, in which processes mostly die.
+/// Returns a story as of [`moving`] in which processes mostly die.
 fn moving_and_dying(seed: u64) -> Story {
     let (crashes, deaths) =
         ([0, 0, 2000, 20_000][(seed % 4) as usize], [0, 100_000, 600_000][(seed / 4 % 3) as usize]);
@@ -379,7 +380,7 @@ fn by_a_person(seed: u64, deaths: u32) -> ScalingPlan {
     }
 }
 
-/// The same with whatever else a story may have.
+/// Adds everything else that a story may have.
 fn anything(seed: u64, story: Story) -> Story {
     let any = Story::random(seed ^ 0x0061_6e79);
     let workers = 1 + (seed % 5) as usize;
@@ -397,19 +398,20 @@ fn anything(seed: u64, story: Story) -> Story {
     }
 }
 
-/// Nobody accepts for a while.
+/// Returns workers of whom none accepts for a while.
 fn waits() -> Workforce {
     let stands = (Duration::from_millis(300), false);
     Workforce { stops: Some((0, Duration::ZERO)), stands, ..Workforce::default() }
 }
 
-/// IP servers, most of which end now and then.
+/// Returns IP servers, most of which end now and then.
 fn ip_apart(seed: u64) -> IpPlan {
     let every = [None, Some(5), Some(40), Some(300)][(seed / 3 % 4) as usize];
     IpPlan { count: 1 + (seed % 3) as u8, ends_every: every.map(Duration::from_millis) }
 }
 
-/// Connection managers, most of which end now and then: with their replicas, or in processes of their own.
+/// Returns connection managers, most of which end now and then, with their replicas or in processes of their
+/// own.
 fn managers_apart(seed: u64) -> ManagerPlan {
     ManagerPlan { count: 1 + (seed % 3) as u8, apart: seed % 5 > 1, die: seed % 7 > 2 }
 }
@@ -518,8 +520,8 @@ fn a_link_server_apart_loses_nothing() {
     }
 }
 
-/// As above, with connection managers in other numbers and places than replicas: their messages are late, and
-/// cross with the ends of connections.
+/// Connection managers are in other numbers and places than replicas: their messages are late, and cross with
+/// the ends of connections.
 #[test]
 fn connection_managers_apart_lose_no_connection() {
     for seed in seeds(150) {
@@ -541,7 +543,7 @@ fn connection_managers_apart_lose_no_connection() {
     }
 }
 
-/// Any story, with IP in other numbers and places than replicas.
+/// IP is in other numbers and places than replicas, in any story.
 #[test]
 fn ip_servers_apart_lose_no_connection() {
     for seed in seeds(100) {
@@ -550,7 +552,7 @@ fn ip_servers_apart_lose_no_connection() {
     }
 }
 
-/// IP recovers transparently (N6): whoever ends, connections go on with whoever comes next.
+/// IP recovers transparently (N6): whichever server ends, connections continue with its successor.
 #[test]
 fn ip_servers_that_end_again_and_again_lose_no_connection() {
     for seed in seeds(60) {

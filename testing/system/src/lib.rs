@@ -1,7 +1,7 @@
-//! What the system tests stand on: networks of namespaces, with the kernel's stack or Atoll at their server's
+//! The basis of the system tests: networks of namespaces, with the kernel's stack or Atoll at their server's
 //! end, and processes that do not outlive their test.
 //!
-//! Every test runs on both stacks. The kernel shows that the test is right; Atoll is then held to the same.
+//! Every test runs on both stacks. The kernel shows that the test is right; Atoll must then pass it as well.
 #![forbid(unsafe_code)]
 
 mod events;

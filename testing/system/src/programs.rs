@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The full name of a program in `testing/system/programs`.
+/// Returns the full name of a program in `testing/system/programs`.
 pub fn program(name: &str) -> String {
     format!("{}/programs/{name}", env!("CARGO_MANIFEST_DIR"))
 }
@@ -16,7 +16,7 @@ pub fn compiled(name: &str) -> String {
     compiled_of(&program(&format!("{name}.c")))
 }
 
-/// The same of a C program that lies elsewhere, by the full name of its source.
+/// Compiles a C program anywhere once, by the full name of its source, and returns the program's full name.
 pub fn compiled_of(source: &str) -> String {
     compile(source, "", &[])
 }

@@ -423,9 +423,9 @@ fn udp_open(port: u16) -> ExitCode {
     }
 }
 
-/// Has a session as root, gives root up, and asks over that session for what is root's: a low port, and a
-/// share of the neighbour's. It shows no pass, the pass that the supervisor gives, a changed one, and claims
-/// to be root.
+/// Opens a session as root, gives root up, and then asks over that session for what belongs to root: a low
+/// port, and a share of the neighbour's port. It tries without a pass, with the pass that the supervisor
+/// gives, with a changed pass, and with a claim to be root.
 fn usurper(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let nobody = Some(Uid::from_raw(65534));

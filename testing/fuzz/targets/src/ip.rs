@@ -103,7 +103,7 @@ impl FragmentKey for Key {
         self.0 & 2 != 0
     }
 
-    /// The hashes of some keys collide.
+    /// Returns hashes of which some collide.
     fn hashes(&self, _: [u64; 2]) -> [u64; 2] {
         [u64::from(self.0 >> 1), u64::from(self.0 & 1)]
     }

@@ -51,7 +51,7 @@ impl Campaign {
         campaign
     }
 
-    /// Does a number of executions more.
+    /// Runs this many more executions.
     pub fn run(&mut self, executions: u64) {
         for _ in 0..executions {
             let input = self.next_input();

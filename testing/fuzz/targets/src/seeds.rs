@@ -216,8 +216,9 @@ const CONFIG: &[u8] =
     b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
 mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
 
-/// A program's own session and a joined one with a connection, a datagram socket in a group, and a listener;
-/// and the connection as it is sent.
+/// Returns two encoded states. The first has a program's own session and a joined one, with a connection, a
+/// datagram socket in a group and a listener. The second is the connection in the form in which it is sent to
+/// another process.
 fn exec_states() -> (Vec<u8>, Vec<u8>) {
     let config = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
     let session = |id, first| SessionState {

@@ -136,8 +136,8 @@ impl Machine {
         self.end();
     }
 
-    /// Nothing comes from outside before a process listens: the hostile one if there is one. The port is one
-    /// user's.
+    /// Runs rounds until a process listens, before anything arrives from outside. The port is one user's, so
+    /// the hostile process listens if there is one.
     fn begin(&mut self) {
         for _ in 0..ROUNDS_TO_LISTEN {
             self.round();

@@ -1,4 +1,4 @@
-//! What becomes of programs that load no library when a program on a stack executes them?
+//! What happens to programs that load no library when a program on a stack executes them?
 
 use std::process::Command;
 
@@ -6,10 +6,11 @@ use atoll_system_tests::{Net, NoNet, Proc, Stack, atoll, compiled, compiled_stat
 
 use crate::rootless::as_nobody_after;
 
-/// What a program says that is kept off the kernel's network.
+/// The output of a program that is kept off the kernel's network.
 const APART: &str = "inet EACCES, inet6 EACCES, smc EACCES, unix works, ring ENOSYS, blocked 0\n";
 
-/// The ways of `programs/executes.c` that execute a program in place of their own, then those that start one.
+/// The ways of `programs/executes.c` that execute a program in place of their own, and then those that start
+/// one.
 const EXEC: [&str; 12] = [
     "execve",
     "execv",
@@ -27,7 +28,8 @@ const EXEC: [&str; 12] = [
 const SPAWN: [&str; 3] = ["spawn", "spawnp", "chdir"];
 const SHELL: [&str; 2] = ["system", "popen"];
 
-/// What the program says with `ways`; `after` is what it says of itself after it has started another one.
+/// Returns the program's expected output for all ways; `after` is its own output after it has started another
+/// program.
 fn expected(after: &str) -> String {
     let apart = |way: &str| format!("{way}: {APART}");
     let spawned = |way: &str| format!("{way}: {APART}{after}");
@@ -35,7 +37,7 @@ fn expected(after: &str) -> String {
     exec.chain(SPAWN.iter().copied().map(spawned)).chain(SHELL.iter().copied().map(apart)).collect()
 }
 
-/// A command with the library, as something else than `atoll run` would load it: there is no filter.
+/// Returns a command with the library preloaded by other means than `atoll run`, so that there is no filter.
 fn preloaded(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     let library = atoll().with_file_name("libatoll.so");
@@ -59,12 +61,14 @@ fn what_loads_the_library_by_other_means_keeps_programs_apart_by_itself() {
     let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
     let ways = preloaded(&executes, &["ways", &fixed]);
     let program = Proc::start(&mut NoNet::new().without_network(&ways), None).success(30);
-    // What has started the program has no filter itself: its sockets fail because there is no such stack.
+    // The program that starts the other has no filter itself; its sockets fail because there is no such
+    // stack.
     let after = APART.replace("inet EACCES", "inet ENETDOWN").replace("inet6 EACCES", "inet6 ENETDOWN");
     assert_eq!(program, expected(&after.replace("smc EACCES", "smc EAFNOSUPPORT")));
 }
 
-/// Behind each socket of the stack is one of the kernel's, which an heir without the library could connect.
+/// Each socket of the stack has a kernel socket behind it. A child without the library could connect that
+/// socket, so the child must not get it.
 #[test]
 fn what_is_inherited_cannot_be_connected_on_the_host() {
     let net = Net::new(Stack::Kernel);
@@ -80,7 +84,7 @@ except TimeoutError: print('nobody')";
     let mut run = net.on_server(&atoll().to_string_lossy());
     run.args(["run", "--private", "--", &executes, "inherits", &fixed]);
     assert_eq!(Proc::start(&mut run, None).success(30), "connect EINVAL\n");
-    // A program that is started, with the socket duplicated to its standard input.
+    // The socket is duplicated to the standard input of the program that is started.
     let start = "import os, socket, sys
 s = socket.socket(); s.bind(('127.0.0.1', 0)); os.dup2(s.fileno(), 0)
 os.posix_spawn(sys.argv[1], ['x', 'connects'], os.environ); os.wait()
@@ -91,7 +95,8 @@ s.listen(); print(s.getsockname()[1] > 0)";
     assert!(server.end(20).success() && server.output().ends_with("nobody\n"), "{}", server.report());
 }
 
-/// A program that a static one executes is served as long as it gets the variables: execle has none here.
+/// A program that a static program executes is served if it gets the environment variables. execle(3) passes
+/// none here.
 #[test]
 fn a_program_behind_one_that_loads_no_library_has_the_stack() {
     let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
@@ -108,7 +113,7 @@ fn a_program_behind_one_that_loads_no_library_has_the_stack() {
     assert_eq!(program.lines().collect::<Vec<_>>(), served);
 }
 
-/// Package managers execute ldconfig, which is static and wants no sockets: nothing is said of it.
+/// Package managers execute ldconfig, which is static and needs no sockets, so nothing is printed about it.
 #[test]
 fn a_program_that_wants_no_sockets_runs_as_ever() {
     let mut run = Command::new(atoll());

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use atoll_system_tests::{NoNet, Proc, Stack, compiled, program};
 
-/// One test for each case, and one that looks whether a case has none.
+/// Makes a test of each case, and one that checks that no case lacks a test.
 macro_rules! cases {
     ($language:ident, $($case:ident),* $(,)?) => {
         mod $language {
