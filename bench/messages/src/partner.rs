@@ -1,4 +1,4 @@
-//! Lets two processes measure together. One tells the other which case comes next; both start at once.
+//! Lets two processes measure together. One announces the next case to the other, and both start it at once.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -82,7 +82,7 @@ impl Side {
         match self.place {
             Place::Apart => {
                 // There is no pause instruction here: a pause takes longer than the transfer of a line, and
-                // costs microseconds where the hypervisor takes it for a lock that nobody gives back.
+                // costs microseconds where the hypervisor takes it for a lock that is never released.
                 while !ready() {}
             }
             Place::Together => {

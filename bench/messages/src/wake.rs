@@ -101,10 +101,10 @@ impl Waiter {
 
 /// The ways in which the end of a channel sleeps and is woken.
 enum Bell<'a> {
-    /// It sleeps on a word that the ringer counts up. The sleep word itself will not do, because the ringer
-    /// may not write it, and a ring that comes before the sleep would be lost.
+    /// The sleeper waits on a futex, a word that the ringer counts up. The sleep word itself will not do,
+    /// because the ringer may not write it, and a ring that comes before the sleep would be lost.
     Futex(&'a AtomicU32),
-    /// It sleeps on a bell, as servers do.
+    /// The sleeper waits on a bell, as servers do.
     Eventfd(Waiter),
 }
 

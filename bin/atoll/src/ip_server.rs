@@ -41,7 +41,7 @@ use crate::setup::IpServerSetup;
 /// The number of frames taken from the queue, and from the rings, before the other source gets its turn.
 const BATCH: usize = 64;
 
-/// Runs an IP server until it is told to stop. Returns the exit status of the process.
+/// Runs an IP server until it is stopped. Returns the exit status of the process.
 pub fn main(setup: &IpServerSetup) -> ExitCode {
     server::main::<IpProcess>(setup)
 }
@@ -414,7 +414,7 @@ impl Role for IpProcess {
         self.outputs.rings.publish();
     }
 
-    /// Ignores all requests; transport servers tell an IP server about sessions.
+    /// Ignores all requests; an IP server learns of sessions from transport servers.
     fn handle_request(&mut self, _: Instant, _: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
         Ok(())
     }

@@ -30,7 +30,7 @@ use crate::setup::LinkServerSetup;
 /// The number of frames taken from the queue, and from the rings, before the other source gets its turn.
 const BATCH: usize = 64;
 
-/// Runs a link server until it is told to stop. Returns the exit status of the process.
+/// Runs a link server until it is stopped. Returns the exit status of the process.
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
     server::main::<LinkServer>(setup)
 }

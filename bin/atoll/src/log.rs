@@ -54,7 +54,7 @@ macro_rules! event {
     ($name:ident, $($text:tt)+) => { event!($name, {}, $($text)+) };
 }
 
-/// Writes text to standard error, and ignores errors: a command's message to the person who gave the command.
+/// Writes text to standard error, and ignores errors. The text is a command's message to its user.
 macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -73,8 +73,8 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
-/// Prepares this supervisor or guardian for a log that perhaps nobody reads: writing never waits for a
-/// reader, and panics become an event.
+/// Prepares this supervisor or guardian for a log that may have no reader: writing never waits for one, and
+/// panics become an event.
 pub fn open(settings: Settings) {
     let level = match settings.level {
         LogLevel::Error => Level::ERROR,

@@ -1,6 +1,6 @@
 //! The atoll command: one binary for the command line, the supervisor and the servers.
 #![forbid(unsafe_code)]
-// The print macros of the standard library panic if nobody reads; `event!` and `complain!` do not.
+// The print macros of the standard library panic if no process reads; `event!` and `complain!` do not.
 #![cfg_attr(not(test), warn(clippy::print_stderr))]
 
 #[macro_use]

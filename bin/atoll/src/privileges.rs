@@ -228,7 +228,7 @@ fn end_of_all(calls: &mut Calls) {
 
 /// Allows what a process for replicas does after it was confined: it gets replicas, one per packet
 /// (`host.rs`), and their sessions. Not everything that a replica will need can be there before, because it
-/// may have to go on in a process that exists already. Therefore a process for replicas may receive
+/// may have to continue in a process that exists already. Therefore a process for replicas may receive
 /// descriptors as long as it lives, which other servers cannot (their limit is 0), map shared memory, and
 /// change what it watches. All of this depends on the supervisor: descriptors come over its sockets only.
 fn coming_and_going(calls: &mut Calls) {
@@ -306,7 +306,7 @@ pub fn protect_from_oom() {
     let path = "/proc/self/oom_score_adj";
     let own = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok());
     if own.is_some_and(|own| own > OOM_SUPERVISOR) {
-        // Without CAP_SYS_RESOURCE the score stays as it is.
+        // Without CAP_SYS_RESOURCE the score does not change.
         let _ = std::fs::write(path, OOM_SUPERVISOR.to_string());
     }
 }

@@ -94,7 +94,7 @@ pub struct Replica {
     /// Sessions that have ended but still use their memory. They must not be opened a second time.
     ending: BTreeSet<SessionId>,
     frame: Box<[u8]>,
-    /// The generation of the IPv4 address that each other replica was told.
+    /// The generation of the IPv4 address that was last sent to each other replica.
     told: [u64; REPLICAS_MAX],
     counts: Counts,
     /// The listing of sockets that is under way.
@@ -409,7 +409,7 @@ impl Replica {
     }
 
     /// Returns whether a replica does not know the newest address yet. Only the replica that asks DHCP
-    /// servers tells the others.
+    /// servers sends it to the others.
     fn has_untold(&mut self) -> bool {
         let (me, replicas) = (usize::from(self.index.0), usize::from(self.facts.replicas));
         let ip = self.transport.ip_mut();
@@ -434,8 +434,8 @@ impl Replica {
     }
 
     /// Makes the next rows of a requested listing: few at a time, and seldom while there is other work, so
-    /// that connections do not wait for listings. A listing waits until the connections of a predecessor go
-    /// on. Returns whether rows were made.
+    /// that connections do not wait for listings. A listing waits until the connections of a predecessor
+    /// continue. Returns whether rows were made.
     fn list_some(&mut self, now: Instant, busy: bool) -> bool {
         let Some(listed) = &mut self.listing else { return false };
         let waits = self.transport.is_adopting() || self.server.answers.len() >= ANSWERS_MAX;
@@ -500,7 +500,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Forgets the bells of a session that nobody waits at any more.
+    /// Forgets the bells of a session on which no process waits any more.
     fn forget_bells(&mut self, session: SessionId) {
         self.bells.remove(&session);
         self.ringer.forget(session);
@@ -709,7 +709,7 @@ impl Role for Replica {
             }
             Request::SessionGone { session } => {
                 self.open_now(now, SessionId(session))?;
-                // Programs of a session that is cut off still exist, and are told that their sockets fail.
+                // Programs of a session that is cut off still exist, and learn that their sockets fail.
                 let is_heard = self.transport.is_cut_off(SessionId(session));
                 self.ending.insert(SessionId(session));
                 self.transport.close_session(now, SessionId(session));

@@ -146,7 +146,7 @@ fn measured(act: impl FnOnce()) -> Duration {
 /// A ring that takes longer has more to wake than a program has use for. A ring that wakes another processor
 /// in a virtual machine takes 12 us.
 const SLOW: Duration = Duration::from_micros(50);
-/// After a slow ring, other work is done for so many times as long as the ring took.
+/// After a slow ring, other work is done for this many times as long as the ring took.
 const SHARE: u32 = 20;
 /// The most that counts of one ring: whatever takes longer may have been something else.
 const COUNTED_MAX: Duration = Duration::from_micros(200);
@@ -164,7 +164,7 @@ const MEASURED_ROUNDS: u32 = 16;
 mod tests {
     use super::*;
 
-    /// Uses so much processor time.
+    /// Uses this much processor time.
     fn work(time: Duration) {
         let begin = atoll_sys::processor_time();
         while atoll_sys::processor_time() - begin < time {}

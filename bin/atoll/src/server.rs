@@ -1,4 +1,5 @@
-//! What every server process has in common: how it starts, waits, and hears from its supervisor.
+//! The parts that all server processes have in common: how they start, wait, and get requests of the
+//! supervisor.
 //!
 //! ```text
 //!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
@@ -32,10 +33,10 @@ use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
 use crate::setup::{LEFT, OwnSetup, ProcessSetup, READY, Setup, UP};
 
-/// Time between two looks at the control socket while there is work, and delay before a ring or a socket that
-/// was full is offered its data again.
+/// The time between two checks of the control socket while there is work, and the delay before a ring or a
+/// socket that was full is offered its data again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
-/// Time between two publications of the counters, and between two looks at the steering table.
+/// The time between two publications of the counters, and between two checks of the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// The most requests of the supervisor that a serving server carries out before its next round.
 const REQUESTS_AT_ONCE: u32 = 16;
@@ -53,13 +54,13 @@ const TOKEN_KINDS: u64 = 4;
 const TOKEN_TIMER: u64 = u64::MAX;
 const TOKEN_INTAKE: u64 = u64::MAX - 1;
 
-/// Whether a server goes on.
+/// Whether a server continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
     /// The server stops.
     Stop,
-    /// Another process goes on with this server, and gets a ledger of this version.
+    /// Another process continues with this server, and gets a ledger of this version.
     Leave(u32),
 }
 
@@ -492,7 +493,8 @@ pub trait Role {
         self.set_sleep_word(word);
     }
 
-    /// Publishes counters that are due, and carries out the supervisor's requests. Returns whether to go on.
+    /// Publishes counters that are due, and carries out the supervisor's requests. Returns whether to
+    /// continue.
     fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
         let server = self.server();
         if now >= server.publish_at {
@@ -591,8 +593,8 @@ pub struct Surroundings {
     pub clock: Clock,
 }
 
-/// Runs a server with the descriptors and the setup of the supervisor until it is told to stop. Returns the
-/// exit status of the process.
+/// Runs a server with the descriptors and the setup of the supervisor until it is stopped. Returns the exit
+/// status of the process.
 pub fn main<R: OwnProcess>(setup: &R::Setup) -> ExitCode {
     run(&format!("{} {}", R::NAME, setup.process().index), start::<R>(setup))
 }
@@ -630,7 +632,7 @@ pub struct Process<R> {
     /// The number of the next server.
     next: u64,
     intake: Option<Intake<R>>,
-    /// When to look at control sockets and counters again.
+    /// When to check control sockets and counters again.
     look_at: Instant,
 }
 
@@ -685,7 +687,7 @@ impl<R: Role> Process<R> {
         number
     }
 
-    /// Serves until all servers have left or were told to stop, or the supervisor goes away.
+    /// Serves until all servers have left or were stopped, or the supervisor is gone.
     pub fn serve(mut self) -> io::Result<()> {
         let clock = self.waiting.clock;
         let mut now = clock.now();
@@ -724,7 +726,7 @@ impl<R: Role> Process<R> {
         }
     }
 
-    /// Handles the supervisor's requests to each server and to the process. Returns whether to go on.
+    /// Handles the supervisor's requests to each server and to the process. Returns whether to continue.
     fn look(&mut self, now: Instant) -> io::Result<Verdict> {
         self.look_at = now + CONTROL_EVERY;
         let mut at = 0;
@@ -760,7 +762,7 @@ impl<R: Role> Process<R> {
         epoll.add(&member.role.server().bell, first + TOKEN_BELL, eventfd::WATCHED)
     }
 
-    /// Removes a server that was told to stop, or leaves.
+    /// Removes a server that was stopped, or leaves.
     fn end(&mut self, at: usize, now: Instant, verdict: Verdict) -> io::Result<()> {
         let Member { mut role, serves, .. } = self.members.remove(at);
         if let (Verdict::Leave(ledger), true) = (verdict, serves) {
@@ -866,7 +868,7 @@ impl<R: Role> Process<R> {
     }
 }
 
-/// Runs the one server of a process until it is told to stop. `name` names the server in messages to people.
+/// Runs the one server of a process until it is stopped. `name` is the server's name in messages.
 fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
     report(name, role.and_then(Process::of).and_then(Process::serve))
 }

@@ -53,7 +53,7 @@ pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
 /// The command line of a process that the supervisor starts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SetupArgs<S: Setup + Clone + Send + Sync + 'static> {
-    /// The number of the process, for people who look at the process list.
+    /// The number of the process, which the process list shows.
     #[arg(long)]
     pub index: u8,
     /// The setup as JSON.

@@ -56,7 +56,7 @@ impl Rig {
     }
 }
 
-/// Tells when a test has taken too long: one side waits for the other.
+/// Returns a function that says whether a test has taken too long. Each side may wait for the other.
 fn deadline() -> impl Fn() -> bool {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     move || std::time::Instant::now() > end

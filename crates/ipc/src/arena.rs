@@ -29,7 +29,7 @@ pub const SLOT_BYTES: usize = 256;
 /// The offset of the replica's epoch (u32), which the replica writes.
 pub const REPLICA_EPOCH: usize = 64;
 /// The offset of the number of times (u32) that an event did not fit the ring, which the replica writes. When
-/// it changes, the library looks at all its slots.
+/// it changes, the library reads all its slots.
 pub const OVERFLOW: usize = 68;
 /// The offset of a word (u32) that the replica sets to 1 when it stops listening to the session, because
 /// servers have died of it.
@@ -119,7 +119,7 @@ impl ArenaConfig {
         self
     }
 
-    /// Returns whether the sizes are within limits; a process that is told others refuses to attach.
+    /// Returns whether the sizes are within limits. A process that gets invalid sizes refuses to attach.
     pub const fn is_valid(&self) -> bool {
         self.slots.is_power_of_two()
             && self.slots >= 16
@@ -203,7 +203,7 @@ mod tests {
         // Nothing smaller would be of use.
         assert_eq!(full.within(0), ArenaConfig::SMALLEST);
         assert_eq!(ArenaConfig::SMALLEST.layout().total, 4 << 20);
-        // Sizes that somebody has configured smaller stay.
+        // Sizes that were configured smaller stay.
         let small = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 30 };
         assert_eq!(small.within(0), ArenaConfig { receive_log2: 20, ..small });
     }

@@ -223,7 +223,7 @@ pub enum PeerBody {
 }
 
 record! {
-    /// What stands in a message before its service times.
+    /// The part of a message before its service times.
     #[derive(Default)]
     struct Fixed {
         kind: u8,

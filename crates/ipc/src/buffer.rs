@@ -43,8 +43,7 @@ pub struct Pieces {
 }
 
 words! {
-    /// The published form. The writer may be preempted, or die, in the middle of a store: readers use the
-    /// copy before.
+    /// The published form. The writer may be preempted, or die, during a store: readers use the copy before.
     struct Published {
         version: u32; 4 unused,
         /// One for even versions, one for odd versions.

@@ -5,7 +5,7 @@
 //! own, with JSON requests. Every packet is one [`Request`] or [`Reply`] of 56 bytes, sent with the
 //! descriptors that its doc names, in that order.
 //!
-//! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
+//! A connection belongs to one process: when it closes, the process is gone, and all its memberships end.
 
 use zerocopy::TryFromBytes;
 
@@ -101,10 +101,10 @@ record! {
         pub uid: u32,
         /// The first port that needs no privilege; 0 if the user has the privilege.
         pub unprivileged_start: u16,
-        /// The ranges of lower ports, first and last, that the user may have all the same. (0, 0) is none.
+        /// The ranges of lower ports, first and last, that the user may bind nevertheless. (0, 0) is none.
         pub ports: [(u16, u16); USER_PORTS_MAX],
-        /// The user whose bound over all sessions together counts the session; `None` for root, and for the
-        /// user that runs the stack, who have no such bound.
+        /// The user to whose bound over all sessions the session counts; `None` for root, and for the user
+        /// that runs the stack, who have no such bound.
         pub counts_for: Option<u32>,
     }
 }
@@ -118,20 +118,20 @@ impl User {
         User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], counts_for: None }
     }
 
-    /// Returns any user, for whom a session is opened: what depends on the user needs a
-    /// [`crate::lease::Pass`].
+    /// Returns the user for a session that is opened for any user: everything that depends on the user needs
+    /// a [`crate::lease::Pass`].
     pub const fn anybody(unprivileged_start: u16) -> User {
         User { unprivileged_start, ..User::privileged(NO_USER) }
     }
 
-    /// Returns the user for whom a supervisor vouches, who may have `port` as well.
+    /// Returns the user that a supervisor vouches for, with `port` in addition.
     pub fn vouched(self, uid: u32, port: u16) -> User {
         let mut ports = [(0, 0); USER_PORTS_MAX];
         ports[0] = (port, port);
         User { uid, ports, ..self }
     }
 
-    /// Returns whether the user may bind a socket to `port`; 0 stands for any free port.
+    /// Returns whether the user may bind a socket to `port`; 0 means any free port.
     pub fn may_bind(&self, port: u16) -> bool {
         let is_his = |(first, last): (u16, u16)| (first..=last).contains(&port);
         port == 0 || port >= self.unprivileged_start || self.ports.into_iter().any(is_his)

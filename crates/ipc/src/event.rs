@@ -1,9 +1,9 @@
 //! The events of a replica to an application, one entry of the event ring each.
 //!
-//! Events are hints to look at the slot, or replies. Lost (ring full): the replica raises
-//! [`crate::arena::OVERFLOW`] and the library looks at all its slots. Repeated: harmless, because all
-//! positions are absolute. Late or from a dead epoch: dropped by the library, because the generation of the
-//! slot no longer matches.
+//! Events are hints to read the slot, or replies. Lost (ring full): the replica raises
+//! [`crate::arena::OVERFLOW`] and the library reads all its slots. Repeated: harmless, because all positions
+//! are absolute. Late or from a dead epoch: dropped by the library, because the generation of the slot no
+//! longer matches.
 
 use atoll_base::{Endpoint, SlotId};
 use zerocopy::{LE, TryFromBytes, U32};
@@ -116,8 +116,9 @@ messages! {
         /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION
         /// again (P4).
         AcceptorRemoved = 4 { listener: u64 },
-        /// Reports whether connections wait in this replica: as the answer (`answers`) to
-        /// [`crate::Command::AskConnection`], or unasked to a session that was told before that none waits.
+        /// Reports whether connections wait in this replica. It is the answer (`answers`) to
+        /// [`crate::Command::AskConnection`], or comes unasked to a session whose last answer was that none
+        /// waits.
         ConnectionsWait = 9 { listener: u64, waiting: bool, answers: bool },
         /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used
         /// again.

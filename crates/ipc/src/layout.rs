@@ -28,7 +28,7 @@ pub(crate) trait Field: Sized {
     /// Returns the octets of the value.
     fn write(&self) -> Self::Octets;
 
-    /// Returns the value of octets that anybody may have written; fails if they are no value.
+    /// Decodes octets that may be arbitrary; fails if they are no value.
     fn read(octets: &Self::Octets) -> Result<Self, BadMessage>;
 }
 
@@ -196,7 +196,7 @@ macro_rules! numbered {
     };
 }
 
-/// The octets of a field, and those behind it that are not used: they are 0, and nobody reads them.
+/// The octets of a field, followed by unused octets that are written as 0 and never read.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Padded<T, const N: usize>(pub(crate) T, pub(crate) [u8; N]);
@@ -301,7 +301,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "a layout has one byte ord
 
 /// The fields of the messages of kind `KIND`.
 pub(crate) trait Message<const KIND: u8> {
-    /// Their octets.
+    /// The octets of the fields.
     type Fields: Octets;
 }
 
@@ -349,7 +349,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Reads the message of the kind that stands in the first octet.
+            /// Decodes the message of the kind that the first octet names.
             #[inline]
             fn read(bytes: &[u8; MESSAGE_BYTES]) -> Result<$Enum, BadMessage> {
                 match bytes[0] {

@@ -31,8 +31,7 @@ pub struct Grant {
     pub reuse_port: bool,
     /// Whether the socket may listen.
     pub listening: bool,
-    /// The user of the socket, who created it or asked for the port; [`NO_USER`] where no replica had to
-    /// know.
+    /// The user that created the socket or asked for the port; [`NO_USER`] where no replica had to know.
     pub uid: u32,
     /// The number of the grant: later grants of an authority have larger numbers.
     pub granted: u64,
@@ -54,7 +53,7 @@ record! {
 }
 
 record! {
-    /// The supervisor's statement about the user who asks for a socket. The supervisor asks the kernel for
+    /// The supervisor's statement about the user that asks for a socket. The supervisor asks the kernel for
     /// the user each time ([`crate::control::Request::Vouch`]), and seals the answer. So a process that has
     /// given up a user can show an earlier statement about this one socket, and nothing new.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! The processes share memory in this way:
 //!
 //! ```text
-//!   StackPage      supervisor writes         everybody reads (read-only mapping)
+//!   StackPage      supervisor writes         all processes read (read-only mapping)
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers

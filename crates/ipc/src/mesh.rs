@@ -27,7 +27,7 @@ pub const KIND_IP: u32 = 17;
 const KIND_FILLER: u32 = 0xffff_ffff;
 
 words! {
-    /// What stands before the records.
+    /// The header before the records.
     struct Header {
         tail: u64; 56 unused,
         head: u64,
@@ -36,7 +36,7 @@ words! {
 }
 
 words! {
-    /// What stands before the payload of a record.
+    /// The header before the payload of a record.
     struct RecordHeader {
         len: u32,
         kind: u32,
@@ -219,8 +219,8 @@ impl MeshConsumer {
         memory.store64_release(self.base + HEAD, self.head);
     }
 
-    /// Tells the producer whether to ring the bell (odd: asleep). The consumer fences and looks again before
-    /// it blocks.
+    /// Publishes to the producer whether to ring the bell (odd: asleep). The consumer fences and checks the
+    /// ring again before it blocks.
     pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
         memory.store32(self.base + SLEEP, word);
     }

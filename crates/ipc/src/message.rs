@@ -19,13 +19,13 @@ messages! {
         /// answer introduces the other replica in the same way. Lost or late: the caller's deadline passes,
         /// and it counts one sibling less. Repeated: answered again. Dead epoch: dropped.
         Hello = 0 { replica: ReplicaId, epoch: Epoch },
-        /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver
-        /// asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
-        /// whether it is plausible.
+        /// A replica shares with the others what it learned about a neighbour (N8), by `basis`. Lost: the
+        /// receiver asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The
+        /// receiver judges whether it is plausible.
         Neighbour = 1 { addr: Addr, mac: [u8; 6], basis: NewsBasis },
-        /// A replica that learned from ICMP what the path to `dst` takes tells the others (N8). Lost: ICMP
-        /// tells the receiver itself when it sends packets that are too large. Late, repeated or of a dead
-        /// epoch: harmless. The receiver judges whether it is plausible.
+        /// A replica that learned the path's MTU to `dst` from ICMP shares it with the others (N8). Lost: the
+        /// receiver gets an ICMP message itself when it sends packets that are too large. Late, repeated or
+        /// of a dead epoch: harmless. The receiver judges whether it is plausible.
         Path = 2 { dst: Addr, mtu: u16 },
     }
 }
@@ -80,7 +80,7 @@ pub struct Envelope {
 }
 
 record! {
-    /// What stands before the fields of a message.
+    /// The part of a message before its fields.
     struct Head {
         kind: u8,
         role: u8,

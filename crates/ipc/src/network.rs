@@ -144,7 +144,7 @@ record! {
 }
 
 record! {
-    /// What is published. Behind so many addresses, prefixes and routers as there are, anything may stand.
+    /// The published form. Behind the used addresses, prefixes and routers the octets may be arbitrary.
     struct Record {
         version: u32,
         addresses_len: u8,

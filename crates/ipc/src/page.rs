@@ -441,7 +441,7 @@ stats! {
     DhcpIgnored => "dhcp_ignored",
     /// ARP packets of stations that have, or want, an address of this stack.
     ArpConflicts => "arp_conflicts",
-    /// Offers of the best acceptor told to other connection managers (P5).
+    /// Offers of the best acceptor sent to other connection managers (P5).
     PeerOffersOut => "peer_offers_out",
     /// Offers received from other connection managers (P5).
     PeerOffersIn => "peer_offers_in",
@@ -504,7 +504,7 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.load32(SLEEP)
     }
 
-    /// Sets the sleep word. The replica fences and looks at its rings once more before it blocks.
+    /// Sets the sleep word. The replica fences and checks its rings once more before it blocks.
     pub fn set_sleep_word(&self, word: u32) {
         self.0.store32(SLEEP, word);
     }

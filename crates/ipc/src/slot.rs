@@ -1,5 +1,4 @@
-//! What application and replica tell each other about one socket, in four cache lines, each written by one
-//! side.
+//! The state of one socket that application and replica share, in four cache lines, each written by one side.
 //!
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
@@ -264,7 +263,8 @@ impl<'m, M: Memory> Slot<'m, M> {
     pub fn claim(&self, generation: u32) -> bool {
         self.memory.store32(self.at + A_CLAIMED, generation);
         self.memory.fence();
-        // Partner: the release in `revoke`; whoever sees the revocation of a later offer sees that offer.
+        // Partner: the release in `revoke`; a process that sees the revocation of a later offer sees that
+        // offer.
         self.memory.load32_acquire(self.at + R_REVOKED) != generation
             && self.replica_generation() == generation
     }

@@ -191,7 +191,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Says whether a turn would find something to do. Before sleeping, call it after
+    /// Returns whether a turn would find something to do. Before sleeping, call it after
     /// [`Dispatcher::fall_asleep`] and a fence.
     pub fn is_ready(&self) -> bool {
         let board = self.router.0.borrow();

@@ -1,5 +1,5 @@
-//! The table of socket options, from which follow setsockopt(2), getsockopt(2), what replicas are told, and
-//! what a process takes along over fork(2) and execve(2): socket(7), ip(7), ipv6(7), tcp(7).
+//! The table of socket options (socket(7), ip(7), ipv6(7), tcp(7)). From it follow setsockopt(2),
+//! getsockopt(2), the commands to replicas, and the state that is handed over on fork(2) and execve(2).
 //!
 //! To add an option, add a name and a row here and, if replicas act on it, a [`SocketOption`] and its arm in
 //! the transport. Options that are not in the table are refused, as by a Linux without that feature.
@@ -80,7 +80,7 @@ pub struct Row {
     pub codec: Codec,
     /// The value unless one was set, as [`Options`] holds it.
     pub default: u64,
-    /// The replicas that are told of the value.
+    /// The replicas that get the value.
     pub told: Told,
 }
 
@@ -106,7 +106,7 @@ pub enum Codec {
     Range(i32, i32),
     /// An int between these; -1 restores the default.
     RangeOrDefault(i32, i32),
-    /// The value of `TCP_MAXSEG`; 0 stands for what the path allows.
+    /// The value of `TCP_MAXSEG`; 0 means what the path allows.
     Segment,
     /// An int that is replaced by the nearest one between these.
     Nearest(i32, i32),
@@ -133,20 +133,20 @@ pub enum Codec {
     Window,
 }
 
-/// The replicas that the library tells of a value.
+/// The replicas to which the library sends a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// No replica is told: the library acts on the value, or only the program reads it.
+    /// No replica gets the value: the library acts on it, or only the program reads it.
     Nobody,
-    /// The replicas are told.
+    /// The replicas get the value.
     Replicas(SocketOption),
-    /// The replicas are told for connections and listeners.
+    /// The replicas get the value for connections and listeners.
     Tcp(SocketOption),
-    /// The replicas are told for listeners.
+    /// The replicas get the value for listeners.
     Listener(SocketOption),
-    /// The replicas are told for datagram sockets; TCP behaves so always.
+    /// The replicas get the value for datagram sockets; TCP always behaves as the option asks.
     Udp(SocketOption),
-    /// The replicas are told together with the other values of keep-alive.
+    /// The replicas get the value together with the other values of keep-alive.
     KeepAlive(SocketOption),
 }
 
@@ -287,7 +287,7 @@ impl Row {
         TABLE.iter().find(|row| (row.level, row.number) == (level, number))
     }
 
-    /// Returns the option that replicas are told of, if they are, for a socket of TCP or of UDP.
+    /// Returns the option that is sent to replicas, if any, for a socket of TCP or of UDP.
     pub fn told(&self, is_tcp: bool) -> Option<SocketOption> {
         match self.told {
             Told::Nobody => None,
@@ -297,8 +297,8 @@ impl Row {
         }
     }
 
-    /// Returns whether replicas need to hear of a value that was never set before. The values that
-    /// getsockopt(2) reports for buffers and TCP_QUICKACK that were not set are not the replicas' values.
+    /// Returns whether replicas must get a value that was never set before. The values that getsockopt(2)
+    /// reports for buffers and TCP_QUICKACK that were not set are not the replicas' values.
     pub fn differs(&self, held: u64) -> bool {
         held != self.default || matches!(self.codec, Codec::Buffer(..)) || self.name == Name::QuickAck
     }
@@ -545,7 +545,7 @@ impl Options {
         self.set(Name::Linger, seconds.map_or(0, |seconds| LINGERS | u64::from(seconds)));
     }
 
-    /// Returns `TCP_DEFER_ACCEPT` as replicas are told: in seconds, at most 65535.
+    /// Returns `TCP_DEFER_ACCEPT` in the form for replicas: in seconds, at most 65535.
     pub fn defer_accept_seconds(&self) -> u16 {
         u16::try_from(self.value(Name::DeferAccept)).unwrap_or(u16::MAX)
     }
@@ -556,7 +556,7 @@ impl Options {
         Local { receive_low, urgent_inline: self.is_on(Name::OobInline), ..Local::default() }
     }
 
-    /// Returns the value of an option as replicas are told.
+    /// Returns the value of an option in the form for replicas.
     pub fn told(&self, row: &Row) -> u32 {
         let value = match row.name {
             // The smaller value counts.

@@ -249,7 +249,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             return end;
         }
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
-            // recv(2): a pending error is told once; afterwards the stream has ended.
+            // recv(2): a pending error is reported once; afterwards the stream has ended.
             return self.take_error(local).map_or(end, |errno| Err(errno.into()));
         }
         if self.slot.app_flags() & APP_SHUT_RECEIVE != 0 {

@@ -5,7 +5,7 @@
 //!   | chaddr 16 | sname 64 | file 128 | cookie
 //!   options: code, length, that many octets; PAD and END are one octet long
 //! ```
-//! Options may go on in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396):
+//! Options may continue in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396):
 //! [`Message::option`] joins them.
 
 use zerocopy::byteorder::network_endian::{U16, U32};

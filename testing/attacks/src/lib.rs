@@ -6,8 +6,8 @@
 //!
 //! To add an attack, write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the
 //! socket API) or `programs/intruder.py` (after giving up root), and add a row. The program prints
-//! `attacking` when it has begun and goes on until it is killed; it prints `SUCCEEDED` if it got what nobody
-//! should get.
+//! `attacking` when it has begun, and runs until it is killed. It prints `SUCCEEDED` if it got what no
+//! program should get.
 #![forbid(unsafe_code)]
 
 /// The program that carries out an attack.

@@ -124,7 +124,7 @@ impl Flow {
         self.compare_marks()
     }
 
-    /// Checks that each end has heard of the last urgent octet of the other.
+    /// Checks that each end knows the last urgent octet of the other.
     fn compare_marks(&self) -> Result<(), Violation> {
         for (from, to) in [(0, 1), (1, 0)] {
             let sent = self.hosts[from].urgent_end.map(|end| end - 1);

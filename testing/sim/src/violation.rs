@@ -55,7 +55,7 @@ pub enum Violation {
     /// A connection is not closed in the end.
     #[error("ends in {0:?}")]
     EndsIn(Option<State>),
-    /// An end has not heard of the last urgent octet.
+    /// An end does not know the last urgent octet.
     #[error("the mark is at {sent:?}, and was seen at {seen:?}")]
     Mark {
         /// The stream offset of the last urgent octet.

@@ -150,7 +150,7 @@ pub struct Workforce {
     pub loss: u32,
     /// The process that stops as soon as it has no connection, and when it may do so.
     pub stops: Option<(usize, Duration)>,
-    /// How long that process stands still, and whether it dies then or continues.
+    /// How long that process is stopped, and whether it dies then or continues.
     pub stands: (Duration, bool),
     /// How long other processes of its family, which share its sockets, outlive it.
     pub outlived: Duration,
@@ -382,7 +382,7 @@ impl Machine {
         transport
     }
 
-    /// Handles a frame that arrives; what becomes whole by it goes on to its owner.
+    /// Handles a frame that arrives. A packet that it completes is passed on to its owner.
     fn receive(&mut self, now: Instant, rng: &mut Rng, frame: &[u8], inside: bool) {
         if let Some(servers) = self.ip_servers.as_mut().filter(|_| !inside) {
             servers.receive(now, rng, &self.steering, frame);
@@ -551,7 +551,7 @@ struct Process {
     service: Duration,
     /// When the process stops as soon as it has no connection.
     stops_at: Option<Instant>,
-    /// Until when the process stands still.
+    /// Until when the process is stopped.
     stands_until: Option<Instant>,
     /// The state of its departure, once it has died.
     departure: Option<Departure>,
@@ -599,7 +599,7 @@ pub struct World {
     has_begun: bool,
     /// The earliest time at which clients begin.
     begins_at: Instant,
-    /// How often a successor was told that a program had died.
+    /// How often a successor learned that a program had died.
     told: u32,
     /// The watch over the progress of others beside greedy programs.
     watch: Option<Watch>,
@@ -614,7 +614,7 @@ pub struct World {
     cut_off: BTreeSet<SessionId>,
     /// Connections on their way from one process to another.
     letters: Vec<Letter>,
-    /// Which members of sessions are gone, until replicas have heard of it.
+    /// Which members of sessions are gone, until replicas know it.
     farewells: Farewells,
     /// How often processes have executed another program, forked, sent a connection, and ended.
     handed: [u32; 4],
@@ -901,7 +901,7 @@ impl World {
         true
     }
 
-    /// Returns whether the client of the poisoned connection has heard that it has ended.
+    /// Returns whether the client of the poisoned connection knows that it has ended.
     fn has_failed(&self) -> bool {
         self.processes.iter().any(|process| process.has_failed)
     }
@@ -1163,7 +1163,7 @@ impl World {
             self.crashed += 1;
             self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
             if self.rng.below(3) == 0 {
-                // The replica dies in the middle of an upgrade, or of the way back.
+                // The replica dies during an upgrade, or on the way back.
                 self.machines[at].replicas[index].convert_ledger(1 + self.rng.below(2));
             }
         }

@@ -1,5 +1,5 @@
-//! Servers that call each other over channels, in every order, with deaths: does every call end, rightly, and
-//! does nobody sleep through a message?
+//! Servers that call each other over channels, in every order, with deaths: does every call end with the
+//! right result, and does no server sleep through a message?
 //!
 //! Each server goes through the steps of a replica's loop, and others run between any two of them: a turn,
 //! publishing, the sleep word, the last look, sleep. Time passes only when all sleep. `ATOLL_SEED=n` replays
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 type Thread = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What a handler may know: who it is.
+/// The identity of the server, for its handlers.
 struct Identity(usize);
 
 /// Where a server is in its loop.
@@ -57,7 +57,7 @@ struct World {
     servers: Vec<Server>,
     /// Rung, and not yet noticed.
     bells: Vec<bool>,
-    /// Who still has to be told of whose new life.
+    /// The servers that have still to learn of a successor, each with that successor.
     deaths: Vec<(usize, usize)>,
     now: Instant,
     rng: Rng,

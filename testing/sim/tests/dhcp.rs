@@ -1,6 +1,6 @@
-//! Hosts and a DHCP server on a link that loses, repeats and delays frames. Nobody shares an address, nobody
-//! keeps one for longer than the server has given it, everybody gets one in the end, and loses it when the
-//! server is gone.
+//! Hosts and a DHCP server on a link that loses, repeats and delays frames. No two hosts share an address,
+//! and no host keeps one for longer than its lease. Every host gets an address in the end, and loses it when
+//! the server is gone.
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
@@ -32,8 +32,8 @@ struct Lan {
     rng: Rng,
     now: Instant,
     hosts: Vec<Ip>,
-    /// Which of them have had an address. Where much is lost and leases are short, somebody is always
-    /// without.
+    /// Which of them have had an address. Where many frames are lost and leases are short, some host is
+    /// always without.
     had: Vec<bool>,
     server: Server,
     /// Frames on their way, by when they arrive.
@@ -292,7 +292,8 @@ fn story(seed: u64) -> (u64, Vec<Option<u32>>) {
     lan.run(lan.now + hour, |_| false);
     let before = lan.sent;
     lan.run(lan.now + hour, |_| false);
-    // A question a minute, each perhaps twice: nobody floods the link for a server that is not there.
+    // Each host sends a request a minute, perhaps twice: it does not flood the link for a server that is not
+    // there.
     assert!(lan.sent - before < 2 * 65 * u64::from(HOSTS), "{} frames in an hour", lan.sent - before);
     lan.server.is_up = true;
     lan.serve_all();

@@ -35,7 +35,7 @@ const CONFIG: ArenaConfig = ArenaConfig { slots: 64, send_log2: 19, receive_log2
 const SMALL: ArenaConfig = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
 const LAYOUT: ArenaLayout = CONFIG.layout();
 
-/// The replica: it acknowledges what it is told to, and checks what it reads.
+/// The replica: it acknowledges when the test wants it, and checks what it reads.
 struct Replica {
     arena: HeapMemory,
     commands: Consumer,
@@ -63,7 +63,7 @@ impl Replica {
         slot.set_acknowledged(if all { to } else { from + (to - from) / 2 });
     }
 
-    /// Tells the session's owner that a slot is done.
+    /// Notifies the session's owner that a slot is done.
     fn finish(&self, slot: SlotId, generation: u32) {
         Slot::new(&self.arena, &LAYOUT, slot).expect("in range").set_state(SlotState::Free);
         let mut events = Producer::resume(&self.arena, LAYOUT.events, EVENTS);
@@ -98,7 +98,7 @@ impl Socket {
 struct Process {
     client: Client<Simulated<Mortal>>,
     clock: Moment,
-    /// Its objects, by slot.
+    /// The process's objects, by slot.
     objects: BTreeMap<u32, u32>,
 }
 
@@ -235,7 +235,8 @@ fn story(stores: u64) -> bool {
     live(&mut dying, &replica, &sockets, &life);
     let is_complete = !life.is_over();
     replica.commands();
-    // All go on: what the dead one has sent is whole, and every buffer is of one socket.
+    // All others continue: what the dead process has sent is complete, and every buffer belongs to one
+    // socket.
     let shared = &sockets[..SOCKETS / 3 * 2];
     let open: Vec<(usize, Socket)> = (0..)
         .zip(shared.iter().copied())
@@ -253,7 +254,7 @@ fn story(stores: u64) -> bool {
     let is_kick = |command: &&Command| matches!(command, Command::Kick { .. });
     assert_eq!(heard.iter().filter(is_kick).count(), said, "{story}: every command has arrived");
     assert!(said >= 2 * open.len(), "{story}: only {said} could be sent");
-    // The replica hears of the death.
+    // The replica learns of the death.
     for socket in &sockets {
         replica.slot(*socket).remove_holder(NEXT);
         if replica.slot(*socket).remove_holder(DYING) == 0 {

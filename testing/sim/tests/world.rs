@@ -92,7 +92,7 @@ fn end(seed: u64, story: &Story) {
     }
 }
 
-/// Workers are slow, stop for a while, or die; replicas do not hear each other; the rules are any. Every
+/// Workers are slow, stop for a while, or die; messages between replicas are lost; the rules are any. Every
 /// connection is claimed in the end.
 #[test]
 fn workers_that_are_slow_stop_or_die_lose_no_connection() {
@@ -188,7 +188,7 @@ fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
             (0, 0, vec![SessionId(rogue)]),
             "ATOLL_SEED={seed}: {story:#?}"
         );
-        // The supervisor tells the others, once one replica knows.
+        // The supervisor informs the others, once one replica knows.
         assert!(
             (2..=1 + u32::from(story.replicas[0])).contains(&deaths),
             "ATOLL_SEED={seed}: {deaths} deaths"
@@ -282,7 +282,7 @@ fn replicas_that_move_lose_no_connection_where_only_transport_servers_are_in_the
     }));
 }
 
-/// Programs die while replicas are on their way, which hear of it when they are there again. No socket of
+/// Programs die while replicas are on their way, which learn of it when they are there again. No socket of
 /// theirs is left, and no arena.
 #[test]
 fn replicas_that_move_hear_of_programs_that_have_died() {
@@ -388,7 +388,7 @@ fn anything(seed: u64, story: Story) -> Story {
     Story {
         ip: Some(ip_apart(any.seed)).filter(|_| any.links_apart || seed.is_multiple_of(3)),
         managers: Some(managers_apart(any.seed)).filter(|_| seed % 5 < 3),
-        // Those who ask need a connection manager in each replica.
+        // Applications that ask need a connection manager in each replica.
         asks: seed % 5 == 3,
         // Replicas die where they are, too.
         scaling: story.scaling.filter(|_| seed % 7 != 6),
@@ -398,7 +398,7 @@ fn anything(seed: u64, story: Story) -> Story {
     }
 }
 
-/// Returns workers of whom none accepts for a while.
+/// Returns workers of which none accepts for a while.
 fn waits() -> Workforce {
     let stands = (Duration::from_millis(300), false);
     Workforce { stops: Some((0, Duration::ZERO)), stands, ..Workforce::default() }
@@ -421,11 +421,11 @@ fn managers_apart(seed: u64) -> ManagerPlan {
 struct Counts {
     moves: u32,
     deaths: u32,
-    /// How often a successor was told that a program had died.
+    /// How often a successor learned that a program had died.
     told: u32,
 }
 
-/// Stories whose replicas move and mostly die, too, and which `change` changes.
+/// Runs stories with `change`, in which replicas move and mostly die, too. Returns the totals.
 fn move_apart(usual: u64, change: impl Fn(u64, Story) -> Story) -> Counts {
     let mut counts = Counts::default();
     for seed in seeds(usual) {
@@ -444,8 +444,8 @@ fn check(counts: Counts) {
     );
 }
 
-/// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were, and
-/// successors who were told of programs that had died.
+/// Runs a story with moves, until all is over and free. Returns the numbers of moves, of deaths, and of
+/// programs' deaths that successors learned of.
 fn scale(seed: u64, story: &Story) -> (u32, u32, u32) {
     let mut world = World::new(story);
     let outcome =
@@ -501,7 +501,7 @@ fn shares_follow_service_times() {
         let others = served[1..].iter().sum::<u64>() / 3;
         assert!(served[0] * 4 < others, "ATOLL_SEED={seed}: {served:?}");
         assert!(served[0] > 5, "ATOLL_SEED={seed}: it is tried again: {served:?}");
-        // Without looking at it, it gets as much as its neighbour.
+        // Without regard to its slowness, it gets as much as its neighbour.
         let naive = Balance { scheme: Scheme::Naive, ..rules };
         let workforce = Workforce { rules: naive, ..story.workforce.clone() };
         let mut world = World::new(&Story { at_once: Some(16), workforce, ..story });
@@ -533,7 +533,7 @@ fn connection_managers_apart_lose_no_connection() {
             replicas: [1 + (seed % 4) as u8, 2],
             workers,
             connections: 40,
-            // What lasts, or fails to find its neighbour, is told elsewhere.
+            // Other tests have connections that last, or that do not find their neighbour.
             length: [1, 500, 5000][(seed % 3) as usize],
             v6: false,
             workforce: Workforce::random(seed, workers),

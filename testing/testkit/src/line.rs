@@ -40,9 +40,9 @@ pub enum Marking {
     None,
     /// A packet is marked if it makes the queue longer than this many octets when it enters (as in RFC 8257).
     Above(u64),
-    /// A packet is marked if it leaves after having waited for longer than `target`, once all have done so
-    /// for `interval`; from then on, packets are marked more and more often (CoDel, RFC 8289, without its
-    /// drops).
+    /// A packet is marked if it leaves after a wait of more than `target`, once all packets have waited so
+    /// long for `interval`. From then on, packets are marked more and more often (CoDel, RFC 8289, without
+    /// its drops).
     CoDel {
         /// The wait that is acceptable.
         target: Duration,

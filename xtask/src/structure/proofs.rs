@@ -92,7 +92,7 @@ fn closure<'a>(folder: &str, crates: &'a [Crate]) -> BTreeSet<&'a str> {
     names
 }
 
-/// Checks that the text which a mutant replaces stands in its file once, and that its test exists.
+/// Checks that the text which a mutant replaces occurs in its file once, and that its test exists.
 /// `testing/mutants/run` explains mutants.
 pub fn check_mutant(
     path: &str,

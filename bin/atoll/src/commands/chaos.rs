@@ -518,7 +518,7 @@ const SUPERVISOR: &str = "supervisor";
 const ANSWER_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(2);
 /// How long a move of replicas may take.
 const MOVE_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(60);
-/// The time between two looks at the stack.
+/// The time between two checks of the stack.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long servers may take to come back at the end.
 const RETURN_TIME: Duration = Duration::from_secs(20);

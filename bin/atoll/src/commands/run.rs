@@ -265,8 +265,8 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// Tells the private stack that the program has ended, and waits until the stack has ended, too. Returns its
-/// last report, or `None` if children of the program still use it.
+/// Notifies the private stack that the program has ended, and waits until the stack has ended, too. Returns
+/// its last report, or `None` if children of the program still use it.
 fn wait_for_end(channel: &Channel) -> Option<StatusReport> {
     channel.set_timeouts(END_TIME).ok()?;
     channel.send(br#"{"program_ended":true}"#, &[]).ok()?;

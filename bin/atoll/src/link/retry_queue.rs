@@ -1,6 +1,6 @@
 //! The retry queue of a server with a device, which serves transport servers in other processes: it sends
 //! their frames over the device, and gives them the frames for them. Frames that a receiver does not take are
-//! kept in order, and hold up nobody else.
+//! kept in order, and do not delay frames of others.
 
 use std::collections::VecDeque;
 

@@ -217,7 +217,7 @@ impl Rings {
                 let word = peer.producer.publish(&peer.memory);
                 if std::mem::take(&mut peer.rings) && word & 1 == 1 && word != peer.rung {
                     peer.rung = word;
-                    // Ringing a bell does not fail; a descriptor that is no bell wakes nobody.
+                    // Ringing a bell does not fail; a descriptor that is no bell wakes no process.
                     let _ = eventfd::ring(&peer.bell);
                     rung += 1;
                 }

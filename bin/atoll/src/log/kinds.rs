@@ -1,5 +1,5 @@
-//! All events of the log: who reports each, how grave it is, and which fields it may have. `docs/events.md`
-//! is made of this table.
+//! All events of the log: which process reports each, its severity, and the fields that it may have.
+//! `docs/events.md` is made of this table.
 
 use tracing::Level;
 

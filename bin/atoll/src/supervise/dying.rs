@@ -91,7 +91,7 @@ impl Dying {
     }
 }
 
-/// Says whether a process has been ended by a signal, and will not execute another instruction
+/// Returns whether a process has been ended by a signal, and will not execute another instruction
 /// (proc_pid_stat(5)).
 pub fn was_killed(pid: u32) -> bool {
     spawn::stat_line(pid).is_some_and(|line| is_dying_in(&line) == Some(true))

@@ -83,7 +83,7 @@ pub struct HowEnded {
     pub exit: &'static str,
     /// The signal that ended it, such as `SIGSEGV`.
     pub signal: Option<String>,
-    /// Its exit status.
+    /// The process's exit status.
     pub status: Option<i32>,
     /// The system call that is not on its list.
     pub call: Option<String>,

@@ -81,7 +81,7 @@ impl StackMemory {
         sessions_in(ledger, LedgerConfig::STACK).ok()
     }
 
-    /// Says whether there were replicas before.
+    /// Returns whether there were replicas before.
     pub fn has_past(&self) -> bool {
         (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
     }
@@ -368,7 +368,7 @@ mod tests {
         assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
     }
 
-    /// A descriptor's access mode does not bind the owner of the file, who may open the file again with
+    /// A descriptor's access mode does not bind the owner of the file, which may open the file again with
     /// another mode.
     #[test]
     fn nobody_else_writes_the_page_of_a_replica_even_by_opening_it_again() {

@@ -114,7 +114,7 @@ impl ServerSlot {
         self.host
     }
 
-    /// Says whether the server has no process, or no connection to it.
+    /// Returns whether the server has no process, or no connection to it.
     pub fn is_down(&self) -> bool {
         self.control.is_none()
     }
@@ -147,12 +147,12 @@ impl ServerSlot {
         Some((self.child.as_deref()?, self.control.as_ref()?))
     }
 
-    /// Says whether the replica is to list its sockets, and has not listed all.
+    /// Returns whether the replica is to list its sockets, and has not listed all.
     pub fn lists(&self) -> bool {
         self.lists
     }
 
-    /// Says whether messages to the server wait in the outbox.
+    /// Returns whether messages to the server wait in the outbox.
     #[cfg(test)]
     pub fn has_waiting(&self) -> bool {
         !self.outbox.is_empty()
@@ -173,7 +173,7 @@ impl ServerSlot {
         self.untold.remove(&session)
     }
 
-    /// Says whether there are sessions of which the replica is to be notified now. One with a full socket
+    /// Returns whether there are sessions of which the replica is to be notified now. One with a full socket
     /// must read first.
     pub fn takes_more(&self) -> bool {
         self.record.hears() && !self.untold.is_empty() && self.outbox.is_empty()
@@ -243,7 +243,7 @@ impl Servers {
         0..self.replica_count()
     }
 
-    /// Says whether this is the number of a replica.
+    /// Returns whether this is the number of a replica.
     pub fn is_replica(&self, index: usize) -> bool {
         index < self.replicas
     }
@@ -278,7 +278,7 @@ impl Servers {
         self.replicas().get(index)
     }
 
-    /// Says whether every server has reported that it is ready.
+    /// Returns whether every server has reported that it is ready.
     pub fn are_ready(&self) -> bool {
         self.slots.iter().all(|slot| slot.record.is_serving())
     }

@@ -13,9 +13,9 @@
 //! senders, at the price of an interrupt of all their processors each time a receiver sleeps: measured in
 //! docs/measurements.md, and not worth it.
 //!
-//! **Epochs.** A message carries the epoch of its sender. A third party tells the receiver which epoch its
-//! peer has ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted; one of a later
-//! epoch waits until the receiver has been told, and does not keep the receiver awake.
+//! **Epochs.** A message carries the epoch of its sender. The receiver learns its peer's epoch from a third
+//! party ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted. A message of a later
+//! epoch waits until the receiver knows that epoch, and does not keep the receiver awake.
 //!
 //! **Death.** All state of a side is in the ring. A sender that dies leaves what it published; its successor
 //! removes the rest. A receiver that dies leaves a head: its successor gets the messages taken since once
@@ -45,7 +45,7 @@ use crate::layout::words;
 use crate::memory::Memory;
 
 words! {
-    /// What stands before the entries.
+    /// The header before the entries.
     struct Header {
         /// The sender writes it, for a successor only.
         tail: u64; 56 unused,
@@ -138,13 +138,13 @@ impl<M: Memory> Channel<M> {
         self.receiver.is_ready(&self.memory)
     }
 
-    /// Tells the peer to ring the bell. Before it sleeps, this end fences ([`Memory::fence`]) and calls
-    /// [`Channel::is_ready`] once more.
+    /// Asks the peer to ring the bell from now on. Before it sleeps, this end fences ([`Memory::fence`]) and
+    /// calls [`Channel::is_ready`] once more.
     pub fn fall_asleep(&mut self) {
         self.receiver.fall_asleep(&self.memory);
     }
 
-    /// Tells the peer not to ring the bell any more.
+    /// Asks the peer not to ring the bell any more.
     pub fn wake_up(&mut self) {
         self.receiver.wake_up(&self.memory);
     }

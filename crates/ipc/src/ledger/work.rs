@@ -27,7 +27,7 @@ pub enum Work {
     Commands(SessionId),
     /// Datagrams that a session sends, or that have come for it.
     Datagrams(SessionId),
-    /// Opening the memory of a session, and looking at its slots.
+    /// Opening the memory of a session, and reading its slots.
     Opening(SessionId),
     /// Cleaning up behind a session, or a member of one, that has ended.
     Cleanup(SessionId),

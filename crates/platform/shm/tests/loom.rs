@@ -140,8 +140,8 @@ fn messages_arrive_whole_in_order_and_once_over_a_wrap() {
 
 #[test]
 fn a_message_is_never_left_behind_with_a_sleeper() {
-    // Sleep word at the end; the sleeper publishes it and looks again, the sender pushes and looks at the
-    // word.
+    // The sleep word lies at the end. The sleeper publishes it and checks the ring again; the sender pushes
+    // and then reads the word.
     let sleep = ring_bytes(2);
     loom::model(move || {
         let memory = Arc::new(LoomMemory::new(sleep + 8));

@@ -64,7 +64,7 @@ mod tests {
             ring(&bell).unwrap();
             assert_eq!(woken(), 1);
             assert_eq!(woken(), 0, "once for each ring");
-            // The bell is emptied between the ring and the sleeper's look at it.
+            // The bell is emptied between the ring and the sleeper's check.
             ring(&bell).unwrap();
             let _ = rustix::io::read(&hostile, &mut count);
             assert_eq!(woken(), 1);

@@ -104,7 +104,7 @@ impl Identity {
     }
 }
 
-/// The most files that one execve(2) looks at, each the interpreter of the one before (`exec_binprm`).
+/// The most files that one execve(2) examines, each the interpreter of the one before (`exec_binprm`).
 const FILES_MAX: usize = 6;
 
 /// The working directory.
@@ -159,7 +159,7 @@ enum Look {
     Interpreter(CString),
 }
 
-/// Looks at one file. Returns `None` if the kernel would not execute it.
+/// Reads the first octets and the rights of one file. Returns `None` if the kernel would not execute it.
 fn look(file: File<'_>, identity: &Identity) -> Option<Look> {
     let File { directory, path, .. } = file;
     let flags = AtFlags::from_bits_retain(file.flags.cast_unsigned());

@@ -138,8 +138,8 @@ impl Channel {
     }
 
     /// Sends one message of at least one byte with at most [`FDS_MAX`] descriptors, all or nothing
-    /// (sendmsg(2)). Fails with `InvalidInput` for an empty message, which the receiver could not tell from
-    /// the end, and for too many descriptors.
+    /// (sendmsg(2)). Fails with `InvalidInput` for an empty message, which would look like the end to the
+    /// receiver, and for too many descriptors.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if message.is_empty() || fds.len() > FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty message or too many descriptors"));
@@ -212,7 +212,7 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but goes on after a
+    /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but continues after a
     /// signal was handled: with a timeout the kernel restarts no call, whatever SA_RESTART says (signal(7)).
     /// Waits for `timeout` at least, and at most about twice as long.
     pub fn receive_within(

@@ -2,9 +2,9 @@
 //! (mount_setattr(2), open_tree(2)).
 //!
 //! A descriptor of a memfd can be opened again through /proc/self/fd with other rights, by its owner and by
-//! every user whom its mode lets. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to all, and so
-//! also to the next process that has to write the memory. So memory that later processes write lies in files
-//! of a small file system in memory, which is mounted nowhere:
+//! every user that its mode permits. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to all, and
+//! so also to the next process that has to write the memory. So memory that later processes write lies in
+//! files of a small file system in memory, which is mounted nowhere:
 //!
 //! ```text
 //!   tmpfs --mount that may write-----> descriptors of writers

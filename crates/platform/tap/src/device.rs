@@ -101,7 +101,7 @@ impl Tap {
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         match set_queue_len(&name) {
-            // The user of a device that somebody else has made may not change the length, which is the
+            // The user of a device that another process has made may not change the length, which is the
             // maker's choice then.
             Err(error)
                 if !(options.existing == Existing::Attach && error.raw_os_error() == Some(libc::EPERM)) =>

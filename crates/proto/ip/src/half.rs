@@ -64,9 +64,9 @@ pub(crate) struct Half {
     /// Whether `asked` may differ from the groups that sockets are in.
     is_behind: bool,
     paths: VecDeque<PathUpdate>,
-    /// The neighbours through which packets arrive, and when the IP server was last told.
+    /// The neighbours through which packets arrive, and when that was last reported to the IP server.
     progress: BTreeMap<Addr, Instant>,
-    /// The neighbours in `progress` that the IP server is still to be told of.
+    /// The neighbours in `progress` that are still to be reported to the IP server.
     progress_due: VecDeque<Addr>,
     /// Destinations that cannot be reached, and until when that is believed.
     unreachable: BTreeMap<Addr, Instant>,
@@ -80,12 +80,12 @@ const UNREACHABLE_MAX: usize = 256;
 const PROGRESS_MAX: usize = 64;
 
 impl Half {
-    /// Returns what the IP server has told of DHCP.
+    /// Returns the state of DHCP that the IP server has sent.
     pub(crate) const fn dhcp(&self) -> Option<&dhcp::News> {
         self.dhcp.as_ref()
     }
 
-    /// Notes what the IP server has told of DHCP. Returns whether it is new.
+    /// Stores the state of DHCP that the IP server has sent. Returns whether it is new.
     pub(crate) fn set_dhcp(&mut self, news: Option<dhcp::News>) -> bool {
         core::mem::replace(&mut self.dhcp, news) != self.dhcp
     }

@@ -1,5 +1,5 @@
-//! What do ICMP and ICMPv6 have in common? What an error of others tells a transport, how a message of our
-//! own is sent, and how many are (RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2, RFC 4443).
+//! The parts that ICMP and ICMPv6 have in common: what a received error means for a transport, how a message
+//! is sent, and at which rate (RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2, RFC 4443).
 //!
 //! `v4/icmp.rs` and `v6/icmp.rs` read messages, and decide which packets get an answer or an error.
 

@@ -36,7 +36,7 @@ pub struct PathMtu {
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     known: BTreeMap<Addr, Path>,
-    /// What the other replicas are to hear.
+    /// The updates for the other replicas.
     updates: VecDeque<PathUpdate>,
 }
 

@@ -68,8 +68,8 @@ pub struct Fragment<'a> {
     pub offset: u32,
     /// Whether other fragments follow.
     pub more: bool,
-    /// The octets that stand before the payload in the frame; those of the fragment with offset 0 stand
-    /// before the whole packet.
+    /// The octets before the payload in the frame. Those of the fragment with offset 0 become the head of the
+    /// whole packet.
     pub head: &'a [u8],
     /// The octets of the fragment.
     pub payload: &'a [u8],
@@ -131,7 +131,7 @@ pub struct Expired {
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,
-    /// The secret of the hashes, so that nobody can choose packets that are slow to find.
+    /// The secret of the hashes, so that no sender can choose packets that are slow to find.
     secret: [u64; 2],
     packets: Table<Packet<K>>,
     /// The sources that have packets here.
@@ -313,7 +313,7 @@ impl<K: FragmentKey> Reassembly<K> {
         while !fits(self.total, 1) && self.evict(self.oldest(at)) {}
     }
 
-    /// Returns the oldest packet except that at `but`. The cost is a look at two packets at most.
+    /// Returns the oldest packet except that at `but`. It examines two packets at most.
     fn oldest(&self, but: u32) -> Option<u32> {
         let serial = |at: &u32| self.packets.get(*at).map(|packet| packet.serial);
         match self.by_age.map(|list| self.age_links.first_but(&list, but)) {

@@ -1,5 +1,5 @@
-//! What strangers who guess and peers who lie achieve. There is one test per row of `docs/attacks.md` that
-//! this crate keeps.
+//! What can off-path attackers who guess, and peers who lie, achieve? There is one test per row of
+//! `docs/attacks.md` that this crate keeps.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;

@@ -41,7 +41,7 @@ pub struct Connection {
     pub(crate) mtu: Option<Box<MtuSearch>>,
     /// When something was acknowledged last, or sent with nothing in flight: user time-outs count from there.
     pub(crate) progress_at: Instant,
-    /// When the peer was heard last.
+    /// When the last segment of the peer arrived.
     pub(crate) heard_at: Instant,
     /// When text was sent last.
     pub(crate) sent_at: Instant,
@@ -57,11 +57,11 @@ pub struct Connection {
     pub(crate) rare: Option<Box<Rare>>,
     state: State,
     pub(crate) pending: Pending,
-    /// The number of keep-alive probes sent since the peer was heard.
+    /// The number of keep-alive probes sent since a segment of the peer arrived.
     pub(crate) keep_probes: u8,
     /// Whether the application still reads.
     pub(crate) reader: Reader,
-    /// Whether the connection was opened by `accept`: the application does not hear of a reset in
+    /// Whether the connection was opened by `accept`: the application is not notified of a reset in
     /// SYN-RECEIVED then.
     pub(crate) passive: bool,
 }
@@ -321,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Sets TCP_CONGESTION. The congestion window stays as it is.
+    /// Sets TCP_CONGESTION. The congestion window does not change.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.congestion.set_algorithm(algorithm);
     }

@@ -17,8 +17,8 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 
 use crate::isn::keyed_hasher;
 
-/// The segment sizes that a cookie can tell, in octets, ascending; the largest that is not above the peer's
-/// counts.
+/// The segment sizes that a cookie can encode, in octets, ascending. A cookie has the largest that is not
+/// above the peer's.
 const SIZES: [u16; 8] = [64, 256, 536, 1200, 1300, 1440, 1460, 8960];
 /// How long a period lasts, in seconds; a cookie is good in its own period and in the next.
 const PERIOD_S: u64 = 64;

@@ -92,7 +92,7 @@ pub struct Info {
     pub pacing_rate_max: Option<u64>,
     /// The time since text was sent last.
     pub last_data_sent: Duration,
-    /// The time since the peer was heard last.
+    /// The time since the last segment of the peer arrived.
     pub last_received: Duration,
 }
 

@@ -31,7 +31,7 @@ impl Events {
     pub const CLOSED: Events = Events(1 << 8);
     /// TIME-WAIT was entered: poll the last ACK, then replace the connection by [`crate::TimeWait`].
     pub const TIME_WAIT: Events = Events(1 << 9);
-    /// The caller is to answer the segment by `answer_for_closed(segment)`, though the connection goes on.
+    /// The caller is to answer the segment by `answer_for_closed(segment)`, though the connection stays open.
     pub const ANSWER_RESET: Events = Events(1 << 10);
     /// Blocks of a selective acknowledgement were ignored because they cannot be true.
     pub const SACK_IGNORED: Events = Events(1 << 12);

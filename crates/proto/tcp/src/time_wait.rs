@@ -115,7 +115,7 @@ impl TimeWait {
     }
 
     /// Returns the last sequence number in use if this end may open a new connection in place of the old one:
-    /// timestamps tell their segments apart (RFC 6191, RFC 7323 §5.8; `tcp_tw_reuse` of Linux). `None` means
+    /// timestamps distinguish their segments (RFC 6191, RFC 7323 §5.8; `tcp_tw_reuse` of Linux). `None` means
     /// that it must not.
     pub fn reusable(&self) -> Option<SeqNum> {
         self.timestamps.then_some(self.snd_nxt)
@@ -137,8 +137,8 @@ impl TimeWait {
         }
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
             // RFC 6191 §2: a SYN with a later timestamp, or else a later sequence number, is a new
-            // connection. So is one with timestamps if the old connection had none: PAWS will tell their
-            // segments apart.
+            // connection. So is one with timestamps if the old connection had none: PAWS distinguishes their
+            // segments.
             let later = timestamps.is_some_and(|peer| SeqNum(peer.value).after(SeqNum(self.ts_recent)));
             let first = !self.timestamps && segment.options.timestamps.is_some();
             if later || first || (!is_old && segment.seq.after(self.rcv_nxt)) {

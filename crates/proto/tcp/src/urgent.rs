@@ -138,7 +138,7 @@ impl Connection {
             Ok(pointer) => pointer,
             Err(_) if end < from => return,
             // MUST-31: urgent text may be longer than a pointer can say. As on Linux, the segments at the end
-            // of what has been sent tell the peer that there is more of it.
+            // of what has been sent say that there is more of it.
             Err(_) if from + POINTER_MAX > self.snd.nxt => u16::MAX,
             Err(_) => return,
         };

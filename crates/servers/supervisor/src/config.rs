@@ -75,7 +75,7 @@ pub struct Config {
 pub struct Link {
     /// The kind of the link.
     pub kind: LinkType,
-    /// Name of the TAP device; `%d` in it stands for the first free number.
+    /// The name of the TAP device; `%d` in it becomes the first free number.
     pub device: String,
     /// The network namespace in which the device is made; `None` means the supervisor's own.
     pub netns: Option<String>,
@@ -183,7 +183,7 @@ pub enum RecoveryMode {
     /// The replica's successor continues them.
     #[default]
     Stateful,
-    /// They are reset (N); listeners stay.
+    /// Connections are reset (N); listeners stay.
     Stateless,
 }
 
@@ -254,7 +254,7 @@ pub enum Handshake {
     Naive,
 }
 
-/// The ports that the stack hands out, and who may ask for which.
+/// The ports that the stack hands out, and the users that may ask for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// First and last port for connections that do not choose one.
@@ -411,7 +411,7 @@ fn scaling(file: &ScalingFile, replicas: u8) -> Result<Scaling, ConfigError> {
     Ok(Scaling { start, auto, min, max })
 }
 
-/// Says whether every transport server has a connection manager in its process.
+/// Returns whether every transport server has a connection manager in its process.
 fn has_own_managers(notation: Notation) -> bool {
     let plan = notation.plan();
     plan.processes()

@@ -66,8 +66,8 @@ impl Budget {
         usize::try_from(self.free() / 2).unwrap_or(usize::MAX).clamp(CLIENTS_MIN, CLIENTS_MAX)
     }
 
-    /// Says whether there is room for one more session beside so many sessions and connections. `shared` is
-    /// the largest number of replicas in one process.
+    /// Returns whether there is room for one more session beside these numbers of sessions and connections.
+    /// `shared` is the largest number of replicas in one process.
     pub fn has_room(&self, sessions: usize, clients: usize, shared: usize) -> bool {
         let here = (sessions as u64 + 1) * self.session + clients as u64;
         let there = (sessions as u64 + 1) * self.session_in_server * shared as u64;

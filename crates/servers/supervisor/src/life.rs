@@ -36,12 +36,12 @@ pub struct Life {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its process runs, but does not serve yet. `died` is when the server last stopped serving; it is `None`
-    /// before the first life.
+    /// The server's process runs, but does not serve yet. `died` is when the server last stopped serving; it
+    /// is `None` before the first life.
     Starting { since: Instant, died: Option<Instant> },
-    /// It serves.
+    /// The server serves.
     Serving { since: Instant },
-    /// It has no process; the next one is due at `due`.
+    /// The server has no process; the next one is due at `due`.
     Down { died: Instant, due: Instant },
 }
 
@@ -156,7 +156,7 @@ impl Life {
         }
     }
 
-    /// Says whether it is time to start the server.
+    /// Returns whether it is time to start the server.
     pub fn is_due(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Down { due, .. } if now >= due)
     }
@@ -184,7 +184,7 @@ impl Life {
         Some(recovery)
     }
 
-    /// Says whether the server serves.
+    /// Returns whether the server serves.
     pub fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving { .. })
     }
@@ -211,18 +211,18 @@ impl Life {
         }
     }
 
-    /// Says whether the server has not become ready within [`READY_TIME`].
+    /// Returns whether the server has not become ready within [`READY_TIME`].
     pub fn is_overdue(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
     }
 
-    /// Says whether there is no use in further starts, because each of the last ones failed by the server's
-    /// own fault. Shortages do not count, because they pass.
+    /// Returns whether there is no use in further starts, because each of the last ones failed by the
+    /// server's own fault. Shortages do not count, because they pass.
     pub fn is_hopeless(&self) -> bool {
         self.vain_starts >= VAIN_STARTS_MAX
     }
 
-    /// Returns when to look at the server again if nothing happens.
+    /// Returns when to check the server again if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting { since, .. } => Some(since + READY_TIME),

@@ -227,11 +227,11 @@ impl ConfinementReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystem {
-    /// By Landlock.
+    /// Landlock keeps files out of reach.
     Landlock,
-    /// By an empty root directory.
+    /// An empty root directory keeps files out of reach.
     EmptyRoot,
-    /// They are not: the kernel has no Landlock, and does not permit another root directory.
+    /// Files are not out of reach: the kernel has no Landlock, and does not permit another root directory.
     #[default]
     Open,
 }

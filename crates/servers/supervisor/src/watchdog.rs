@@ -100,7 +100,7 @@ mod tests {
     const AWAKE: Signs = Signs { heartbeat: 7, sleep_word: 2 };
     const ASLEEP: Signs = Signs { heartbeat: 7, sleep_word: 3 };
 
-    /// Looks `count` times, and returns the judgements.
+    /// Checks `count` times, and returns the judgements.
     fn judgements(signs: Signs, running: Option<Running>, count: usize) -> Vec<Judgement> {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         (0..count).map(|_| watchdog.look(&mut watch, signs, || running)).collect()

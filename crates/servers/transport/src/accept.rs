@@ -93,8 +93,8 @@ impl<M: Memory> Transport<M> {
         ByCookie::Opened(self.enter(connection, tuple, &inherited, internal, stage))
     }
 
-    /// Returns whether there is room for one more connection. If not, the CM is told that what it accepted is
-    /// gone.
+    /// Returns whether there is room for one more connection. If not, reports to the CM that the connection
+    /// that it accepted is gone.
     pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
         let has_room = self.connections.count() < self.config.connections_max
             && self.shortage.may_accept(&self.applications, &self.cm, listener);

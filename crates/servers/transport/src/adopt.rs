@@ -44,8 +44,8 @@ use judge::Judge;
 
 pub(crate) use judge::Adopted;
 
-/// Returns whether a connection needs nothing, as far as its record says, unless one of its ends still has to
-/// be told something: it has an application, and can be used both ways.
+/// Returns whether a connection needs nothing now, according to its record: it has an application, and can be
+/// used both ways. The caller checks whether one of its ends expects a notification.
 fn may_wait(record: &ConnectionRecord) -> bool {
     record.phase == Phase::Open && record.text_len == 0 && state(record) == Some(State::Established)
 }
@@ -349,8 +349,8 @@ impl<M: Memory> Transport<M> {
         refused
     }
 
-    /// Tells applications the state of their connections, as far as they may not know it. `concerned` are the
-    /// connections that are not quiet.
+    /// Reports the state of their connections to applications, as far as they may not know it. `concerned`
+    /// are the connections that are not quiet.
     pub(crate) fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>) {
         for (index, stage) in concerned {
             self.durability.mark(Work::Adoption(index));

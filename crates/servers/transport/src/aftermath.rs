@@ -14,7 +14,7 @@ use crate::stats::Stats;
 /// What became of the connections of a predecessor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// The number of connections that go on.
+    /// The number of connections that continue.
     pub kept: u32,
     /// The number of connections whose records could not be used, or were not to be: their applications see a
     /// reset.
@@ -25,7 +25,7 @@ pub struct Adoption {
     pub why: Option<Loss>,
 }
 
-/// The reason for which a connection does not go on.
+/// The reason for which a connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The record of the connection cannot be read.
@@ -53,7 +53,7 @@ pub enum Loss {
 /// The mode in which a successor begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Connections go on.
+    /// Connections continue.
     Stateful,
     /// Connections are reset; what was asked for stays in force (NEaT's way, N3).
     Stateless,
@@ -130,9 +130,9 @@ impl Aftermath {
         !self.lost_slots.is_empty()
     }
 
-    /// Searches some of the slots in which connections may have been lost with their records, and tells their
-    /// applications. Applications can mark as many slots as they like, so this is done in parts. Returns how
-    /// many lost connections there were.
+    /// Searches some of the slots for connections that were lost with their records, and notifies their
+    /// applications. Applications can mark as many slots as they like, so this is done in parts. Returns the
+    /// number of lost connections.
     pub(crate) fn look_for_lost<M: Memory>(
         &mut self,
         slots: usize,
@@ -167,8 +167,8 @@ impl Aftermath {
     }
 }
 
-/// Tells the application of a connection that cannot go on. Returns whether the application has a socket for
-/// it, which keeps its slot until it is closed.
+/// Notifies the application of a connection that cannot continue. Returns whether the application has a
+/// socket for it, which keeps its slot until it is closed.
 pub(crate) fn give_up<M: Memory>(
     applications: &mut Applications<M>,
     stats: &mut Stats,

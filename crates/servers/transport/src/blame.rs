@@ -67,7 +67,7 @@ pub(crate) fn charge<M: Memory>(
     work.connection()
 }
 
-/// Resets the peer of a connection that does not go on, as far as the record says what the peer expects.
+/// Resets the peer of a connection that cannot continue, as far as the record says what the peer expects.
 ///
 /// A reset counts only exactly where the peer waits for the next octet (RFC 5961 §3). Elsewhere in its window
 /// it makes the peer ask, and the question is answered as for any unknown connection, by a reset in the right

@@ -58,8 +58,8 @@ pub(crate) struct PortChoice<'a, F: Fn(&FourTuple) -> bool> {
     pub(crate) looks: &'a mut u32,
 }
 
-/// The time after which a port in TIME-WAIT is taken again if few others are free: timestamps tell the
-/// connections apart (RFC 6191; Linux's `tcp_tw_reuse`).
+/// The time after which a port in TIME-WAIT is taken again if few others are free: timestamps distinguish the
+/// connections (RFC 6191; Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 
 impl Connections {
@@ -237,7 +237,7 @@ impl Connections {
         self.flows.find(&self.entries, name)
     }
 
-    /// Returns the tuple that a name stands for.
+    /// Returns the tuple of a name.
     #[inline]
     pub(crate) fn tuple(&self, name: &Name) -> FourTuple {
         self.locals.tuple(name)
@@ -252,7 +252,7 @@ impl Connections {
             let entries = self.entries.iter().map(|(_, entry)| &entry.name);
             let postponed = self.postponed.iter().flat_map(|postponed| postponed.names());
             self.locals.retain(entries.chain(postponed).chain(self.time_waits.queued()));
-            // Their names may now stand for others.
+            // Their names may now belong to others.
             self.searches.forget_all();
         }
         self.locals.add(tuple.local.addr);

@@ -101,7 +101,7 @@ impl Ending {
         }
     }
 
-    /// Returns the socket at which the clean-up goes on.
+    /// Returns the socket at which the clean-up continues.
     pub(crate) const fn cursor(&self) -> u32 {
         self.cursor
     }

@@ -55,9 +55,9 @@ pub(crate) struct Records<M: Memory> {
     crashes: BTreeMap<u32, u8>,
     /// Whether connections are not to survive, and have no records.
     is_stateless: bool,
-    /// Whether the ends of connections that a predecessor has touched may not have been told yet. Until the
-    /// first batch is sent the ledger names those connections, so that the next server tells the ends if this
-    /// one dies before.
+    /// Whether the ends of connections that a predecessor has touched may not have been notified yet. Until
+    /// the first batch is sent the ledger names those connections, so that the next server notifies the ends
+    /// if this one dies before.
     is_heir: bool,
     /// When deaths that were charged to sessions are forgotten.
     forgive_at: Instant,
@@ -172,8 +172,8 @@ impl<M: Memory> Durability<M> {
         records.requests.put(session, applications.limited_user(session), command)
     }
 
-    /// Returns whether a command could stay in force. Called before a command is carried out whose sender is
-    /// told of a refusal.
+    /// Returns whether a command could stay in force. Call before carrying out a command whose refusal its
+    /// sender learns.
     pub(crate) fn may_keep(
         &self,
         applications: &Applications<M>,
@@ -248,8 +248,8 @@ impl<M: Memory> Records<M> {
 
     // ---- what a predecessor has left ----
 
-    /// Continues the requests of a predecessor, and returns them. `user_of` returns the user for whom a
-    /// session counts. `is_stateless` says that connections are not to survive from now on.
+    /// Continues the requests of a predecessor, and returns them. `user_of` returns the user that a session
+    /// counts for. `is_stateless` says that connections are not to survive from now on.
     pub(crate) fn resume_requests(
         &mut self,
         user_of: impl Fn(SessionId) -> Option<u32>,
@@ -301,8 +301,8 @@ impl<M: Memory> Records<M> {
         self.ledger.stage_connection(index, Some(record));
     }
 
-    /// Erases the record of a connection of a predecessor that does not go on: the next one at its place is
-    /// another.
+    /// Erases the record of a predecessor's connection that cannot continue. The next connection at its place
+    /// is another one.
     pub(crate) fn erase(&mut self, index: u32) {
         self.ledger.stage_connection(index, None);
         self.crashes.remove(&index);

@@ -11,8 +11,8 @@
 //!   requests   everything else that was asked for is dropped
 //! ```
 //! A server that dies in between has a successor that begins from the start: the supervisor repeats which
-//! processes have ended until it is told that the session is over, and doing part of the work again is
-//! harmless.
+//! processes have ended until the server reports that the session is over, and doing part of the work again
+//! is harmless.
 
 use atoll_base::{Instant, SessionId, SlotId};
 use atoll_connmgr::ConnectionId;
@@ -338,7 +338,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Returns since when cleaning up could go on; `None` if nothing is left to do.
+    /// Returns since when cleaning up could continue; `None` if nothing is left to do.
     pub(crate) fn cleans_up_at(&self) -> Option<Instant> {
         let endings = self.applications.endings();
         let departs = endings.has_departures().then_some(Instant::ZERO);

@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     pub(crate) deadline: Instant,
     /// When the timer wheel will call; it is moved lazily.
     pub(crate) armed: Instant,
-    /// What the slot says, and what the application is to be told.
+    /// The contents of the slot, and the next event for the application.
     pub(crate) view: View,
     /// The start of the present measurement of the receive buffer's growth.
     pub(crate) tuned_at: u64,
@@ -50,12 +50,12 @@ pub(crate) struct Entry {
     pub(crate) cause: Cause,
     /// What the record in the ledger says, in short; 0 if there is none.
     pub(crate) recorded: u8,
-    /// The [tick](progress_tick) in which IP was last told that packets to the peer arrive.
+    /// The [tick](progress_tick) in which IP last learned that packets of the peer arrive.
     pub(crate) progress_tick: u8,
 }
 
-/// Returns the number of the present quarter of a second, modulo a minute: how often IP is told of a
-/// connection's progress.
+/// Returns the number of the present quarter of a second, modulo a minute: the interval at which IP learns of
+/// a connection's progress.
 pub(crate) const fn progress_tick(now: Instant) -> u8 {
     (now.as_nanos() >> 28) as u8
 }

@@ -44,7 +44,7 @@ pub(crate) enum Cut {
     TooLong,
 }
 
-/// The progress of a datagram whose link was full in the middle of it.
+/// The progress of a datagram that the link took only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The identification that its fragments share.

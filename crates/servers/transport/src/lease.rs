@@ -62,7 +62,7 @@ impl Rights {
         Rights { user, pass: None, shown: None }
     }
 
-    /// Returns the user for whom the session counts, if the total of that user's sessions is bounded.
+    /// Returns the user that the session counts for, if the total of that user's sessions is bounded.
     pub(crate) const fn counts_for(&self) -> Option<u32> {
         self.user.counts_for
     }

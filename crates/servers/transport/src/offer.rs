@@ -35,7 +35,7 @@ impl<M: Memory> Transport<M> {
         if let Some(entry) = self.connections.get_mut(index)
             && let Stage::Waiting { .. } = entry.stage
         {
-            // A session that asks for connections (P4's naive accept) may have been told of it, and not come.
+            // A session that asks for connections (P4's naive accept) may have been notified, and not come.
             entry.deadline = now + self.config.claim_timeout;
             self.connections.touch(index);
         }
@@ -158,7 +158,7 @@ impl<M: Memory> Transport<M> {
                 session.push(&mut self.stats, &event, None);
             }
         } else if occupant == Occupant::Lost {
-            // This claim is honoured, too, and the application is told that the connection is over.
+            // This claim is honoured, too, and the application learns that the connection is over.
             let event = Event::ClaimVerdict { slot, generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
         } else if session.was_offered(slot, generation) {

@@ -54,8 +54,8 @@ impl Opening<'_> {
         Path { mss }
     }
 
-    /// Tells a new connection what is known of its path. The size that is offered to the peer stays what the
-    /// link takes: the way back may be another.
+    /// Gives a new connection what is known of its path. The size that is offered to the peer remains what
+    /// the link takes, because the way back may be another.
     pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Addr, internal: bool) {
         if let Some(path) = self.ip.path_mtu(now, remote).filter(|_| !internal) {
             // The TCB counts with the headers of IPv4.

@@ -225,7 +225,8 @@ impl Shortage {
         self.high = Some((now, holders.all_holdings()));
     }
 
-    /// Schedules a look at once, unless there was one just now: there was no room for text that has arrived.
+    /// Schedules a check at once, unless there was one just now, because there was no room for text that has
+    /// arrived.
     pub(crate) fn look_soon(&mut self, now: Instant) {
         if self.look_at.since(now) < LOOK_INTERVAL - LOOK_AGAIN {
             self.look_at = now;
@@ -296,7 +297,7 @@ impl<M: Memory> Holders<'_, M> {
     }
 
     /// Gives back what connections hold that were reset and that their application has not closed. A commit
-    /// before this has told the application that their text is void.
+    /// before this has notified the application that their text is void.
     fn release_shed(&mut self, session: u32) {
         for index in self.connections_of(session) {
             let Some(session) = self.applications.get(session) else { return };
@@ -366,7 +367,7 @@ impl<M: Memory> Holders<'_, M> {
         self.shed_idle(idle, too_many);
     }
 
-    /// Resets connections without progress since then, until so many octets are free.
+    /// Resets connections without progress since then, until this number of octets is free.
     fn shed_idle(&mut self, mut idle: Vec<Holding>, octets: u64) {
         idle.retain(|held| {
             // A connection that its peer has reset meanwhile keeps what can still be read.
@@ -467,7 +468,7 @@ impl Entry {
         let is_large = self.send_limit > SMALL_BUFFER && !self.flags.has(Flags::FIXED_SEND);
         if is_large {
             self.send_limit = SMALL_BUFFER;
-            // A program that has found room before may find none now, and waits to be told.
+            // A program that has found room before may find none now, and waits for a notification.
             self.flags.set(Flags::LIMIT.with(Flags::WANTS_ROOM));
         }
         is_large

@@ -126,7 +126,7 @@ impl<M: Memory> Transport<M> {
         self.connections.put_back_postponed(postponed);
         self.tell_adoption(adoption);
         self.go_on(now, concerned);
-        // The work that needed them goes on.
+        // The work that needed them continues.
         self.durability.mark(before);
     }
 }

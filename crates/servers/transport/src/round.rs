@@ -101,7 +101,7 @@ impl<M: Memory> Transport<M> {
         self.durability.forgive(now, |deaths| deaths < SESSION_DEATHS_MAX);
     }
 
-    /// Sends what is due, publishes what has changed to the slots, and tells the applications. Called once
+    /// Sends what is due, publishes what has changed to the slots, and notifies the applications. Called once
     /// per round; the caller rings the bells afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.load.begin_flush();
@@ -183,7 +183,7 @@ impl<M: Memory> Transport<M> {
         is_dirty || self.is_adopting() || self.is_behind()
     }
 
-    /// Returns whether the round had no time for everything: the next one goes on with it.
+    /// Returns whether the round had no time for everything, which the next one continues.
     pub fn is_behind(&self) -> bool {
         let endings = self.applications.endings();
         let is_ending = self.handshakes.has_resets() || endings.len() > 0 || endings.has_departures();

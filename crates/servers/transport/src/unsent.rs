@@ -31,7 +31,7 @@ impl Entry {
         u32::try_from(all).unwrap_or(u32::MAX).min(self.send_limit)
     }
 
-    /// Returns whether so much waits that poll(2) reports no room.
+    /// Returns whether so much text waits that poll(2) reports no room.
     pub(crate) fn is_unsent_full(&self) -> bool {
         let unsent = self.connection.send_tail().saturating_sub(self.connection.send_nxt());
         self.unsent_low != 0 && unsent * 2 >= u64::from(self.unsent_low)

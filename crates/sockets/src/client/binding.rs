@@ -23,7 +23,7 @@ use crate::{Errno, Failure};
 /// The first port that needs no privilege, unless the stack says otherwise: ip(7),
 /// `ip_unprivileged_port_start`.
 const USUALLY_UNPRIVILEGED: u16 = 1024;
-/// The backlog that a negative number stands for: listen(2).
+/// The backlog for a negative number (listen(2)).
 const BACKLOG: u32 = 4096;
 
 /// The state of asking for a port.
@@ -212,8 +212,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Begins to register a listener at all replicas (N2). A negative backlog stands for a very long one, and
-    /// the kernel has a limit of its own: listen(2).
+    /// Begins to register a listener at all replicas (N2). A negative backlog means a very long one, and the
+    /// kernel has a limit of its own: listen(2).
     pub fn start_listening(&self, object: u32, backlog: i32) -> Result<Registration, Errno> {
         self.own().ok_or(Errno::ENETDOWN)?;
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;

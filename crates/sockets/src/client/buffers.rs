@@ -93,12 +93,12 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until [`Client::poll_due`] or
-    /// [`Client::drain`] has something to do that nobody rings for.
+    /// Returns how long a thread that has `left` (`None`: for ever) may sleep before [`Client::poll_due`] or
+    /// [`Client::drain`] has work that no doorbell announces.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         let at_most = |left: Option<Duration>, most: Duration| Some(left.map_or(most, |left| left.min(most)));
         let left = if self.has_waiting() { at_most(left, RETRY) } else { left };
-        // The receiver of a socket does not ring its sender, who would hold it for ever.
+        // The receiver of a socket does not ring its sender, which would hold the socket for ever.
         let left = if self.passed.is_empty() { left } else { at_most(left, RETRY) };
         if self.buffers.is_idle() { left } else { at_most(left, self.buffers.due.since(self.now())) }
     }

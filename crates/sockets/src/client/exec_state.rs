@@ -49,10 +49,10 @@ pub const PASSED_MAX: usize = 16 << 10;
 /// The most octets of a datagram that `MSG_MORE` holds back.
 const CORKED_MAX: usize = 64 << 10;
 
-/// What a program image needs to go on with the sockets of the one before.
+/// The state that a program image needs to continue with the sockets of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecState {
-    /// The descriptor of the connection to the supervisor that stands for the next program.
+    /// The descriptor of the next program's connection to the supervisor.
     pub control: i32,
     /// The next program's own session, then those that its sockets are in.
     pub sessions: Vec<SessionState>,
@@ -79,7 +79,7 @@ pub struct Inherited {
     pub descriptors: Vec<i32>,
 }
 
-/// What a process needs to go on with a socket that another process has sent.
+/// The state that a process needs to continue with a socket that another process has sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedSocket {
     /// The supervisor's number for the session that the socket is in.
@@ -151,16 +151,16 @@ pub struct DatagramState {
 /// Why octets are not what a library of this version has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadState {
-    /// They are something else altogether.
+    /// The octets are something else altogether.
     #[error("it had another build of this library")]
     Foreign,
     /// A library of another version has written them.
     #[error("it had another build of this library")]
     Version(u8),
-    /// They are too many, or would be.
+    /// The octets are too many, or would be.
     #[error("they are too many")]
     TooLong,
-    /// They are cut off, or no values of these types.
+    /// The octets are cut off, or no values of these types.
     #[error("what it has left is damaged")]
     Malformed,
     /// A session lacks descriptors, or there is none.
@@ -248,8 +248,8 @@ impl SocketState {
     /// Returns what another process has to know of a socket; `None` if it belongs to no stack. `there` has
     /// each of its places as the other process is to see it.
     pub fn of(socket: &Socket, nonblocking: bool, there: impl Fn(Place) -> Place) -> Option<SocketState> {
-        // Every field is named, so that nobody adds one without a decision. A pass is needed before there
-        // is a port, and the others that are left out concern this process alone.
+        // Every field is named, so that a new one needs a decision here. A pass is needed before there is a
+        // port, and the others that are left out concern this process alone.
         let Socket {
             protocol,
             v6,

@@ -19,8 +19,7 @@ use crate::watch::Watches;
 /// The first port that needs no privilege, unless the stack says otherwise.
 const LOW_PORTS_END: u16 = 1024;
 
-/// The process that has sent a listener. What it has sent may be forged, so low ports are only for who may
-/// have them.
+/// The process that has sent a listener. What it has sent may be forged, so low ports need the right to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// Root, or the user of the receiver.
@@ -51,7 +50,7 @@ impl<P: Platform> Client<P> {
     }
 
     /// Makes a member of a session a holder of a slot. The session is shared from now on: the whole family
-    /// hears its doorbell.
+    /// sleeps on its doorbell.
     pub fn add_holder(&mut self, place: Place, member: u8) -> bool {
         if self.share(place.session).is_none() {
             return false;
@@ -170,9 +169,10 @@ impl<P: Platform> Client<P> {
         commands
     }
 
-    /// Returns what the next program needs to go on with `sockets`: pairs of a descriptor there and an object
-    /// here. `control` and `sessions` are what it has of the stack, its own session first; `joined` has the
-    /// index that each of the others has here. Objects without a port and a slot are left out.
+    /// Returns the state that the next program needs to continue with `sockets`: pairs of a descriptor there
+    /// and an object here. `control` and `sessions` are what it has of the stack, its own session first;
+    /// `joined` has the index that each of the others has here. Objects without a port and a slot are left
+    /// out.
     pub fn exec_state(
         &self,
         control: i32,
@@ -193,8 +193,8 @@ impl<P: Platform> Client<P> {
         ExecState { control, sessions, sockets: by_object.into_iter().filter_map(written).collect() }
     }
 
-    /// Goes on with the sockets of the program before. `own` is this program's own session, `joined` are the
-    /// others of [`ExecState::sessions`]. Returns each descriptor with its object.
+    /// Continues with the sockets of the program before. `own` is this program's own session, `joined` are
+    /// the others of [`ExecState::sessions`]. Returns each descriptor with its object.
     pub fn take_exec_state(
         &mut self,
         own: (Session<P>, P::Clock, u64),
@@ -215,8 +215,8 @@ impl<P: Platform> Client<P> {
         all
     }
 
-    /// Returns what the receiver of a socket needs to go on with it; `None` for a socket that cannot be
-    /// passed. This process holds the socket, even after closing it, until the receiver has it.
+    /// Returns the state that the receiver of a socket needs to continue with it; `None` for a socket that
+    /// cannot be passed. This process holds the socket, even after closing it, until the receiver has it.
     pub fn pass(&mut self, object: u32) -> Option<PassedSocket> {
         // A listener has no slot: the receiver listens for itself.
         if !matches!(self.socket(object)?.kind, Kind::Listening(_)) {
@@ -314,7 +314,7 @@ impl<P: Platform> Client<P> {
     /// The received data may be forged by a process without a right to a port, for a process that has one. So
     /// the request is for no more than an existing lease: the port has to be in use, and without the options
     /// that let several sockets have it only a holder of the lease gets it. Returns whether the authority was
-    /// asked; whether it agrees is told by the answer to [`Client::ask_to_listen`].
+    /// asked. The answer to [`Client::ask_to_listen`] says whether it agrees.
     pub(super) fn bind_passed(&mut self, object: u32) -> bool {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket(object) else { return false };

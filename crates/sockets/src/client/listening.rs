@@ -208,7 +208,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Makes sure that the process hears of the next connection of a listener for which it is about to wait.
+    /// Makes sure that the process is woken for the next connection of a listener for which it is about to
+    /// wait.
     pub fn ask_before_sleep(&mut self, object: u32) {
         let replicas = self.replicas() as u8;
         if let Some(listener) = self.listener_mut(object) {

@@ -12,10 +12,10 @@
 //! * [`platform`]: what the process around it provides; [`simulated`]: such a process on the heap
 //! * [`session`]: pages, rings and doorbells; [`object`]: sockets and epoll instances; [`groups`]: what a
 //!   socket wants of multicast
-//! * `sleepers`, `questions`, `buffers`: which threads sleep where, which answers are awaited, who owns send
-//!   buffers
-//! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: what replicas hear of
-//!   options
+//! * `sleepers`, `questions`, `buffers`: which threads sleep where, which answers are awaited, which process
+//!   owns send buffers
+//! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: which options are
+//!   sent to replicas
 //! * [`transfer`]: send and receive
 //! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
 //! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
@@ -183,7 +183,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Asks the replica of a place to look at its slot.
+    /// Asks the replica of a place to read its slot.
     #[inline]
     pub fn kick(&mut self, place: Place) {
         let Place { session, replica, slot, generation } = place;
@@ -368,7 +368,7 @@ impl<P: Platform> Client<P> {
 
     // ---- SIGURG ----
 
-    /// Sets the process, thread or group that gets SIGURG of a socket; the id 0 stands for none. Implements
+    /// Sets the process, thread or group that gets SIGURG of a socket; the id 0 means none. Implements
     /// fcntl(2), `F_SETOWN`.
     pub fn set_owner(&mut self, object: u32, owner: Owner) -> bool {
         let Some(entry) = self.objects.get_mut(object) else { return false };
@@ -381,7 +381,7 @@ impl<P: Platform> Client<P> {
         true
     }
 
-    /// Sets the doorbell of the thread that hears of urgent octets from now on, for sockets with an owner.
+    /// Sets the doorbell of the thread that urgent octets wake from now on, for sockets with an owner.
     pub fn set_urgent_bell(&mut self, bell: u32) {
         self.urgent_bell = bell;
         for at in 0..self.owned.len() {

@@ -169,8 +169,8 @@ fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value, Er
     })
 }
 
-/// Joins or leaves a group. `interface` is an address of the stack, or 0 for any; `None` if it belongs to
-/// nobody here.
+/// Joins or leaves a group. `interface` is an address of the stack, or 0 for any; `None` if it is not an
+/// address of the stack.
 fn change<P: Platform>(
     client: &mut Client<P>,
     object: u32,

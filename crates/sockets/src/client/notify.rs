@@ -1,4 +1,4 @@
-//! The readiness of an object, and the threads and epoll instances that hear of it: poll(2), epoll(7).
+//! The readiness of an object, and the threads and epoll instances that it wakes: poll(2), epoll(7).
 
 use core::mem;
 
@@ -205,7 +205,7 @@ impl<P: Platform> Client<P> {
             let Some(session) = self.sessions.get(place.session) else { continue };
             let Some(replica) = session.replicas().get(place.replica) else { continue };
             if let Some(slot) = replica.port().slot(place.slot) {
-                // Sockets of a family ring the doorbell that all of it hears.
+                // Sockets of a family ring the doorbell on which all of it sleeps.
                 slot.set_bell(if session.shared { 0 } else { bell });
             }
         }

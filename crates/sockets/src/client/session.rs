@@ -77,7 +77,7 @@ pub struct Replica<P: Platform> {
     users: [Vec<u32>; 2],
 }
 
-/// The news that a look at a replica has shown besides its events.
+/// The changes of a replica that a check has found besides its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Nothing has happened.
@@ -392,7 +392,7 @@ impl<P: Platform> Replica<P> {
     /// Rings the replica's doorbell if it sleeps and was not rung yet for this sleep.
     #[inline]
     fn ring(&mut self) {
-        // Partner: the replica's fence between its sleep word and its last look at the ring.
+        // Partner: the replica's fence between its sleep word and its last check of the ring.
         self.port.memory().fence();
         let word = self.page.sleep_word();
         if word & 1 == 1 && word != self.rung {

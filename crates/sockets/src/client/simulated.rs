@@ -49,7 +49,7 @@ impl<M: Memory> Drop for Held<M> {
     }
 }
 
-/// A doorbell that counts how often it was rung. Nothing has to wake up: replicas look at their rings in each
+/// A doorbell that counts how often it was rung. Nothing has to wake up: replicas check their rings in each
 /// round, and a process with one thread does not wake itself.
 #[derive(Debug, Default)]
 pub struct CountingBell(Cell<u32>);
@@ -98,8 +98,8 @@ pub fn shared<M: Memory + Clone + Debug>(
 }
 
 /// A socket on its way to a port, to listening or to a peer: bind(2), listen(2), and connect(2) of datagram
-/// sockets, whose answers come while the simulation goes on. No supervisor vouches for users: sessions belong
-/// to a privileged user.
+/// sockets, whose answers come while the simulation runs. No supervisor vouches for users: sessions belong to
+/// a privileged user.
 #[derive(Debug)]
 pub struct Opening {
     object: u32,
@@ -161,7 +161,7 @@ impl Opening {
         Ok(Opening { object, backlog: None, step: Step::Datagrams })
     }
 
-    /// Goes on as far as answers have come; returns Ok when all is done.
+    /// Continues as far as answers have come; returns Ok when all is done.
     pub fn poll<P: Platform>(&mut self, client: &mut Client<P>) -> Result<(), Failure> {
         let object = self.object;
         loop {

@@ -661,7 +661,7 @@ fn a_program_goes_on_with_the_sockets_of_the_one_before() {
     );
     assert!(next.sessions()[1].shared && !next.sessions()[0].shared);
     assert_eq!((next.holder_of(77), next.listener(listening_there).is_some()), (Some(listening_there), true));
-    // It is polled, because the owner of the session takes its events, and was waited for by nobody.
+    // The socket is polled, because the owner of the session takes its events, and no thread waits for it.
     client.release(first);
     assert_eq!(stack.commands(1), [], "the next program holds it");
     next.release(first_there);

@@ -73,7 +73,7 @@ pub fn answer(view: &View, packet: &[u8], port: u32, cap_errors: bool) -> Vec<Ve
     while let Some((head, request)) = next(&mut rest) {
         let result = match head.flags & NLM_F_REQUEST != 0 && head.kind >= FIRST_TYPE {
             true => answer_one(view, &head, request, &mut answers),
-            // netlink_rcv_skb: control messages and answers are not looked at.
+            // netlink_rcv_skb: control messages and answers are not examined.
             false => Ok(Answered::Acknowledged),
         };
         match result {

@@ -43,8 +43,8 @@ pub enum Plain {
     NoSockets6,
 }
 
-/// Returns what a path shows. `None` for a path outside /proc/net, `Some(None)` for a file there that tells
-/// nothing of the stack, and is not to be seen: ENOENT.
+/// Returns what a path shows: `None` for a path outside /proc/net, and `Some(None)` for a file there that has
+/// no information on the stack and must not be seen (ENOENT).
 ///
 /// Files that are not about TCP/IP stay the kernel's: `unix`, `netlink`, `packet`.
 pub fn file(path: &[u8]) -> Option<Option<File>> {

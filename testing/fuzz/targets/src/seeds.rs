@@ -388,8 +388,8 @@ fn v6_frame(src: Addr, dst: Addr, next_header: Protocol, hop_limit: u8, text: &[
     frame(if dst.is_v6_multicast() { ipv6::multicast_mac(dst) } else { MAC_US }, EtherType::IPV6, &out)
 }
 
-/// Returns a script: the machine comes up, hears a router, uses it, and lives longer than what the router
-/// gave.
+/// Returns a script in which the machine comes up, receives a router's advertisement, uses the router, and
+/// runs longer than the advertised lifetimes.
 fn script_autoconf() -> Vec<u8> {
     let heard = nd_frame(ROUTER_V6, Addr::from_octets(ALL_NODES), &advertisement());
     let far = [0x30; 16];
@@ -431,7 +431,8 @@ fn script_fragments_v6() -> Vec<u8> {
 
 const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Returns a script: the machine asks for the peer, hears it, and uses it for more than a lifetime.
+/// Returns a script in which the machine asks for the peer, gets the answer, and uses the peer for more than
+/// a lifetime.
 fn script_resolve() -> Vec<u8> {
     let peer = PEER.to_le_bytes();
     let reply = arp_frame(MAC_US, Operation::Reply, PEER, US);

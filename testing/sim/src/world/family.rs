@@ -30,7 +30,7 @@ use super::{Process, World};
 const HANDED_MAX: u32 = 24;
 /// The longest time in microseconds that a connection is on its way to another process.
 const ON_ITS_WAY_MAX: u32 = 5000;
-/// How long a session is open that nobody has ended yet.
+/// How long a session is open that no process has ended yet.
 const UNTIL_ENDED: Duration = Duration::from_secs(1_000_000);
 
 /// What a process is about to do, and the next process that it prepares for that.
@@ -60,7 +60,7 @@ pub(super) struct Letter {
     socket: Socket,
 }
 
-/// Which members of sessions are gone: when a replica hears of it, and the number of the message, with the
+/// Which members of sessions are gone: when a replica learns it, and the number of the message, with the
 /// replica, the session and the member.
 pub(super) type Farewells = BTreeMap<(Instant, u32), (usize, SessionId, u8)>;
 
@@ -79,7 +79,7 @@ impl Process {
 }
 
 impl World {
-    /// Goes on with what processes hand over, and lets them begin. Returns whether there was anything to do.
+    /// Continues what processes hand over, and lets them begin. Returns whether there was anything to do.
     pub(super) fn run_families(&mut self) -> bool {
         if !self.has_begun {
             return false;
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// Ends a process without a close: replicas hear of it, and the sessions of which it was the last member
+    /// Ends a process without a close. Replicas learn of it, and the sessions of which it was the last member
     /// are over.
     fn end(&mut self, at: usize) {
         let now = self.now;
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    /// Tells replicas which members are gone. Returns whether there was anything to tell.
+    /// Sends replicas the members that are gone. Returns whether there was anything to send.
     fn hear_farewells(&mut self) -> bool {
         let mut any = false;
         while let Some(first) = self.farewells.first_entry().filter(|entry| entry.key().0 <= self.now) {

@@ -1,6 +1,6 @@
 //! Checks what happens if memory runs out. A program on the client's machine opens connections, has
 //! everything sent back, and reads nothing. Programs that read must make progress, the memory of buffers
-//! stays bounded, and the owner of a connection that is ended hears why.
+//! stays bounded, and the owner of a connection that is ended gets the reason.
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;

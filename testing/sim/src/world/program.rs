@@ -78,7 +78,7 @@ impl Program {
         Program::around(client, clock, None, polls)
     }
 
-    /// Creates a program that goes on with a client, and with a listener if there is one.
+    /// Creates a program that continues with a client, and with a listener if there is one.
     pub(super) fn around(
         mut client: Client<Simulated>,
         clock: Moment,
@@ -137,7 +137,8 @@ impl Program {
         self.client.set(self.epoll).map_or(0, |set| set.bells)
     }
 
-    /// Returns whether the program sleeps on a doorbell of a session. Those who share one hear its first.
+    /// Returns whether the program sleeps on a doorbell of a session. Programs that share a session sleep on
+    /// its first.
     pub(super) fn hears(&self, session: SessionId, bell: u32) -> bool {
         let is_shared = || self.client.sessions().iter().any(|other| other.id == session.0 && other.shared);
         self.is_asleep && (self.bells() >> bell & 1 == 1 || bell == 0 && is_shared())
@@ -447,8 +448,8 @@ impl Process {
         let close = if self.is_server {
             is_done && now >= *socket.done_at.get_or_insert(now + self.service)
         } else {
-            // The poisoned connection is over when its client hears so. The program that does not read does
-            // not close its connections either.
+            // The poisoned connection is over when its client has seen its end. The program that does not
+            // read does not close its connections either.
             socket.ended && (socket.shut || socket.is_hostile) && !self.hoards
         };
         if close {

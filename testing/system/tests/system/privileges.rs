@@ -1,4 +1,4 @@
-//! What can an attacker do who controls a server? Compute, and communicate with the server's own peers, but
+//! What can an attacker do that controls a server? Compute, and communicate with the server's own peers, but
 //! nothing else.
 
 use std::path::Path;

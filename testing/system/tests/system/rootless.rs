@@ -4,7 +4,8 @@ use std::process::Command;
 
 use atoll_system_tests::{NoNet, Proc, Scratch, atoll};
 
-/// Runs a script as nobody, who may open /dev/net/tun (as on most distributions) but has no other privilege.
+/// Runs a script as user `nobody`, which may open /dev/net/tun (as on most distributions) but has no other
+/// privilege.
 pub fn as_nobody(script: &str) -> String {
     as_nobody_after("true", script)
 }

@@ -110,7 +110,7 @@ fn workers_of_nginx_do_not_become_root() {
     assert!(server.runs(), "{}", server.report());
 }
 
-/// On administration's own socket, too, the user who asks now counts.
+/// On administration's own socket, too, the user that asks now counts.
 #[test]
 fn administration_is_for_those_who_ask_with_its_rights() {
     let net = Net::new(Stack::Atoll);
@@ -244,8 +244,8 @@ fn a_user_that_is_not_allowed_hears_why() {
     }
 }
 
-/// A daemon of root that becomes a user who is not admitted keeps its sockets, and so do its children and the
-/// programs that they execute. They make new sockets with their own rights, without root's ports.
+/// A daemon of root that becomes a user that is not admitted keeps its sockets, and so do its children and
+/// the programs that they execute. They make new sockets with their own rights, without root's ports.
 #[test]
 fn children_of_a_user_that_is_not_allowed_have_its_sockets() {
     for settings in ["", "[users]\nallow = [\"daemon\"]\n"] {

@@ -31,7 +31,7 @@ fn an_event_of_a_server_gets_its_pid_and_its_level() {
 #[test]
 fn what_no_server_may_say_is_text() {
     for printed in [
-        // Events of others, or of nobody.
+        // These are events of other servers, or of none.
         &br#"{"event":"server_back","fields":{"index":0},"message":"replica 0 is back"}"#[..],
         br#"{"event":"nothing","message":"x"}"#,
         // Fields of other events.

@@ -65,13 +65,13 @@ struct Launches {
     for_want: Option<i32>,
 }
 
-/// The number that stands for a server without one.
+/// The number for a server without one.
 const STANDBY: usize = usize::MAX;
 
 struct FakeLauncher(Rc<RefCell<Launches>>);
 
 impl FakeLauncher {
-    /// Returns the two ends of a socket that stands for a process, or the failure that was asked for.
+    /// Returns the two ends of a socket that represents a process, or the failure that was asked for.
     fn socket(&mut self) -> Result<(Channel, Channel), Failure> {
         if self.0.borrow().failing > 0 {
             self.0.borrow_mut().failing -= 1;
@@ -383,7 +383,7 @@ fn no_bell_is_shared_between_sessions() {
     }
     bells(&first).iter().for_each(|bell| eventfd::ring(bell).unwrap());
     assert!(watches.iter().chain(&of_servers).all(|watch| !watch.is_rung()));
-    // Each replica hears both sessions.
+    // Each replica learns of both sessions.
     for (index, end) in bench.replicas.iter().enumerate() {
         for fds in [&first, &second] {
             let (_, theirs) = receive(end).unwrap();
@@ -638,7 +638,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert_eq!(bench.told(0).len(), 3);
     drop(bench.replicas.remove(1));
     assert_eq!(bench.settle(), None, "the stack goes on");
-    // The successor is told also what happens before it is ready.
+    // The successor also learns what happens before it is ready.
     drop(gone);
     bench.settle();
     assert_eq!(
@@ -680,7 +680,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     bench.settle();
     bench.replicas.push(back);
     assert!(bench.server.all_ready());
-    // The successor is told of new sessions as the other replica is.
+    // The successor learns of new sessions as the other replica does.
     let _client = bench.attach();
     assert!(matches!(bench.told(1)[..], [Request::SessionOpened { session: 3, .. }]));
     let life = bench.server.servers.replicas()[1].record().life();
@@ -1229,8 +1229,8 @@ fn who_was_let_in_stays_in_under_the_next_supervisor() {
     }
 }
 
-/// The voucher names the user who asks, with that user's rights, and not the user who connected or attached.
-/// The seal covers exactly that.
+/// The voucher names the user that asks, with that user's rights, and not the user that connected or
+/// attached. The seal covers exactly that.
 #[test]
 fn whoever_asks_is_vouched_for_as_who_he_is() {
     let mut bench = Bench::new(1);

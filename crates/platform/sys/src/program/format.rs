@@ -89,7 +89,7 @@ fn elf(read: &mut impl FnMut(u64, &mut [u8]) -> Option<usize>, head: &[u8]) -> O
     Some(Format::Elf { loader: Some(path) })
 }
 
-/// Reads the first line of a script, as `load_script` of Linux does. `is_cut` says that the file may go on
+/// Reads the first line of a script, as `load_script` of Linux does. `is_cut` says that the file may continue
 /// behind `head`.
 fn script(head: &[u8], is_cut: bool) -> Format {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');

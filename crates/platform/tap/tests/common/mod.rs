@@ -16,8 +16,8 @@ pub const STACK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const KERNEL_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Runs `test` in a network namespace of its own. Who is not root is told why it was skipped; as root that is
-/// a failure.
+/// Runs `test` in a network namespace of its own. Without root's rights it prints why it skips the test; with
+/// them, a failure to make the namespace fails the test.
 pub fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
     let run = || match netns::unshare() {
         Ok(()) => test(),

@@ -1,7 +1,7 @@
 //! The stack's current IPv4 address, and what comes with it.
 //!
 //! The first replica of a stack gets the address from its configuration or by DHCP. The others have the same
-//! configuration, or are told the address.
+//! configuration, or get the address from the first.
 
 use super::arp::Arp;
 use crate::addresses::Addresses;

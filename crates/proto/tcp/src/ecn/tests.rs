@@ -202,7 +202,7 @@ fn what_the_peer_has_counted_reduces_the_window() {
     assert!(t.conn.congestion.cwnd >= 10_000);
     t.takes(ack(2001).with(with_ace(6)));
     assert!(t.conn.congestion.cwnd < 8_000);
-    // The same count comes once more, and an ACK that was overtaken has an older one.
+    // This count comes once more, and an ACK that was overtaken has an older one.
     t.takes(ack(3001).with(with_ace(6)));
     t.takes(ack(3001).with(with_ace(5)));
     assert!((7_000..8_500).contains(&t.conn.congestion.cwnd));

@@ -32,7 +32,7 @@ impl Connection {
         let mut delivery = Delivery::new(&self.recovery, &self.snd);
         self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {
-            // The segment was reordered: its blocks may be news, its window is not.
+            // The segment was reordered: its blocks may be new, its window is not.
             self.learn(now, segment, &delivery);
             self.detect_loss(now, &delivery);
             self.sample_path(now, &delivery);
@@ -325,7 +325,7 @@ impl Connection {
         self.snd.flight() > 0 && segment.len == 0 && !segment.has(Flags::FIN) && !window_moved
     }
 
-    /// Looks for losses after an acknowledgement; begins fast recovery, or goes on with it.
+    /// Detects losses after an acknowledgement, and begins or continues fast recovery.
     fn detect_loss(&mut self, now: Instant, delivery: &Delivery) {
         if self.snd.flight() == 0 || !self.state().is_synchronized() {
             return;
@@ -353,7 +353,7 @@ impl Connection {
         }
     }
 
-    /// Tells congestion control what has been delivered and lost, and how fast, if it has a model of the
+    /// Reports to congestion control what has been delivered and lost, and how fast, if it has a model of the
     /// path.
     fn sample_path(&mut self, now: Instant, delivery: &Delivery) {
         if !self.congestion.has_model() {

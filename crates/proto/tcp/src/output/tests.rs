@@ -379,7 +379,7 @@ fn a_time_out_sends_the_first_segment_and_backs_off() {
     let (wait, _) = t.advance_to_timer();
     assert_eq!(wait, 2 * rto);
     t.expect([data(1..1001).retransmit()]);
-    // Slow start goes on through the rest.
+    // Slow start continues through the rest.
     t.takes(ack(1001));
     t.expect([data(1001..2001).retransmit(), data(2001..3001).retransmit()]);
     t.takes(ack(3001));

@@ -100,7 +100,8 @@ impl Connection {
         self.recovery.retries.max(rtt.backoff) >= retries_max || rtt.rto() >= RTO_MAX
     }
 
-    /// Returns `wait`, but ends it at the moment at which the application wants to hear of a failure.
+    /// Returns `wait`, cut at the moment at which the application wants to be notified of a failure
+    /// (`TCP_USER_TIMEOUT`).
     pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
         let Some(timeout) = self.config.user_timeout() else { return wait };
         let left = timeout.saturating_sub(now.since(self.progress_at));

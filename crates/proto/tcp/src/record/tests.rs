@@ -1,4 +1,4 @@
-//! Tests that a successor goes on where its predecessor was. Whole exchanges with crashes at any moment are
+//! Tests that a successor continues where its predecessor was. Whole exchanges with crashes at any moment are
 //! in the simulator (`testing/sim`).
 
 use std::format;

@@ -42,7 +42,7 @@ pub(crate) enum Fate {
 }
 
 /// Everything between `una` and `nxt`, in order and without gaps. Neighbours that are SACKed are one record;
-/// what leaves at one moment is one record, until the peer tells its parts apart.
+/// what leaves at one moment is one record, until the peer acknowledges its parts separately.
 ///
 /// ```text
 ///   una                                                       nxt
@@ -221,7 +221,7 @@ impl Flight {
     }
 
     /// Notes that everything in flight was sent by a predecessor. What is lost until now says nothing about
-    /// the network, so congestion control does not hear of it. The times of sending are guesses, so they
+    /// the network, so congestion control does not react to it. The times of sending are guesses, so they
     /// measure no round trip.
     pub(crate) fn is_of_predecessor(&mut self, nxt: i64) {
         self.counters.lost = 0;

@@ -142,7 +142,7 @@ impl Rig {
         self.manager.acceptors(self.now).iter().map(|(_, view)| view.unclaimed).sum()
     }
 
-    /// Lets the CM die; messages in the rings stay there. The TSs are told of its successor.
+    /// Lets the CM die; messages in the rings stay there. The TSs learn of its successor.
     fn restart_manager(&mut self) {
         let epoch = Epoch(self.manager.config.epoch.0 + 1);
         self.manager = manager(epoch.0);

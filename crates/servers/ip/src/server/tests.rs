@@ -364,7 +364,7 @@ fn transport_servers_are_told_the_network_and_every_change() {
     assert_eq!(networks(&mut bench), [(Party::Transport(3), None)]);
     assert!(!bench.server.has_work());
 
-    // This is what the IP server that asks for the address has told.
+    // The IP server that asks for the address has sent this.
     let told = Told { v4: Some(V4Address::new(US, 24)), ..bench.server.ip().told() };
     bench.say(Party::Sibling(0), 1, IpBody::Network { news: news::encode(&told) });
     assert_eq!(networks(&mut bench), [1, 3].map(|n| (Party::Transport(n), Some(US))));

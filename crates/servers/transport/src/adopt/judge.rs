@@ -1,5 +1,5 @@
-//! Judges whether a connection of a predecessor may go on: its record, its slot and its text have to agree.
-//! If not, both its ends are told.
+//! Judges whether a connection of a predecessor may continue: its record, its slot and its text have to
+//! agree. If they do not, both its ends are notified.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ use crate::session::{Occupant, Place, Session};
 use crate::stats::Stats;
 use crate::time_wait;
 
-/// What is to be reported and written about connections that go on.
+/// The state of connections that continue, to be reported and written.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     /// The text that no application has yet: the place of its connection, and where in the ledger it is.
@@ -103,7 +103,7 @@ fn has_room_behind(rings: &Rings, received: i64) -> bool {
 /// The most octets that are ever in a send buffer.
 const SEND_MAX: i64 = 16 << 20;
 
-/// Judges connections of a predecessor, and creates those that go on.
+/// Judges connections of a predecessor, and creates those that continue.
 pub(crate) struct Judge<'a, M: Memory> {
     pub(crate) now: Instant,
     pub(crate) opening: Opening<'a>,

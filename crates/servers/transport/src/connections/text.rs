@@ -55,7 +55,7 @@ impl Connections {
         match session {
             Some(session) => {
                 if taken.offset > entry.connection.receive_nxt() {
-                    // The record is written before the peer is told of the text.
+                    // The record is written before the text is acknowledged to the peer.
                     entry.flags.set(Flags::RECORD);
                 }
                 let pieces = entry.receive.pieces(taken.offset, len);
@@ -81,8 +81,8 @@ impl Connections {
         }
     }
 
-    /// Tells the TCB how far the application has read, because a segment with an urgent pointer has come:
-    /// this decides what becomes of the mark before.
+    /// Gives the TCB the application's read position, because a segment with an urgent pointer has come. The
+    /// position decides what becomes of the mark before.
     #[cold]
     pub(crate) fn note_reader<M: Memory>(&mut self, index: u32, applications: &Applications<M>) {
         let Some(entry) = self.get_mut(index) else { return };

@@ -18,9 +18,9 @@ use crate::transport::Transport;
 /// What is done with the first datagram of a socket.
 enum Plan {
     Leave(Leaving),
-    /// It waits, because the neighbour is being resolved.
+    /// The datagram waits, because the neighbour is being resolved.
     Wait,
-    /// It is not sent, and the next call on the socket reports the cause.
+    /// The datagram is not sent, and the next call on the socket reports the cause.
     Refuse(Cause),
 }
 

@@ -425,8 +425,8 @@ impl Datagram {
         core::mem::take(&mut self.ready)
     }
 
-    /// Gives back what it held, when no datagram finds it any more, and tells its application. Returns the
-    /// session.
+    /// Frees what the socket held, when no datagram finds it any more, and notifies its application. Returns
+    /// the session.
     pub(crate) fn give_back<M: Memory>(
         mut self,
         (now, ip): (Instant, &mut Ip),

@@ -15,7 +15,7 @@ use crate::tests::kit::{ARENA, App, Net, Socket, Stack, addr};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 80);
 
-/// Creates a server with so much memory, and a client.
+/// Creates a server with buffers of these sizes, and a client.
 fn pair(send_log2: u8, receive_log2: u8) -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let arena = ArenaConfig { send_log2, receive_log2, ..ARENA };
@@ -66,7 +66,7 @@ fn readers_that_stand_still_are_shed_when_all_memory_is_theirs_and_slow_ones_sta
     assert!(full_for >= Duration::from_secs(10), "patience: {full_for:?}");
     assert!(written > 0 && !is_closed(&mut server, slow));
     net.settle();
-    // Those that were reset are told, and some are left: it was not their turn.
+    // Those that were reset are notified, and some are left: it was not their turn.
     let shed = lazy.iter().filter(|(_, c)| client.state(*c).2 & REPLICA_RESET != 0).count();
     assert!((1..15).contains(&shed), "{shed}");
     assert_eq!(net.stack(0).stat(Stat::ConnectionsShed), shed as u64);
@@ -233,7 +233,7 @@ fn held(net: &mut Net) -> u64 {
     net.stack(0).transport.shortage.books.held.load(core::sync::atomic::Ordering::Relaxed)
 }
 
-/// Lets clients send as much as is taken, while the server reads as it is told.
+/// Lets clients send as much as is taken, while the server handles its commands.
 fn pour(net: &mut Net, client: &mut App, sockets: &[(Socket, Socket)]) {
     for (_, c) in sockets {
         client.write(*c, &vec![3; 1 << 20]);

@@ -33,7 +33,7 @@ impl<M: Memory> Bells<M> {
             return;
         }
         let due = core::mem::take(&mut self.due);
-        // Partner: the application stores its sleep word, fences, and looks at the event ring once more.
+        // Partner: the application stores its sleep word, fences, and checks the event ring once more.
         arena.fence();
         for bell in (0..BELLS as u32).filter(|bell| due & (1 << bell) != 0) {
             let word = self.page.sleep_word(bell);

@@ -113,7 +113,7 @@ fn a_narrow_path_is_learned_of_and_kept_to() {
     let update = transport.ip_mut().poll_path().expect("news for the other replicas");
     assert_eq!((update.dst, update.mtu), (addr(1).into(), 1000));
     net.settle();
-    // As on Linux, a connected socket is told that this one was lost.
+    // As on Linux, a connected socket gets an error for the lost datagram.
     assert!(client.take_ready(c).contains(Ready::ERR));
     assert_eq!(client.slot(c).error(), Cause::MessageTooLong);
     client.write(c, &record(SERVER, &text(1400)));

@@ -227,7 +227,7 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     net.settle();
     let bytes = server.read(s);
     assert_eq!(first(&bytes), (Endpoint::new(addr(2), 4001), b"four".to_vec()));
-    // No socket has the port: the connected socket is told.
+    // No socket has the port, which the connected socket gets as an error.
     let lonely = open(&mut client, Endpoint::at(Addr::ANY, 4002), Endpoint::at(addr_v6(1), 99), false);
     net.settle();
     client.write(lonely, &record(Endpoint::default(), b"?"));

@@ -17,7 +17,7 @@ impl Bench {
         bench
     }
 
-    /// Looks after the standby as at this time.
+    /// Lets the supervisor check the standby at this time.
     fn look(&mut self, now: Instant) {
         self.server.look_after_standby(now).unwrap();
         self.settle();
