@@ -52,7 +52,7 @@ const ATTEMPTS_MAX: u32 = 8;
 /// One of the two processes, as a case sees it.
 pub struct Side {
     pub memory: ShmMemory,
-    /// The bells of the measuring process and of the other one.
+    /// The doorbells of the measuring process and of the other one.
     pub bells: [OwnedFd; 2],
     pub place: Place,
     pub clock: Clock,

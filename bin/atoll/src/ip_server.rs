@@ -256,7 +256,7 @@ impl Egress for Outputs {
 
 impl OwnProcess for IpProcess {
     type Setup = IpServerSetup;
-    /// The queue of the device, if the server has one, and the bells of all servers.
+    /// The queue of the device, if the server has one, and the doorbells of all servers.
     type Given = (Option<Queue>, Vec<OwnedFd>);
     const NAME: &'static str = "IP server";
     const PROCESS: &'static str = "atoll-ip";

@@ -103,7 +103,7 @@ impl LinkServer {
 
 impl OwnProcess for LinkServer {
     type Setup = LinkServerSetup;
-    /// The queue of the link server, and the bells of its peers.
+    /// The queue of the link server, and the doorbells of its peers.
     type Given = (Queue, Vec<OwnedFd>);
     const NAME: &'static str = "link server";
     const PROCESS: &'static str = "atoll-link";

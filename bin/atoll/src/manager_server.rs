@@ -117,7 +117,7 @@ impl ManagerServer {
 
 impl OwnProcess for ManagerServer {
     type Setup = ManagerSetup;
-    /// The bells of the connection managers, then those of the replicas.
+    /// The doorbells of the connection managers, then those of the replicas.
     type Given = Vec<OwnedFd>;
     const NAME: &'static str = "connection manager";
     const PROCESS: &'static str = "atoll-cm";

@@ -34,8 +34,8 @@ use crate::setup::ServerUser;
 /// A kind of server, as far as privileges differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A process that gets replicas at any time, with their memory, rings, bells and queues, and the memory
-    /// and bells of their sessions.
+    /// A process that gets replicas at any time, with their memory, rings, doorbells and queues, and the
+    /// memory and doorbells of their sessions.
     Replica {
         /// Whether it has a queue of the device.
         queue: bool,
@@ -164,8 +164,8 @@ pub fn calls(kind: Kind, ends_with: EndsWith) -> Calls {
 
 /// Allows what `server.rs` does in every server.
 fn loop_of_all(calls: &mut Calls) {
-    // Sleep until a bell, the device, the supervisor or the timer wakes the process. (rustix uses this call
-    // for epoll_wait.)
+    // Sleep until a doorbell, the device, the supervisor or the timer wakes the process. (rustix uses this
+    // call for epoll_wait.)
     calls.allow(libc::SYS_epoll_pwait);
     // Arm that timer.
     calls.allow(libc::SYS_timerfd_settime);
@@ -174,7 +174,7 @@ fn loop_of_all(calls: &mut Calls) {
     // Receive requests of the supervisor, with the descriptors of sessions, and send answers.
     calls.allow(libc::SYS_recvmsg);
     calls.allow(libc::SYS_sendmsg);
-    // Ring bells.
+    // Ring doorbells.
     calls.allow_if(libc::SYS_read, &[Condition::Is(2, 8)]);
     // Log why the server ends.
     calls.allow(libc::SYS_write);
@@ -232,7 +232,7 @@ fn end_of_all(calls: &mut Calls) {
 /// descriptors as long as it lives, which other servers cannot (their limit is 0), map shared memory, and
 /// change what it watches. All of this depends on the supervisor: descriptors come over its sockets only.
 fn coming_and_going(calls: &mut Calls) {
-    // A replica's control socket, bell and queue are watched; the last two are removed when it leaves.
+    // A replica's control socket, doorbell and queue are watched; the last two are removed when it leaves.
     calls.allow(libc::SYS_epoll_ctl);
     // Shared memory that arrives is checked for its seals and its size, and mapped. Memory that applications
     // do not use any more is freed.

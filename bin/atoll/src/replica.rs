@@ -1,4 +1,4 @@
-//! A replica: takes frames, commands and time; gives frames, events and bells. It has one thread.
+//! A replica: takes frames, commands and time; gives frames, events and doorbells. It has one thread.
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
@@ -85,7 +85,7 @@ pub struct Replica {
     recovery: Recovery,
     /// The server that has IP, if another server does, and this replica's side of it.
     ip_server: Option<(usize, Client)>,
-    /// The bells of each session, by number.
+    /// The doorbells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     ringer: Ringer,
     /// Sessions that are not opened yet. Those that the ledger names are opened before the replica serves,
@@ -500,7 +500,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Forgets the bells of a session on which no process waits any more.
+    /// Forgets the doorbells of a session on which no process waits any more.
     fn forget_bells(&mut self, session: SessionId) {
         self.bells.remove(&session);
         self.ringer.forget(session);
@@ -769,9 +769,9 @@ fn offload_of(header: &vnet::Header) -> ChecksumOffload {
 struct Given {
     ledger: ShmMemory,
     queue: Option<Queue>,
-    /// The bells of all servers.
+    /// The doorbells of all servers.
     bells: Vec<OwnedFd>,
-    /// The bells of the replicas once more, for [`Siblings`].
+    /// The doorbells of the replicas once more, for [`Siblings`].
     for_messages: Vec<OwnedFd>,
     link: Option<GivenLink>,
 }

@@ -1,6 +1,6 @@
-//! Bounds what ringing the sessions' bells may cost a replica. A ring walks past everything that waits on the
-//! bell, and a program may attach as much to its own bell as it likes: twenty thousand entries of epoll take
-//! a millisecond, during which all other sessions wait.
+//! Bounds what ringing the sessions' doorbells may cost a replica. A ring walks past everything that waits on
+//! the doorbell, and a program may attach as much to its own doorbell as it likes: twenty thousand entries of
+//! epoll take a millisecond, during which all other sessions wait.
 //!
 //! ```text
 //!   rings of a round take longer than they should -> in the next rounds each is measured, in processor time
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use atoll_base::{Duration, Instant, SessionId};
 use atoll_sys::Clock;
 
-/// Rings the bells of sessions.
+/// Rings the doorbells of sessions.
 pub struct Ringer {
     clock: Clock,
     /// The number of further rounds in which each ring is measured.
@@ -40,7 +40,7 @@ struct Debtor {
     debt: Duration,
     /// Whether the session has owed so much that it waits for its turn.
     is_slow: bool,
-    /// A bit for each bell that is to be rung in the session's turn.
+    /// A bit for each doorbell that is to be rung in the session's turn.
     bells: u32,
 }
 
@@ -51,7 +51,7 @@ impl Ringer {
         Ringer { clock, measured_rounds: 0, debtors, turns, due, round: None }
     }
 
-    /// Rings a bell by calling `act`, unless the session is slow and has to wait for its turn.
+    /// Rings a doorbell by calling `act`, unless the session is slow and has to wait for its turn.
     pub fn ring(&mut self, session: SessionId, bell: u32, act: impl FnOnce()) {
         if let Some(slow) = self.debtors.get_mut(&session).filter(|debtor| debtor.is_slow) {
             if slow.bells == 0 {
@@ -70,8 +70,8 @@ impl Ringer {
         self.charge(session, cost);
     }
 
-    /// Ends a round: rings slow sessions whose turn it is by calling `act`. Returns how many bells were rung
-    /// in the round.
+    /// Ends a round: rings slow sessions whose turn it is by calling `act`. Returns how many doorbells were
+    /// rung in the round.
     pub fn end_round(&mut self, mut act: impl FnMut(SessionId, u32)) -> u64 {
         let mut rung = 0;
         if let Some((began, count)) = self.round.take() {
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Checks what the kernel does with many epoll entries on one bell, and that the ringer would see it.
+    /// Checks what the kernel does with many epoll entries on one doorbell, and that the ringer would see it.
     #[test]
     fn a_bell_that_much_hangs_on_is_slow() {
         use atoll_sys::epoll::Epoll;

@@ -175,7 +175,7 @@ struct Waiting {
     epoll: Epoll,
     timer: LazyTimer,
     /// Watches the control socket alone, until the supervisor has said everything. If this is `None`, a
-    /// server's bell and device are watched once it serves.
+    /// server's doorbell and device are watched once it serves.
     briefing: Option<Epoll>,
     /// Whether the process outlives its supervisor.
     guarded: bool,
@@ -211,7 +211,7 @@ pub struct ServerProcess {
     pub patience: SpinPolicy,
     /// Packets for the supervisor that its socket has not taken yet.
     pub answers: VecDeque<Vec<u8>>,
-    /// The number of bells of others that this server has rung.
+    /// The number of doorbells of others that this server has rung.
     pub bells_rung: u64,
     sleeps: u64,
     rounds: u64,
@@ -234,24 +234,23 @@ pub struct ServerProcess {
     doorbells: Doorbells,
 }
 
-/// The bells by which sessions ring a replica, one per session, so that whatever a program attaches to its
-/// bell slows down only its own ring.
+/// The doorbells by which sessions ring a replica, one per session, so that whatever a program attaches to
+/// its doorbell slows down only its own ring.
 ///
-/// New bells are watched only before the next sleep: a replica that succeeds another one is busy, and gets
-/// many bells at once.
-/// once.
+/// New doorbells are watched only before the next sleep: a replica that succeeds another one is busy, and
+/// gets many doorbells at once.
 #[derive(Default)]
 struct Doorbells {
     all: BTreeMap<u32, OwnedFd>,
-    /// Sessions whose bells are not watched yet. They may have ended.
+    /// Sessions whose doorbells are not watched yet. They may have ended.
     new: Vec<u32>,
-    /// Bells of sessions that have ended. They are still watched, because other processes have the same files
-    /// open.
+    /// Doorbells of sessions that have ended. They are still watched, because other processes have the same
+    /// files open.
     old: Vec<OwnedFd>,
 }
 
 impl Doorbells {
-    /// Watches new bells, and stops watching those of ended sessions. Tries again later what the kernel
+    /// Watches new doorbells, and stops watching those of ended sessions. Tries again later what the kernel
     /// refuses, and returns whether anything is left to try.
     fn settle(&mut self, epoll: &Epoll, token: u64) -> bool {
         for bell in self.old.drain(..) {
@@ -277,7 +276,7 @@ impl ServerProcess {
         bells.new.push(session);
     }
 
-    /// Stops watching the bell of a session that has ended.
+    /// Stops watching the doorbell of a session that has ended.
     pub fn unwatch(&mut self, session: u32) {
         let bells = &mut self.doorbells;
         bells.old.extend(bells.all.remove(&session));
@@ -403,10 +402,10 @@ pub trait Role {
     /// Runs one round of all work. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool>;
 
-    /// Sends what others must know before this server sleeps. Returns how many bells were rung.
+    /// Sends what others must know before this server sleeps. Returns how many doorbells were rung.
     fn before_sleep(&mut self, now: Instant) -> u64;
 
-    /// Writes the sleep word where senders look: an odd `word` says that the server's bell is wanted.
+    /// Writes the sleep word where senders look: an odd `word` says that the server's doorbell is wanted.
     fn set_sleep_word(&mut self, word: u32);
 
     /// Returns whether there is work for which no sender will ring. Call after the sleep word was set.
@@ -639,7 +638,7 @@ pub struct Process<R> {
 struct Member<R> {
     number: u64,
     role: R,
-    /// Whether the server serves, and its bell and device are watched.
+    /// Whether the server serves, and its doorbell and device are watched.
     serves: bool,
 }
 
@@ -752,7 +751,7 @@ impl<R: Role> Process<R> {
         let Some(member) = self.members.get_mut(at) else { return Ok(()) };
         member.serves = true;
         if self.waiting.briefing.take().is_some() {
-            // The bell and the device of the only server are watched from the start.
+            // The doorbell and the device of the only server are watched from the start.
             return Ok(());
         }
         let (epoll, first) = (&self.waiting.epoll, member.number * TOKEN_KINDS);
@@ -810,7 +809,7 @@ impl<R: Role> Process<R> {
         }
     }
 
-    /// Sleeps until a bell, a device, the supervisor or the timer wakes the process.
+    /// Sleeps until a doorbell, a device, the supervisor or the timer wakes the process.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         if let Some(briefing) = &self.waiting.briefing {
             briefing.wait(&mut [epoll::EMPTY; 1], None)?;
@@ -833,7 +832,7 @@ impl<R: Role> Process<R> {
         }
         let is_ready = self.members.iter().any(|member| member.serves && member.role.is_ready());
         if !is_ready {
-            // Bells that are not watched may have been rung.
+            // Doorbells that are not watched may have been rung.
             let mut deadline = unwatched.then_some(now + CONTROL_EVERY);
             let mut answers = false;
             for Member { role, serves, .. } in &mut self.members {

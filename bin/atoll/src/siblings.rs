@@ -38,7 +38,7 @@ pub struct Siblings {
     me: ReplicaId,
     own: Epoch,
     dispatcher: Dispatcher<ShmMemory, Transport<ShmMemory>, Thread>,
-    /// The bells of the siblings, by number of the peer.
+    /// The doorbells of the siblings, by number of the peer.
     bells: Vec<OwnedFd>,
     /// A bit for each peer that has answered the greeting.
     greeted: Rc<Cell<u64>>,
@@ -118,11 +118,11 @@ impl Siblings {
         }
     }
 
-    /// Makes sent messages visible, and rings the bells of sleeping siblings. Returns how many were rung.
+    /// Makes sent messages visible, and rings the doorbells of sleeping siblings. Returns how many were rung.
     pub fn publish(&mut self) -> u64 {
         let bells = &self.bells;
         self.dispatcher.publish(|peer| {
-            // Ringing a bell does not fail; a descriptor that is no bell wakes no process.
+            // Ringing a doorbell does not fail; a descriptor that is no doorbell wakes no process.
             let _ = eventfd::ring(&bells[peer.0 as usize]);
         })
     }

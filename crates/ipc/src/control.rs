@@ -38,8 +38,8 @@ messages! {
         /// port before the socket `lease` is bound.
         Vouch = 31 { lease: u64, protocol: Protocol, port: u16 },
         /// Supervisor to replica: a session was opened, which may do as `user` what needs no
-        /// [`crate::lease::Pass`]. Descriptors: arena, application page, the bell by which the session rings
-        /// the replica, [`crate::page::BELLS`] bells of the session.
+        /// [`crate::lease::Pass`]. Descriptors: arena, application page, the doorbell by which the session
+        /// rings the replica, [`crate::page::BELLS`] doorbells of the session.
         SessionOpened = 4 { session: u32, pid: u32, config: ArenaConfig, user: User },
         /// Supervisor to replica: one process of the session's family is gone; the sockets that it alone held
         /// are closed.
@@ -144,8 +144,8 @@ messages! {
     #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
     pub enum Reply after u8 {
         /// The process is `member` of `session`. Descriptors: stack page, application page,
-        /// [`crate::page::BELLS`] bells, then per replica: replica page, session arena, the session's bell
-        /// for the replica.
+        /// [`crate::page::BELLS`] doorbells, then per replica: replica page, session arena, the session's
+        /// doorbell for the replica.
         Joined = 65 { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
         /// A new connection. Descriptor: the application's end.
         Connected = 67,

@@ -133,7 +133,7 @@ impl MeshProducer {
     }
 
     /// Makes all records pushed so far visible. Returns the consumer's sleep word, by which the caller
-    /// decides about the bell.
+    /// decides about the doorbell.
     pub fn publish<M: Memory>(&mut self, memory: &M) -> u32 {
         // Partner: the acquire load in `MeshConsumer::pop`.
         memory.store64_release(self.base + TAIL, self.tail);
@@ -219,8 +219,8 @@ impl MeshConsumer {
         memory.store64_release(self.base + HEAD, self.head);
     }
 
-    /// Publishes to the producer whether to ring the bell (odd: asleep). The consumer fences and checks the
-    /// ring again before it blocks.
+    /// Publishes to the producer whether to ring the doorbell (odd: asleep). The consumer fences and checks
+    /// the ring again before it blocks.
     pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
         memory.store32(self.base + SLEEP, word);
     }

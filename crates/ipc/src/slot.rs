@@ -238,12 +238,12 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64_release(self.at + A_RECEIVE_HEAD, head);
     }
 
-    /// Returns the bell of the application's page to ring for this socket.
+    /// Returns the doorbell of the application's page to ring for this socket.
     pub fn bell(&self) -> u32 {
         self.memory.load32(self.at + A_BELL)
     }
 
-    /// Sets the bell of the application's page to ring for this socket.
+    /// Sets the doorbell of the application's page to ring for this socket.
     pub fn set_bell(&self, bell: u32) {
         self.memory.store32(self.at + A_BELL, bell);
     }

@@ -177,14 +177,14 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Announces to all peers that this server sleeps and wants the bell.
+    /// Announces to all peers that this server sleeps and wants the doorbell.
     pub fn fall_asleep(&mut self) {
         for line in &mut self.router.0.borrow_mut().lines {
             line.channel.fall_asleep();
         }
     }
 
-    /// Announces to all peers that this server is awake and wants no bell.
+    /// Announces to all peers that this server is awake and wants no doorbell.
     pub fn wake_up(&mut self) {
         for line in &mut self.router.0.borrow_mut().lines {
             line.channel.wake_up();

@@ -1,5 +1,5 @@
 //! Whole stacks and their applications: two machines with several replicas each, the wire between them, and
-//! processes that sleep until their bell rings, so that a lost wake-up shows as silence.
+//! processes that sleep until their doorbell rings, so that a lost wake-up shows as silence.
 
 mod departing;
 mod family;
@@ -1124,7 +1124,7 @@ impl World {
         machine.replicas[index].flush(self.now, &mut machine.out);
     }
 
-    /// Returns the bells that a replica rings.
+    /// Returns the doorbells that a replica rings.
     fn take_bells(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let mut rung = Vec::new();
         let Machine { replicas, lives, .. } = &mut self.machines[at];
@@ -1169,8 +1169,8 @@ impl World {
         }
     }
 
-    /// Replaces a replica that has died or left by the next one, whose life has begun. Returns the bells that
-    /// it rings.
+    /// Replaces a replica that has died or left by the next one, whose life has begun. Returns the doorbells
+    /// that it rings.
     fn succeed(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let (now, story) = (self.now, &self.story);
         let machine = &mut self.machines[at];

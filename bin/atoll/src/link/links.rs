@@ -118,7 +118,8 @@ impl Links {
         self.retry_queue.retry(queue, &mut self.internal.rings);
     }
 
-    /// Publishes what was sent over rings, and rings the bells of sleeping peers. Returns how many were rung.
+    /// Publishes what was sent over rings, and rings the doorbells of sleeping peers. Returns how many were
+    /// rung.
     pub fn publish(&mut self) -> u64 {
         let joined = match &mut self.device {
             Device::Joined(joined) => joined.rings.publish(),
@@ -148,7 +149,7 @@ impl Links {
         }
     }
 
-    /// Writes the sleep word where the peers look: an odd `word` says that this replica's bell is wanted.
+    /// Writes the sleep word where the peers look: an odd `word` says that this replica's doorbell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         if let Device::Joined(joined) = &self.device {
             joined.rings.set_sleep_word(word);

@@ -1,5 +1,5 @@
-//! Mesh rings to and from a number of peers, with their bells: the internal link to the other servers of the
-//! stack, and the shared-memory link to the replicas of a joined stack.
+//! Mesh rings to and from a number of peers, with their doorbells: the internal link to the other servers of
+//! the stack, and the shared-memory link to the replicas of a joined stack.
 
 use std::os::fd::OwnedFd;
 
@@ -57,7 +57,7 @@ struct Peer {
     unpublished: bool,
     /// Whether the peer is to be woken for what was sent.
     rings: bool,
-    /// The sleep word for which the bell was last rung.
+    /// The sleep word for which the doorbell was last rung.
     rung: u32,
     /// Whether records of this peer stay in its ring for now.
     held_up: bool,
@@ -105,7 +105,7 @@ impl Outgoing<'_> {
 }
 
 impl Rings {
-    /// Resumes the rings to and from each peer, by number. `bells[i]` is the bell of peer `i`.
+    /// Resumes the rings to and from each peer, by number. `bells[i]` is the doorbell of peer `i`.
     pub fn resume(ways: Vec<Option<Way>>, bells: Vec<OwnedFd>) -> Rings {
         let peer = |Way { memory, to, from }: Way, bell| Peer {
             producer: MeshProducer::resume(&memory, to, RING_LOG2),
@@ -208,7 +208,8 @@ impl Rings {
         }
     }
 
-    /// Publishes what was sent and taken, and rings the bells of sleeping peers. Returns how many were rung.
+    /// Publishes what was sent and taken, and rings the doorbells of sleeping peers. Returns how many were
+    /// rung.
     pub fn publish(&mut self) -> u64 {
         let mut rung = 0;
         for peer in self.peers.iter_mut().flatten() {
@@ -217,7 +218,7 @@ impl Rings {
                 let word = peer.producer.publish(&peer.memory);
                 if std::mem::take(&mut peer.rings) && word & 1 == 1 && word != peer.rung {
                     peer.rung = word;
-                    // Ringing a bell does not fail; a descriptor that is no bell wakes no process.
+                    // Ringing a doorbell does not fail; a descriptor that is no doorbell wakes no process.
                     let _ = eventfd::ring(&peer.bell);
                     rung += 1;
                 }
@@ -226,7 +227,7 @@ impl Rings {
         rung
     }
 
-    /// Writes the sleep word where the peers look: an odd `word` says that this server's bell is wanted.
+    /// Writes the sleep word where the peers look: an odd `word` says that this server's doorbell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         for peer in self.peers.iter().flatten() {
             peer.consumer.set_sleep_word(&peer.memory, word);

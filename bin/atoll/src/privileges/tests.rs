@@ -211,7 +211,7 @@ fn each_kind_has_a_list_of_its_own() {
         match inside.what.as_str() {
             "map a session" => drop(ShmMemory::map(&inside.arena, MAPPED, Access::ReadWrite).unwrap()),
             "watch something else" => {
-                // The bell is no epoll instance, so a call that is allowed fails.
+                // The doorbell is no epoll instance, so a call that is allowed fails.
                 let data = rustix::event::epoll::EventData::new_u64(0);
                 let (bell, control) = (&inside.bell, &inside.control);
                 assert!(
@@ -219,7 +219,7 @@ fn each_kind_has_a_list_of_its_own() {
                         .is_err()
                 );
             }
-            // A read of as many octets as a bell has is allowed to all servers.
+            // A read of as many octets as a doorbell has is allowed to all servers.
             "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 9]), Ok(8)),
             "write a frame" => {
                 let ring = 1u64.to_ne_bytes();

@@ -40,7 +40,7 @@ pub struct HostedLink {
     guest_page_write: Rc<OwnedFd>,
     guest_page_read: Rc<OwnedFd>,
     guest_bells: Vec<Rc<OwnedFd>>,
-    /// Bells of this stack's replicas, for the guest; padded to the largest number of replicas.
+    /// Doorbells of this stack's replicas, for the guest; padded to the largest number of replicas.
     own_bells: Vec<Rc<OwnedFd>>,
     own_page_read: Rc<OwnedFd>,
     has_guest: bool,
@@ -93,7 +93,7 @@ pub struct JoinedLink {
     pub host: Channel,
     /// The memory for the guest's own stack page.
     pub stack_page: OwnedFd,
-    /// The bells for the guest's own replicas, [`REPLICAS_MAX`] of them.
+    /// The doorbells for the guest's own replicas, [`REPLICAS_MAX`] of them.
     pub bells: Vec<Rc<OwnedFd>>,
     /// The host's stack page.
     pub host_page: StackPage<ShmMemory>,

@@ -1,4 +1,4 @@
-//! The memory and the bells that the supervisor owns: those of the stack, and those of each session.
+//! The memory and the doorbells that the supervisor owns: those of the stack, and those of each session.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -35,7 +35,7 @@ pub struct StackMemory {
     pub pairs: Pairs,
     /// The key with which grants and passes are sealed.
     pub lease_key: [u8; 16],
-    /// Page and bell of each server, by number. Applications see only those of replicas.
+    /// Page and doorbell of each server, by number. Applications see only those of replicas.
     servers: Vec<ServerMemory>,
     /// The memory that each replica leaves to its successor; no other process maps it for writing.
     pub ledgers: Vec<OwnedFd>,
@@ -51,7 +51,7 @@ pub struct ServerMemory {
     /// The server's page, for applications. They cannot open it again for writing, if the kernel lets the
     /// supervisor have [`Views`].
     pub page_read: Rc<OwnedFd>,
-    /// The server's bell, for the other servers and the supervisor.
+    /// The server's doorbell, for the other servers and the supervisor.
     pub bell: Rc<OwnedFd>,
 }
 
@@ -86,8 +86,8 @@ impl StackMemory {
         (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
     }
 
-    /// Makes memory for a stack of one replica per bell. `on_link` is the page that the other end of a link
-    /// has made for this stack.
+    /// Makes memory for a stack of one replica per doorbell. `on_link` is the page that the other end of a
+    /// link has made for this stack.
     pub fn create(bells: Vec<Rc<OwnedFd>>, on_link: Option<OwnedFd>) -> io::Result<StackMemory> {
         let on_link = match on_link {
             Some(page) => Some(StackPage(ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?)),
@@ -120,8 +120,8 @@ impl StackMemory {
         })
     }
 
-    /// Maps the memory of a stack that is up. `parts` has, for each server by number, its page and its bell
-    /// and, for the first `replicas`, its ledger and its page for reading.
+    /// Maps the memory of a stack that is up. `parts` has, for each server by number, its page and its
+    /// doorbell and, for the first `replicas`, its ledger and its page for reading.
     pub fn resume(
         stack: OwnedFd,
         pairs: Pairs,
@@ -202,7 +202,7 @@ impl ServerMemory {
     }
 }
 
-/// Makes `count` bells.
+/// Makes `count` doorbells.
 pub fn bells(count: usize) -> io::Result<Vec<Rc<OwnedFd>>> {
     (0..count).map(|_| eventfd::create().map(Rc::new)).collect()
 }
@@ -216,12 +216,12 @@ pub struct SessionMemory {
     /// The rights of that process's user.
     pub user: User,
     app_page: Rc<OwnedFd>,
-    /// The bells by which replicas wake the session's processes.
+    /// The doorbells by which replicas wake the session's processes.
     bells: Vec<Rc<OwnedFd>>,
     /// One arena per replica.
     arenas: Vec<Rc<OwnedFd>>,
-    /// The bells by which the session's processes wake each replica. No other session has them, so whatever
-    /// watches them slows only its own session's wake-ups.
+    /// The doorbells by which the session's processes wake each replica. No other session has them, so
+    /// whatever watches them slows only its own session's wake-ups.
     doorbells: Vec<Rc<OwnedFd>>,
     config: ArenaConfig,
     /// When the library's counters started.

@@ -30,7 +30,7 @@ pub struct Servers {
     /// The number of replicas, which come first.
     replicas: usize,
     epoll: Rc<Epoll>,
-    /// The bell of each server, by number.
+    /// The doorbell of each server, by number.
     bells: Vec<Rc<OwnedFd>>,
     /// When to retry sending what could not be sent because the system was short of something.
     retry_at: Option<Instant>,
@@ -181,7 +181,7 @@ impl ServerSlot {
 }
 
 impl Servers {
-    /// Creates an empty list for the servers that have these bells, the first `replicas` of which are
+    /// Creates an empty list for the servers that have these doorbells, the first `replicas` of which are
     /// replicas.
     pub fn new(epoll: Rc<Epoll>, bells: Vec<Rc<OwnedFd>>, replicas: usize) -> Servers {
         Servers { slots: Vec::new(), replicas, epoll, bells, retry_at: None, tell_at: clock::now() }

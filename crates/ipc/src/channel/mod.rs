@@ -22,7 +22,7 @@
 //! more. So a message arrives exactly once while the receiver lives, and at least once otherwise.
 //!
 //! **Hostility.** A peer that scribbles can lose, repeat or garble messages of this channel, make the sender
-//! ring a bell without need, and make either side believe that there is nothing to do. It can do nothing
+//! ring a doorbell without need, and make either side believe that there is nothing to do. It can do nothing
 //! else: indices are private and masked, payloads are copied and then judged by their decoders, and an
 //! impossible head is counted and ignored.
 //!
@@ -114,7 +114,7 @@ impl<M: Memory> Channel<M> {
         self.sender.push(&self.memory, payload)
     }
 
-    /// Makes the batch visible, and returns whether the peer's bell must be rung.
+    /// Makes the batch visible, and returns whether the peer's doorbell must be rung.
     #[inline]
     pub fn publish(&mut self) -> Bell {
         self.sender.publish(&self.memory)
@@ -138,13 +138,13 @@ impl<M: Memory> Channel<M> {
         self.receiver.is_ready(&self.memory)
     }
 
-    /// Asks the peer to ring the bell from now on. Before it sleeps, this end fences ([`Memory::fence`]) and
-    /// calls [`Channel::is_ready`] once more.
+    /// Asks the peer to ring the doorbell from now on. Before it sleeps, this end fences ([`Memory::fence`])
+    /// and calls [`Channel::is_ready`] once more.
     pub fn fall_asleep(&mut self) {
         self.receiver.fall_asleep(&self.memory);
     }
 
-    /// Asks the peer not to ring the bell any more.
+    /// Asks the peer not to ring the doorbell any more.
     pub fn wake_up(&mut self) {
         self.receiver.wake_up(&self.memory);
     }

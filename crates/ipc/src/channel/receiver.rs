@@ -80,13 +80,13 @@ impl Receiver {
         }
     }
 
-    /// Asks the sender to ring the bell from now on. Before it sleeps, this side fences and calls
+    /// Asks the sender to ring the doorbell from now on. Before it sleeps, this side fences and calls
     /// [`Receiver::is_ready`] once more.
     pub fn fall_asleep<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word | 1);
     }
 
-    /// Asks the sender not to ring the bell from now on.
+    /// Asks the sender not to ring the doorbell from now on.
     pub fn wake_up<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word.wrapping_add(self.sleep_word & 1));
     }

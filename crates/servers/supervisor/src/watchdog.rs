@@ -42,7 +42,7 @@ pub struct Watch {
 pub enum Judgement {
     /// Nothing: the server lives, or may live.
     Wait,
-    /// Ring the server's bell: it sleeps, and a healthy server wakes up then.
+    /// Ring the server's doorbell: it sleeps, and a healthy server wakes up then.
     Ring,
     /// The server hangs.
     Hangs,
@@ -76,7 +76,7 @@ impl Watchdog {
             watch.used_ms = ask().map_or(0, |running| running.used_ms);
             return if signs.sleep_word & 1 == 1 { Judgement::Ring } else { Judgement::Wait };
         }
-        // The server has one look more than LOOKS: its bell was rung between the first two.
+        // The server has one look more than LOOKS: its doorbell was rung between the first two.
         if watch.looks <= LOOKS {
             return Judgement::Wait;
         }
@@ -122,7 +122,7 @@ mod tests {
     fn who_gives_signs_of_life_is_left_alone() {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         for beat in 0..100 {
-            // The server works, or it sleeps and the bell wakes it.
+            // The server works, or it sleeps and the doorbell wakes it.
             for signs in
                 [Signs { heartbeat: beat, ..AWAKE }, Signs { sleep_word: 2 * beat as u32 + 5, ..ASLEEP }]
             {

@@ -239,7 +239,7 @@ impl<M: Memory> Applications<M> {
         self.get(place.session)?.slot(place.slot)
     }
 
-    /// Sends an answer to a session; any thread of the application may wait for it, on any bell.
+    /// Sends an answer to a session; any thread of the application may wait for it, on any doorbell.
     pub(crate) fn reply(&mut self, stats: &mut Stats, place: u32, event: &Event) {
         if let Some(session) = self.get_mut(place) {
             session.push(stats, event, None);

@@ -181,7 +181,7 @@ impl Entry {
             session.push(stats, &event, None);
         } else if !ready.is_empty() {
             let event = Event::Ready { slot: place.slot, generation: place.generation, ready };
-            // An application that has claimed it but not yet chosen a bell may sleep on any.
+            // An application that has claimed it but not yet chosen a doorbell may sleep on any.
             session.push(stats, &event, if lease.is_some() { None } else { Some(bell) });
         }
         again

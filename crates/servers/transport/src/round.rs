@@ -102,7 +102,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Sends what is due, publishes what has changed to the slots, and notifies the applications. Called once
-    /// per round; the caller rings the bells afterwards.
+    /// per round; the caller rings the doorbells afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.load.begin_flush();
         self.applications.begin_flush();
@@ -130,7 +130,7 @@ impl<M: Memory> Transport<M> {
         self.conclude();
     }
 
-    /// Passes each bell to ring to `ring`; a program sleeps on each of them. Called after every flush.
+    /// Passes each doorbell to ring to `ring`; a program sleeps on each of them. Called after every flush.
     pub fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
         for session in self.applications.iter_mut() {
             let id = session.id;

@@ -224,7 +224,7 @@ impl<M: Memory> Session<M> {
         self.commands.publish(&self.arena);
     }
 
-    /// Sends an event, and remembers to ring `bell` (`None` means every bell on which a thread sleeps).
+    /// Sends an event, and remembers to ring `bell` (`None` means every doorbell on which a thread sleeps).
     #[inline]
     pub(crate) fn push(&mut self, stats: &mut Stats, event: &Event, bell: Option<u32>) {
         // The programs of a session that is cut off still run, and learn that their sockets fail.
@@ -240,7 +240,7 @@ impl<M: Memory> Session<M> {
         self.bells.note(bell);
     }
 
-    /// Passes the bells of this flush that have to be rung now to `ring`. Each is rung once per sleep.
+    /// Passes the doorbells of this flush that have to be rung now to `ring`. Each is rung once per sleep.
     pub(crate) fn take_bells(&mut self, ring: impl FnMut(u32)) {
         self.bells.take(&self.arena, ring);
     }

@@ -44,7 +44,7 @@ use crate::stats::Stats;
 /// The connections, datagram sockets, sessions and timers of one replica.
 ///
 /// In each round its owner calls `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`,
-/// and then rings the bells of `take_bells`. Before sleeping it asks [`Transport::has_commands`], and it
+/// and then rings the doorbells of `take_bells`. Before sleeping it asks [`Transport::has_commands`], and it
 /// sleeps no longer than until [`Transport::next_timeout`].
 #[derive(Debug)]
 pub struct Transport<M: Memory> {

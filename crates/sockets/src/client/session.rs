@@ -188,13 +188,13 @@ impl<P: Platform> Session<P> {
         (self.waits, self.owes) = (false, false);
     }
 
-    /// Announces that a thread sleeps on a bell. Rings from before this call do not count for it.
+    /// Announces that a thread sleeps on a doorbell. Rings from before this call do not count for it.
     pub fn set_asleep(&self, bell: u32) {
         self.app_page.set_asleep(bell);
     }
 
-    /// Announces that no thread of this process sleeps on a bell any more. Does nothing in a shared session,
-    /// where other members may sleep on it.
+    /// Announces that no thread of this process sleeps on a doorbell any more. Does nothing in a shared
+    /// session, where other members may sleep on it.
     pub fn set_awake(&self, bell: u32) {
         if !self.shared {
             self.app_page.set_awake(bell);

@@ -416,7 +416,7 @@ fn a_bell_that_was_rung_before_does_not_count_for_the_next_sleep() {
     assert_eq!(page.sleep_word(bell) & 1, 0, "nobody sleeps");
     client.before_sleep(1 << bell);
     assert!(page.sleep_word(bell) & 1 == 1 && page.sleep_word(bell) != first);
-    // Another thread on the same bell is still asleep when this one wakes.
+    // Another thread on the same doorbell is still asleep when this one wakes.
     client.before_sleep(1 << bell);
     client.after_sleep(1 << bell);
     assert_eq!(page.sleep_word(bell) & 1, 1);

@@ -165,7 +165,7 @@ fn random() -> Rng {
     Rng::new(u64::from(std::process::id()))
 }
 
-/// The number of rings of a bell before the attacker reads its events.
+/// The number of rings of a doorbell before the attacker reads its events.
 const BATCH: usize = 256;
 
 /// Writes words everywhere in the arenas and on its own page, many of them where heads, tails and flags are,

@@ -286,7 +286,7 @@ impl Process {
         program.resume(now);
         while self.work(&mut program, now, rng) {}
         program.before_sleep();
-        // The program checks once more, because everything published after this rings its bell.
+        // The program checks once more, because everything published after this rings its doorbell.
         if self.work(&mut program, now, rng) {
             program.wake_up();
             self.wakes_at = Some(now);

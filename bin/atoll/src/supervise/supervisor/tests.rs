@@ -265,7 +265,7 @@ impl Drop for Bench {
     }
 }
 
-/// Notices whether a bell is rung.
+/// Notices whether a doorbell is rung.
 struct Watch(Epoll);
 
 impl Watch {
@@ -352,7 +352,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
             matches!(opened, Request::SessionOpened { session: 1, pid, .. } if pid == std::process::id())
         );
         assert_eq!(theirs.len(), 3 + BELLS);
-        // The replica has the arena and the bells that the application has for it.
+        // The replica has the arena and the doorbells that the application has for it.
         let ours = ShmMemory::map(&fds[2 + BELLS + index * 3 + 1], layout.total, Access::ReadWrite).unwrap();
         atoll_ipc::Memory::store64(&ours, 8192, 4711);
         let same = ShmMemory::map(&theirs[0], layout.total, Access::ReadWrite).unwrap();
