@@ -62,7 +62,7 @@ macro_rules! complain {
     }};
 }
 
-/// What a process's log is like.
+/// The form and level of a process's log.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The name of the stack.
@@ -137,7 +137,7 @@ struct Log {
     own: Mutex<Budget>,
 }
 
-/// What becomes of an event.
+/// The form of an event.
 #[derive(Debug)]
 enum Form {
     /// A line for people.
@@ -245,7 +245,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// Where the lines of a log go.
+/// The destination of the lines of a log.
 #[derive(Debug)]
 struct Output {
     way: ErrorOutput,

@@ -169,7 +169,7 @@ impl ProcessConfig<'_> {
     }
 }
 
-/// What a process sleeps with.
+/// The clock, epoll instances and timer with which a process sleeps.
 struct Waiting {
     clock: Clock,
     epoll: Epoll,
@@ -229,7 +229,7 @@ pub struct ServerProcess {
     leaving: Option<u32>,
     /// `Some` while the server is idle; the flag says whether to spin before sleeping.
     waits: Option<bool>,
-    /// What the process sleeps with, held here until a [`Process`] of this one server takes it.
+    /// The means to sleep, held here until a [`Process`] of this one server takes them.
     waiting: Option<Waiting>,
     doorbells: Doorbells,
 }
@@ -580,7 +580,7 @@ pub trait OwnProcess: Role + Sized {
     ) -> io::Result<Self>;
 }
 
-/// What a server sees of its stack.
+/// The part of the stack that a server sees.
 pub struct Surroundings {
     /// The stack page, mapped read-only.
     pub page: StackPage<ShmMemory>,

@@ -186,7 +186,7 @@ pub struct ReplicaSetup {
     pub software_steering: bool,
     /// The shared-memory link to another stack, if there is one.
     pub link: Option<LinkSetup>,
-    /// What becomes of the connections that a predecessor had.
+    /// The fate of the connections that a predecessor had.
     pub recovery: RecoveryMode,
 }
 

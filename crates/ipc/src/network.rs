@@ -69,7 +69,7 @@ record! {
         pub addr: Addr,
         /// The length of the prefix in bits.
         pub prefix_len: u8,
-        /// What it may be used for.
+        /// The permitted uses of the address.
         pub state: AddressState,
         /// Whether a router advertised the prefix.
         pub dynamic: bool; 5 unused,
@@ -104,7 +104,7 @@ record! {
     }
 }
 
-/// What an address may be used for (RFC 4862 §2).
+/// The permitted uses of an address (RFC 4862 §2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum AddressState {

@@ -16,8 +16,7 @@ use crate::line::{Counts, Incoming, Line, PeerId, SendError};
 use crate::router::{CallRouter, Switchboard};
 use crate::threads::{ThreadId, Threads, TooMany};
 
-/// What a server does with messages of one kind. `S` is the state of the server, `F` the type of its
-/// microthreads.
+/// The handling of messages of one kind. `S` is the state of the server, `F` the type of its microthreads.
 #[derive(Debug)]
 pub enum Handler<M: Memory, S, F> {
     /// Counts the messages as unexpected.

@@ -25,7 +25,7 @@ pub struct Outbox {
     stalled: bool,
 }
 
-/// What became of the commands that were sent.
+/// The state of the commands that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// All commands are on the ring.

@@ -59,11 +59,11 @@ pub struct Interface {
     pub mac: [u8; 6],
     /// The addresses, IPv4 before IPv6.
     pub addresses: Vec<InterfaceAddress>,
-    /// What was counted at the interface.
+    /// The counters of the interface.
     pub counters: Counters,
 }
 
-/// What was counted at an interface since the stack came up.
+/// The counters of an interface since the stack came up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Octets received.
@@ -98,7 +98,7 @@ pub struct InterfaceAddress {
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where the route leads: the first address; those of IPv4 are mapped (RFC 4291 §2.5.5.2).
+    /// The destination of the route: the first address; those of IPv4 are mapped (RFC 4291 §2.5.5.2).
     pub destination: Addr,
     /// The length of the prefix in bits of the address's own family.
     pub prefix_len: u8,

@@ -98,7 +98,7 @@ pub mod option {
     pub const REQUESTED_ADDRESS: u8 = 50;
     /// The lease time of the address, in seconds.
     pub const LEASE_TIME: u8 = 51;
-    /// Which of `file` (1) and `sname` (2) hold options.
+    /// The option that says which of `file` (1) and `sname` (2) hold options.
     pub const OVERLOAD: u8 = 52;
     /// The type of the message: [`Kind`](super::Kind).
     pub const MESSAGE_TYPE: u8 = 53;

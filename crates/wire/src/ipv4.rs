@@ -51,7 +51,7 @@ pub struct Header {
     pub dont_fragment: bool,
     /// Whether further fragments follow.
     pub more_fragments: bool,
-    /// Where the payload belongs in the original, in units of 8 bytes; below 2^13.
+    /// The place of the payload in the original, in units of 8 bytes; below 2^13.
     pub fragment_offset: u16,
 }
 

@@ -23,7 +23,7 @@ pub struct Header {
     pub src: Addr,
     /// Destination address.
     pub dst: Addr,
-    /// What follows the header: a protocol, or an extension header.
+    /// The kind of the header that follows: a protocol, or an extension header.
     pub next_header: Protocol,
     /// Bytes behind the header, extension headers included; what follows in the frame is padding.
     pub payload_len: u16,

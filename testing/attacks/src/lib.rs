@@ -32,7 +32,7 @@ pub struct Attack {
     pub name: &'static str,
     /// The program that carries it out.
     pub means: Means,
-    /// What the attack does.
+    /// The action of the attack.
     pub does: &'static str,
     /// The quota or check that stops it.
     pub stopped_by: &'static str,

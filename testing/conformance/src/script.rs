@@ -35,11 +35,11 @@ pub struct Event {
     pub line: usize,
     /// When the event happens.
     pub time: Time,
-    /// What happens.
+    /// The action of the event.
     pub action: Action,
 }
 
-/// What happens in an event.
+/// The action of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A packet reaches the stack.

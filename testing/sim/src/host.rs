@@ -8,7 +8,7 @@ use atoll_wire::tcp::Segment;
 
 use crate::violation::Violation;
 
-/// What an application does.
+/// The behaviour of an application.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The octets to write before closing.

@@ -35,7 +35,7 @@ pub struct Scenario {
 #[derive(Debug, Error)]
 #[error("{what}, after {after:?}")]
 pub struct Failure {
-    /// What went wrong.
+    /// The violation.
     pub what: Violation,
     /// How long after the start.
     pub after: Duration,

@@ -64,7 +64,7 @@ const CRASHES_MAX: u32 = 300;
 const POISONED_MAX: u32 = 20;
 /// The most stores after which a replica that is going to die does so.
 const LIFE_MAX: u32 = 600;
-/// What the commands of one process may cost in a round.
+/// The cost that the commands of one process may have in a round.
 const SHARE: u32 = 64;
 
 /// The parameters of a run, all of which a seed decides.
@@ -114,7 +114,7 @@ pub struct Story {
     pub crashes: u32,
     /// How replicas move from process to process; if `None`, each has its own, and stays there.
     pub scaling: Option<ScalingPlan>,
-    /// What a greedy program on each machine asks for.
+    /// The resource that a greedy program on each machine asks for.
     pub greed: Option<Appetite>,
     /// The program that does not read, and how little memory there is; if `None`, there is plenty.
     pub hoard: Option<Hoard>,
@@ -268,7 +268,7 @@ impl FrameSink<Mortal> for Out {
 struct Machine {
     host: u8,
     replicas: Vec<Transport<Mortal>>,
-    /// What the successors of each replica find: its page and its ledger.
+    /// The memory that the successors of each replica find: its page and its ledger.
     legacies: Vec<(HeapMemory, HeapMemory)>,
     lives: Vec<Life>,
     out: Out,
@@ -603,7 +603,7 @@ pub struct World {
     told: u32,
     /// The watch over the progress of others beside greedy programs.
     watch: Option<Watch>,
-    /// What was observed while memory was short.
+    /// The observations while memory was short.
     shortage: Shortage,
     /// The number of deaths of replicas by their own fault; `is_blamed` says whether the last one was so, and
     /// the other fields count what successors have made of them.
@@ -614,7 +614,7 @@ pub struct World {
     cut_off: BTreeSet<SessionId>,
     /// Connections on their way from one process to another.
     letters: Vec<Letter>,
-    /// Which members of sessions are gone, until replicas know it.
+    /// The members of sessions that are gone, until replicas know it.
     farewells: Farewells,
     /// How often processes have executed another program, forked, sent a connection, and ended.
     handed: [u32; 4],

@@ -26,7 +26,7 @@ type Thread = Pin<Box<dyn Future<Output = ()>>>;
 /// The identity of the server, for its handlers.
 struct Identity(usize);
 
-/// Where a server is in its loop.
+/// The present step of a server in its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Turn,

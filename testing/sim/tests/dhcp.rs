@@ -24,7 +24,7 @@ const HOSTS: u8 = 5;
 struct Server {
     is_up: bool,
     seconds: u32,
-    /// Who has an address, or was offered it, and until when.
+    /// The host that has each address, or was offered it, and until when.
     leases: BTreeMap<u32, (Mac, Instant)>,
 }
 
@@ -32,7 +32,7 @@ struct Lan {
     rng: Rng,
     now: Instant,
     hosts: Vec<Ip>,
-    /// Which of them have had an address. Where many frames are lost and leases are short, some host is
+    /// The hosts that have had an address. Where many frames are lost and leases are short, some host is
     /// always without.
     had: Vec<bool>,
     server: Server,

@@ -10,7 +10,7 @@ use atoll_testkit::LineSettings;
 const RATE: u64 = 10_000_000;
 const MS: Duration = Duration::from_millis(1);
 
-/// What several senders get in the second half of 40 s.
+/// The shares of several senders in the second half of 40 s.
 struct Shares {
     mbps: Vec<f64>,
 }

@@ -31,7 +31,7 @@ const NEXT: u8 = 3;
 const SOCKETS: usize = 9;
 const LIMIT: u32 = 16 << 10;
 const CONFIG: ArenaConfig = ArenaConfig { slots: 64, send_log2: 19, receive_log2: 16 };
-/// What a child has for itself, where nothing happens.
+/// The arena of a child's own session, in which nothing happens.
 const SMALL: ArenaConfig = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
 const LAYOUT: ArenaLayout = CONFIG.layout();
 

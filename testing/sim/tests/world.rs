@@ -416,7 +416,7 @@ fn managers_apart(seed: u64) -> ManagerPlan {
     ManagerPlan { count: 1 + (seed % 3) as u8, apart: seed % 5 > 1, die: seed % 7 > 2 }
 }
 
-/// What has happened in stories.
+/// The totals of several stories.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     moves: u32,

@@ -55,7 +55,7 @@ pub struct Chaos {
     json: bool,
 }
 
-/// What is done to a server.
+/// The action on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Kill,

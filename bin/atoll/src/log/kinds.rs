@@ -12,7 +12,7 @@ pub struct Kind {
     pub by: By,
     /// The names of the fields that an event of this kind may have.
     pub fields: &'static [&'static str],
-    /// What has happened, for `docs/events.md`.
+    /// The meaning of the event, for `docs/events.md`.
     #[cfg(test)]
     pub meaning: &'static str,
 }

@@ -24,7 +24,7 @@ const KINDS: &[(&str, Kind)] = &[
 const INSIDE: &str = "ATOLL_TEST_INSIDE";
 const MAPPED: usize = 1 << 20;
 
-/// What a test process of its own has to work with.
+/// The resources of a test process of its own.
 struct Inside {
     kind: Kind,
     what: String,
@@ -35,14 +35,14 @@ struct Inside {
     control: Channel,
 }
 
-/// What became of a test process.
+/// The result of a test process.
 #[derive(Debug)]
 struct Outcome {
     exit: Exit,
     /// The system call that killed the process.
     call: Option<String>,
     layers: u32,
-    /// What the process wrote to standard error.
+    /// The output of the process on standard error.
     said: String,
 }
 

@@ -35,7 +35,7 @@ pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// What is wrong with a file that servers were to be started from.
+/// The fault of a file from which servers were to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 enum FileFault {
     #[error("is a symbolic link: name the file itself")]

@@ -31,7 +31,7 @@ pub struct Clients {
     broken: VecDeque<(ClientId, Client)>,
     epoll: Rc<Epoll>,
     next: u64,
-    /// Who is connected, and how many may be.
+    /// The connected processes, and the bounds of their numbers.
     crowds: Crowds,
     /// The rate at which processes and users begin sessions.
     pace: Pace,
@@ -46,7 +46,7 @@ pub struct Clients {
 /// A connection of an application, of the command line, or of another stack.
 pub struct Client {
     channel: Channel,
-    /// What can be asked over the connection as long as it exists.
+    /// The requests that the connection permits as long as it exists.
     door: Door,
     /// The process that made the connection.
     peer: Peer,
@@ -65,7 +65,7 @@ pub struct Client {
     slowed: Option<Instant>,
 }
 
-/// What was received from a client.
+/// A packet or event that was received from a client.
 pub enum Heard {
     /// There is nothing now, or the client is not read from now.
     Nothing,

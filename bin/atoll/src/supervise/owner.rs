@@ -7,7 +7,7 @@ use atoll_base::Instant;
 use atoll_supervisor::{Activity, Drain, DrainStep};
 use atoll_sys::unix::Channel;
 
-/// What decides when the stack ends.
+/// The condition on which the stack ends.
 pub enum Owner {
     /// People decide, by signals and `atoll down`.
     Nobody,
@@ -17,7 +17,7 @@ pub enum Owner {
     Gone(Gone),
 }
 
-/// What is left after the program has ended.
+/// The remainder after the program has ended.
 pub struct Gone {
     /// The channel to the `atoll run`, while that waits.
     channel: Option<Channel>,

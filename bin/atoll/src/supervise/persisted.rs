@@ -51,11 +51,11 @@ pub struct PersistedState {
     channel: Option<Channel>,
     /// The builds that were noted, by number.
     programs: Vec<Rc<Program>>,
-    /// What another guardian is started with; `None` if there has never been one.
+    /// The resources for starting another guardian; `None` if there has never been one.
     fd_store: Option<FdStoreLink>,
 }
 
-/// What the next guardian is started with.
+/// The resources for starting the next guardian.
 #[derive(Debug)]
 pub struct FdStoreLink {
     /// The job that it is given.

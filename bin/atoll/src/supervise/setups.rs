@@ -18,7 +18,7 @@ pub enum Duty {
     Standby { memory: u64 },
 }
 
-/// What setups are made of.
+/// The inputs from which setups are made.
 pub struct Setups<'a> {
     /// The configuration of the stack.
     pub config: &'a Config,

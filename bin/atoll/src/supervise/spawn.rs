@@ -13,7 +13,7 @@ use super::program::Program;
 use crate::failure::{Failure, OrFail};
 use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, OwnSetup, ReplicaSetup, Setup};
 
-/// What servers share besides their own memory.
+/// The resources that servers share besides their own memory.
 pub struct Shared<'a> {
     /// The servers of the stack.
     pub plan: &'a Plan,

@@ -51,7 +51,7 @@ pub enum BuildRefusal {
     Misfit(#[from] Misfit),
 }
 
-/// What becomes of a server whose process has ended.
+/// The treatment of a server whose process has ended.
 pub struct Succeeded {
     /// The build of its next process.
     pub program: Option<Rc<Program>>,

@@ -110,7 +110,7 @@ pub struct Supervisor {
     epoll: Rc<Epoll>,
 }
 
-/// What a supervisor begins with.
+/// The resources with which a supervisor begins.
 pub struct Foundation {
     /// The configuration of the stack.
     pub config: Config,

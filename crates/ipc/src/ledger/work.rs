@@ -19,7 +19,7 @@ pub enum Work {
     Segment(u32),
     /// A timer of the connection at this place.
     Timer(u32),
-    /// What the connection at this place sends, and shows to its application.
+    /// The output of the connection at this place, to its peer and its application.
     Output(u32),
     /// Making the connection at this place of its record.
     Adoption(u32),

@@ -85,7 +85,7 @@ pub(crate) struct Batch {
     pub(crate) out: Vec<(Sent, u64)>,
 }
 
-/// What leaves a core.
+/// A frame or message that leaves a core.
 pub(crate) enum Sent {
     Message { to: usize, item: Item },
     Frame { connection: u32, reply: Reply },

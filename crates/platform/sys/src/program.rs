@@ -110,7 +110,7 @@ const FILES_MAX: usize = 6;
 /// The working directory.
 pub const HERE: BorrowedFd<'static> = CWD;
 
-/// Which file is executed: the arguments of execveat(2).
+/// The file to execute, by the arguments of execveat(2).
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
     /// The folder to which `path` is relative.
@@ -151,7 +151,7 @@ pub fn why_unserved(file: File<'_>, identity: &Identity) -> Option<Unserved> {
     None
 }
 
-/// What one file says.
+/// The judgement about one file.
 enum Look {
     /// The program is served, or is not for this reason.
     Done(Option<Unserved>),

@@ -23,7 +23,7 @@ pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 /// was lost.
 pub const QUEUE_LEN: u32 = 10_000;
 
-/// What kind of device to open.
+/// The properties of a device to open.
 #[derive(Clone, Copy, Debug)]
 pub struct TapOptions<'name> {
     /// The name of the device; `None` lets the kernel choose one (`tap0`, `tap1` ...).
@@ -35,7 +35,7 @@ pub struct TapOptions<'name> {
     pub queues: usize,
     /// The offloads that the stack is ready to receive.
     pub offloads: Offloads,
-    /// What to do if the device exists.
+    /// The action if the device exists.
     pub existing: Existing,
 }
 
@@ -50,7 +50,7 @@ pub struct Offloads {
     pub uso: bool,
 }
 
-/// What to do if there is a device of that name already.
+/// The action if there is a device of that name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Fail with [`OpenError::Busy`]. Otherwise two stacks could end up sharing one device without noticing.

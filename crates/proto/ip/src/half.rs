@@ -22,13 +22,12 @@ use crate::neighbours::RETRY;
 use crate::paths::PathUpdate;
 use crate::v6::OwnAddress;
 
-/// What an IP server knows of the network that transport servers have to know. Each one replaces the one
-/// before.
+/// The state of the network that an IP server sends to transport servers. Each one replaces the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The IPv4 address of the stack, if there is one.
     pub v4: Option<V4Address>,
-    /// What is known of DHCP, if the IPv4 address comes by DHCP.
+    /// The state of DHCP, if the IPv4 address comes by DHCP.
     pub dhcp: Option<dhcp::News>,
     /// The IPv6 addresses, the link-local one first.
     pub addresses: Vec<OwnAddress>,
@@ -42,7 +41,7 @@ pub struct Told {
     pub hop_limit: u8,
 }
 
-/// What the part in a transport server asks of its IP server.
+/// The requests of the part in a transport server to its IP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Accept packets to this group.
@@ -55,8 +54,8 @@ pub enum Request {
     Progress(Addr),
 }
 
-/// What the part in a transport server keeps besides the state of a full [`Ip`](crate::Ip). It does not
-/// survive a crash, as that state does not either.
+/// The state of the part in a transport server besides that of a full [`Ip`](crate::Ip). Neither survives a
+/// crash.
 #[derive(Debug, Default)]
 pub(crate) struct Half {
     /// The groups that the IP server was asked to join.

@@ -40,7 +40,7 @@ pub(crate) enum Heard<A> {
     Report { group: A },
 }
 
-/// What a report of version 3 says of a group.
+/// The statement of a report of version 3 about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A change: all packets to the group are wanted.

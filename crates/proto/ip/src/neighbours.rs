@@ -60,7 +60,7 @@ pub(crate) struct Neighbours<A = u32> {
     max: usize,
     /// The neighbour that is never evicted as long as there is another: the gateway.
     keep: Option<A>,
-    /// Where the search for a victim continues (second chance, "clock").
+    /// The place where the search for a victim continues (second chance, "clock").
     hand: usize,
     /// The earliest time at which an entry may be due.
     next_due: Instant,
@@ -101,7 +101,7 @@ enum State {
     Failed,
 }
 
-/// What is known of an address.
+/// The result of looking up an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Known(Mac),
@@ -110,7 +110,7 @@ pub(crate) enum Lookup {
     Absent,
 }
 
-/// What [`Neighbours::expire`] wants done.
+/// The actions that [`Neighbours::expire`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due<A = u32> {
     /// Ask for `addr`: all stations, or only the one that had it.
@@ -119,7 +119,7 @@ pub(crate) enum Due<A = u32> {
     Failed { addr: A },
 }
 
-/// What became of a claim that `addr` is at `mac`.
+/// The result of a claim that `addr` is at `mac`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The claim was believed.

@@ -25,7 +25,7 @@ mod octets;
 mod packet;
 mod table;
 
-/// What the fragments of one packet have in common.
+/// The key of a packet, which all its fragments have.
 pub trait FragmentKey: Copy + Eq {
     /// The sender of the fragments, to which the limits of one source apply.
     type Source: Copy + Eq;
@@ -90,7 +90,7 @@ pub struct Whole {
     pub congested: bool,
 }
 
-/// What became of a fragment.
+/// The result of handling a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The fragment is kept; others are missing.

@@ -18,7 +18,7 @@ use crate::connection::Connection;
 use crate::recovery::Phase;
 use crate::settings::EcnMode;
 
-/// What both ends have agreed upon, and what has still to be reported.
+/// The kind of ECN that both ends have agreed upon, and the marks that are still to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EcnState {
     kind: Kind,

@@ -94,7 +94,7 @@ pub struct Input {
     pub verdict: Verdict,
     /// The text to copy to the receive buffer, perhaps out of order.
     pub text: Option<Text>,
-    /// What the segment brought about.
+    /// The effects of the segment.
     pub events: Events,
 }
 

@@ -4,7 +4,7 @@ use core::num::NonZeroU64;
 
 use atoll_base::Duration;
 
-/// What an application or an administrator decides about a connection. The defaults are those of Linux.
+/// The choices of an application or an administrator for a connection. The defaults are those of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Whether small segments are sent at once, without Nagle's algorithm (TCP_NODELAY).
@@ -74,7 +74,7 @@ impl Default for KeepAlive {
     }
 }
 
-/// Which end may ask for explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
+/// The end that may ask for explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EcnMode {
     /// Neither end may ask.
@@ -103,7 +103,7 @@ impl Algorithm {
     pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr];
 }
 
-/// What is known about the path to the peer.
+/// The known properties of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The largest segment text that the link allows without options, in octets: its MTU less 40.

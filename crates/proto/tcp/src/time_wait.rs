@@ -10,7 +10,7 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 use crate::connection::{Connection, TIME_WAIT};
 use crate::timers::Timer;
 
-/// What is left of a connection in TIME-WAIT. The record needs no other memory, and survives a crash by its
+/// The remainder of a connection in TIME-WAIT. The record needs no other memory, and survives a crash by its
 /// [`TimeWaitFacts`].
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
@@ -28,7 +28,7 @@ pub struct TimeWait {
 
 const _: () = assert!(size_of::<TimeWait>() <= 64);
 
-/// What a successor has to know of a connection in TIME-WAIT.
+/// The facts that a successor needs of a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeWaitFacts {
     /// When the wait ends.
@@ -45,7 +45,7 @@ pub struct TimeWaitFacts {
     pub timestamps: Option<(u32, u32)>,
 }
 
-/// What to do with a segment for a connection in TIME-WAIT.
+/// The answer to a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeWaitAnswer {
     /// Send this segment, with the ports filled in; the deadline may have moved.

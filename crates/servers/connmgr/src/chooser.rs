@@ -27,7 +27,7 @@ pub(crate) struct Chooser {
     /// The place of the listener of each socket, and the TSs where the socket listens, a bit each.
     by_lease: BTreeMap<u64, (u32, u64)>,
     pub(crate) balancer: Balancer,
-    /// What TSs are to do, each with the number of the TS.
+    /// The directives for TSs, each with the number of the TS.
     pub(crate) directives: VecDeque<(u8, Directive)>,
     /// The listeners whose waiting connections are to be offered now, and how many of each are left.
     turns: BTreeMap<u32, usize>,

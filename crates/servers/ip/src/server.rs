@@ -89,7 +89,7 @@ pub struct IpServer {
     counts: Counts,
 }
 
-/// What is known of a TS or of another IP server.
+/// The state of the exchange with a TS or another IP server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Partner {
     /// The partner's incarnation, once it has sent something.

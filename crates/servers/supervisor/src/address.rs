@@ -132,7 +132,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What is wrong with an address.
+/// The fault of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// The length of an IPv4 prefix is missing.

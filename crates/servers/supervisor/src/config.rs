@@ -56,9 +56,9 @@ pub struct Config {
     /// The most bytes of memory that the stack may take; `None` means as many as its cgroup and the machine
     /// have.
     pub memory_limit: Option<u64>,
-    /// Where and how replicas run.
+    /// The processors and scheduling of replicas.
     pub scheduling: Scheduling,
-    /// What happens when a server dies.
+    /// The reaction to the death of a server.
     pub recovery: Recovery,
     /// The number of processes that host the replicas.
     pub scaling: Scaling,
@@ -66,7 +66,7 @@ pub struct Config {
     pub users: Users,
     /// Settings that apply to every server.
     pub servers: Servers,
-    /// What the log looks like.
+    /// The form and level of the log.
     pub log: Log,
 }
 
@@ -176,7 +176,7 @@ pub enum LogLevel {
     Debug,
 }
 
-/// What becomes of the connections of a replica that dies.
+/// The fate of the connections of a replica that dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecoveryMode {
@@ -187,7 +187,7 @@ pub enum RecoveryMode {
     Stateless,
 }
 
-/// Which end may start explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of
+/// The end that may start explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of
 /// Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -203,7 +203,7 @@ pub enum EcnMode {
     Accurate = 3,
 }
 
-/// Which sockets use TCP Fast Open (RFC 7413).
+/// The sockets that use TCP Fast Open (RFC 7413).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FastOpen {
@@ -528,7 +528,7 @@ fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
     }))
 }
 
-/// What is wrong with a configuration.
+/// The fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// The file is not TOML, or has unknown keys or values of the wrong kind; the text says where.

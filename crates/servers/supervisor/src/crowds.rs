@@ -75,7 +75,7 @@ impl Budget {
     }
 }
 
-/// What is to be done about a new connection.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Accept it: there is room.

@@ -131,7 +131,7 @@ pub struct Busy {
     pub nanos: u64,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementStep {
     /// Start process `process` of the build of this replica, then call [`Placement::opened`] or

@@ -13,8 +13,8 @@ use atoll_base::{Duration, Instant};
 
 use crate::{Judgement, Life, LifeRecovery, Running, Signs, Watch, Watchdog};
 
-/// What is known of one server. Its incarnation, its numbers of crashes and moves, and whether it serves and
-/// is to leave are persisted.
+/// The supervisor's record of one server. Its incarnation, its numbers of crashes and moves, and whether it
+/// serves and is to leave are persisted.
 #[derive(Clone, Debug)]
 pub struct ServerRecord {
     epoch: u32,

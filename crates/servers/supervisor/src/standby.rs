@@ -37,7 +37,7 @@ pub struct There {
     pub is_fit: bool,
 }
 
-/// What is to be done about the standby.
+/// The action that the standby needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start a standby, then call [`Standby::started`] or [`Standby::not_started`].

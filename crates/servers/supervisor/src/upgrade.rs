@@ -46,7 +46,7 @@ enum Course {
     Back(String),
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Ask this server to hand over to a process of this build.

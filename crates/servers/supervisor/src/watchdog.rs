@@ -26,7 +26,7 @@ pub struct Signs {
     pub sleep_word: u32,
 }
 
-/// What one server has shown so far.
+/// The signs of life of one server so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
     signs: Signs,
@@ -37,7 +37,7 @@ pub struct Watch {
     used_ms: u64,
 }
 
-/// What to do about a server.
+/// The judgement about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// Nothing: the server lives, or may live.
@@ -48,7 +48,7 @@ pub enum Judgement {
     Hangs,
 }
 
-/// What the kernel reports about a process (proc_pid_stat(5)).
+/// The kernel's report about a process (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     /// The state of the process: `R`, `S`, `D`, `T` and so on.

@@ -11,7 +11,7 @@ use crate::applications::Applications;
 use crate::session::Occupant;
 use crate::stats::Stats;
 
-/// What became of the connections of a predecessor.
+/// The fate of the connections of a predecessor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
     /// The number of connections that continue.
@@ -59,7 +59,7 @@ pub enum Recovery {
     Stateless,
 }
 
-/// What a death was charged to.
+/// The work to which a death was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The work during which the server died.
@@ -76,12 +76,12 @@ impl Adoption {
     }
 }
 
-/// What is still to be done and reported about a predecessor's death.
+/// The work and reports about a predecessor's death that are still due.
 #[derive(Debug, Default)]
 pub(crate) struct Aftermath {
-    /// What became of all its connections, until it is asked for.
+    /// The fate of all its connections, until it is asked for.
     adoption: Option<Adoption>,
-    /// What its death was charged to, until it is asked for.
+    /// The charge for its death, until it is asked for.
     charge: Option<Charge>,
     /// The sessions (place, number, next slot) whose slots may hold sockets of lost connections.
     lost_slots: VecDeque<(u32, SessionId, u32)>,

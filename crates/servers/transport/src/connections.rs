@@ -47,7 +47,7 @@ pub(crate) struct Connections {
     orphans: usize,
 }
 
-/// What the choice of a port for a new connection needs besides the connections.
+/// The inputs, besides the connections, for choosing the port of a new connection.
 pub(crate) struct PortChoice<'a, F: Fn(&FourTuple) -> bool> {
     /// The first and the last port that may be chosen.
     pub(crate) range: (u16, u16),

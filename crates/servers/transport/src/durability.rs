@@ -27,13 +27,13 @@ use requests::{Key, Requests};
 
 pub(crate) use requests::Subject;
 
-/// What a successor has to know, and what may be given back once that is written.
+/// The state that a successor needs, and the resources that may be freed once it is written.
 #[derive(Debug)]
 pub(crate) struct Durability<M: Memory> {
     /// The ledger; `None` if there will be no successor, or while a predecessor's is being adopted.
     records: Option<Box<Records<M>>>,
-    /// What is given back of revoked offers at the next commit: session with its place, slot, and rings of
-    /// the receive buffer.
+    /// The resources of revoked offers that are freed at the next commit: session with its place, slot, and
+    /// rings of the receive buffer.
     released: Vec<((u32, SessionId), SlotId, Rings)>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Entry {
     pub(crate) flags: Flags,
     /// Why the connection has failed.
     pub(crate) cause: Cause,
-    /// What the record in the ledger says, in short; 0 if there is none.
+    /// The contents of the record in the ledger, in short; 0 if there is none.
     pub(crate) recorded: u8,
     /// The [tick](progress_tick) in which IP last learned that packets of the peer arrive.
     pub(crate) progress_tick: u8,

@@ -31,7 +31,7 @@ impl FastOpenSides {
     }
 }
 
-/// What is known of a server.
+/// The knowledge about a server.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     cookie: FastOpen,

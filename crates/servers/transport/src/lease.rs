@@ -45,7 +45,7 @@ pub(crate) fn pass_command(secrets: &Secrets, pass: Pass) -> Command {
     Command::Pass { pass, seal: seal_pass(&secrets.leases, &pass) }
 }
 
-/// What a session has shown of its rights.
+/// The rights that a session has shown.
 #[derive(Debug)]
 pub(crate) struct Rights {
     /// The user of the session.

@@ -8,7 +8,7 @@ use atoll_wire::tcp::Segment;
 use crate::config::{Config, Secrets};
 use crate::next_hop::V6_EXTRA;
 
-/// What is needed, and not changed, to open a connection.
+/// The unchanging inputs for opening a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,

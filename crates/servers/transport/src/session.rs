@@ -52,13 +52,13 @@ pub(crate) struct Session<M: Memory> {
     /// When what is left is given up, if the application has ended.
     pub(crate) gone: Option<Instant>,
     pub(crate) pressure: Pressure,
-    /// What is left to clean up, if processes of it have ended.
+    /// The clean-up that is left, if processes of the session have ended.
     pub(crate) ending: Option<Ending>,
     /// The sockets before this one were given up when its time was up.
     pub(crate) expired: u32,
     /// The rate of its paced commands.
     pub(crate) pace: Pace,
-    /// What it may still send in this flush.
+    /// The amount that the session may still send in this flush.
     pub(crate) share: Share,
     /// The session's sockets that wait for the next share.
     pub(crate) later: VecDeque<Occupant>,
@@ -66,7 +66,7 @@ pub(crate) struct Session<M: Memory> {
     is_cut_off: bool,
 }
 
-/// What one session may send in one flush, so that others get their turn: see [`Share::take`].
+/// The amount that one session may send in one flush, so that others get their turn: see [`Share::take`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     flush: u32,

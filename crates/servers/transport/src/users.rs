@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use atoll_ipc::control::User;
 
-/// What the sessions of one user hold here, and may hold.
+/// The resources that the sessions of one user hold here, and their bounds.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     sockets: AtomicU32,

@@ -60,7 +60,7 @@ pub struct ExecState {
     pub sockets: Vec<Inherited>,
 }
 
-/// What a program image needs to map a session.
+/// The facts that a program image needs to map a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionState {
     /// The supervisor's answer, a [`Reply::Joined`].
@@ -93,7 +93,7 @@ pub struct PassedSocket {
 /// Everything that another process has to know of a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketState {
-    /// What the socket has become.
+    /// The state by kind of socket.
     pub kind: KindState,
     #[serde(with = "ProtocolForm")]
     protocol: Protocol,
@@ -113,8 +113,8 @@ pub struct SocketState {
     multicast: Option<Box<Multicast>>,
 }
 
-/// What a socket has become, as other processes have to know it. A socket without a port and a slot is not
-/// written down: it belongs to no stack yet.
+/// The state by kind of socket, in the form for other processes. A socket without a port and a slot is not
+/// written down, because it belongs to no stack yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KindState {
     /// The socket is bound to a port of the stack.
@@ -135,7 +135,7 @@ pub enum KindState {
     Datagram(DatagramState),
 }
 
-/// What another process has to know of a datagram socket.
+/// The state of a datagram socket, in the form for other processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatagramState {
     /// The slots of the socket: at least one, all in one session, each on another replica.

@@ -188,7 +188,7 @@ fn change<P: Platform>(
     change_membership(client, object, change, None)
 }
 
-/// What a socket wants of one group.
+/// A socket's request about one group.
 struct Change {
     group: Addr,
     /// On the loopback.

@@ -65,7 +65,7 @@ pub struct Socket {
     pub protocol: Protocol,
     /// Whether the socket is an AF_INET6 socket, which may speak IPv4, too (RFC 3493 §3.7).
     pub v6: bool,
-    /// What the socket has become.
+    /// The state by kind of socket.
     pub kind: Kind,
     /// The identity of the bound port; 0 for none.
     pub lease: u64,
@@ -102,7 +102,7 @@ pub struct Socket {
     pub(super) seen: u64,
 }
 
-/// What a socket has become.
+/// The state by kind of socket.
 #[derive(Debug)]
 pub enum Kind {
     /// The socket is new: its first address decides whether it belongs to the stack or to the kernel.

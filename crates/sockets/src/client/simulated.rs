@@ -108,7 +108,7 @@ pub struct Opening {
     step: Step,
 }
 
-/// What an [`Opening`] waits for.
+/// The event that an [`Opening`] waits for.
 #[derive(Debug)]
 enum Step {
     /// The opening waits for the answer under this token, which grants the port.

@@ -13,7 +13,7 @@ use super::{InterfaceAddress, Route, TABLE_MAIN, View};
 /// A file that shows the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// What does not need the list of sockets.
+    /// A file that does not need the list of sockets.
     Plain(Plain),
     /// A table of sockets.
     Sockets {

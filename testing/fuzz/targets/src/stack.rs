@@ -51,7 +51,7 @@ pub fn stack_ledger(data: &[u8]) {
     Machine::mortal().live(data);
 }
 
-/// Where frames of the server go.
+/// The destination of frames of the server.
 struct Out {
     outside: VecDeque<Vec<u8>>,
     inside: VecDeque<Vec<u8>>,

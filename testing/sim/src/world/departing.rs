@@ -15,7 +15,7 @@ use super::{Process, World, WorldViolation};
 pub(super) struct Departure {
     /// When the other members of its session end.
     ends_at: Instant,
-    /// What each replica was sent.
+    /// The messages that each replica was sent.
     told: Vec<Told>,
     /// When each replica reads its control socket, with all messages that were sent before.
     hears_at: Vec<Instant>,
@@ -23,7 +23,7 @@ pub(super) struct Departure {
     delays: Vec<Duration>,
 }
 
-/// What a replica knows of a program that has died.
+/// A replica's knowledge of a program that has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
     /// The replica knows nothing yet.

@@ -33,7 +33,7 @@ const ON_ITS_WAY_MAX: u32 = 5000;
 /// How long a session is open that no process has ended yet.
 const UNTIL_ENDED: Duration = Duration::from_secs(1_000_000);
 
-/// What a process is about to do, and the next process that it prepares for that.
+/// The action that a process prepares, and the next process.
 pub(super) struct Handing {
     how: How,
     /// The index of the next process.
@@ -60,7 +60,7 @@ pub(super) struct Letter {
     socket: Socket,
 }
 
-/// Which members of sessions are gone: when a replica learns it, and the number of the message, with the
+/// The members of sessions that are gone: when a replica learns it, and the number of the message, with the
 /// replica, the session and the member.
 pub(super) type Farewells = BTreeMap<(Instant, u32), (usize, SessionId, u8)>;
 

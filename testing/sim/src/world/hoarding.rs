@@ -16,7 +16,7 @@ pub struct Hoard {
     pub memory: u64,
 }
 
-/// What was observed of the shortage.
+/// The observations of the shortage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
     /// Connections that replicas have ended for want of memory.

@@ -57,7 +57,7 @@ pub enum WorldViolation {
         replica: usize,
         /// The number of the session.
         session: u32,
-        /// What each replica knows.
+        /// The knowledge of each replica.
         told: Vec<Told>,
     },
     /// A replica holds more for an attacker than its connections take.
@@ -125,7 +125,7 @@ pub enum WorldViolation {
         number: u64,
         /// When it was sent.
         at: Instant,
-        /// Who got it.
+        /// The program that got it.
         thief: &'static str,
         /// From when to when the socket was open.
         periods: Vec<(Instant, Instant)>,

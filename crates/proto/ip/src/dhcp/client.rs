@@ -76,7 +76,7 @@ pub enum State {
     Rebinding = 6,
 }
 
-/// What a client asks its caller to do.
+/// The actions that a client asks of its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a datagram from port 68 to port 67.

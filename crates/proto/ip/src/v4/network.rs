@@ -10,7 +10,7 @@ use crate::config::V4Address;
 /// The stack's place in its IPv4 network.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// What addresses mean as seen from `address`.
+    /// The meanings of addresses as seen from `address`.
     addresses: Addresses,
     address: Option<V4Address>,
     generation: u64,

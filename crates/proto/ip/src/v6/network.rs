@@ -14,7 +14,7 @@ use crate::config::{Config, V6Config};
 use crate::link::{Cast, Link};
 use crate::neighbours::Neighbours;
 
-/// What is known of the IPv6 network.
+/// The state of the IPv6 network.
 #[derive(Debug)]
 pub(crate) struct Network {
     config: Option<V6Config>,

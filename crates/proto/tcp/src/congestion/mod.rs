@@ -49,7 +49,7 @@ pub(crate) struct Ack {
     pub(crate) nxt: i64,
 }
 
-/// What has just been learnt about the path, for algorithms that have a model of it.
+/// The latest measurements of the path, for algorithms that have a model of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) now: Instant,

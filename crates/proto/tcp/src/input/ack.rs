@@ -454,7 +454,7 @@ impl Connection {
     }
 }
 
-/// What one segment reports as delivered.
+/// The text that one segment reports as delivered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     /// Octets by which `una` moves.

@@ -16,7 +16,7 @@ pub(crate) struct Sent {
     pub(crate) end: i64,
     /// When the range left, the last time.
     pub(crate) sent_at: Instant,
-    /// What the sender had counted as delivered when the range left.
+    /// The sender's counts of delivered text at the moment when the range left.
     pub(crate) counters: Counters,
     pub(crate) fate: Fate,
     /// Whether the range has left more than once: it is not known then which copy an acknowledgement means.
@@ -30,7 +30,7 @@ impl Sent {
     }
 }
 
-/// What the peer's answers, or its silence, say about a range.
+/// The state of a range by the peer's answers, or its silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Nothing is known yet.
@@ -367,7 +367,7 @@ impl Flight {
     }
 }
 
-/// What is decided about a record.
+/// The decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Keep,

@@ -43,7 +43,7 @@ pub(crate) enum Frto {
     NewText,
 }
 
-/// What is known about losses.
+/// The knowledge about losses.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The records of what is in flight. `None` means that nothing is in flight, or that all of it left at
@@ -79,7 +79,7 @@ pub(crate) struct Recovery {
     pub(crate) untimed: bool,
 }
 
-/// What belongs to one episode of recovery.
+/// The state of one episode of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
     pub(crate) prr: Prr,

@@ -12,7 +12,7 @@ use super::watermark::Watermark;
 pub(crate) struct Offers {
     /// The last offer of each CM, by replica.
     heard: Vec<Heard>,
-    /// What the other CMs know of the own acceptors.
+    /// The offer that the other CMs have of the own acceptors.
     pub(crate) told: Option<PeerOffer>,
     pub(crate) told_at: Option<Instant>,
     /// The longest service time since `told_at` that was worth sending, in microseconds.

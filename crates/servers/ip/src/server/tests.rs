@@ -17,7 +17,7 @@ const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const GROUP: Addr = Addr::v4(0xe001_0203);
 const VNET: [u8; vnet::HEADER_LEN] = NO_OFFLOAD;
 
-/// What the server has sent.
+/// The frames that the server has sent.
 #[derive(Default)]
 struct Out {
     sent: Vec<Vec<u8>>,

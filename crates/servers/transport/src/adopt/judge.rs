@@ -46,7 +46,7 @@ impl Adopted {
     }
 }
 
-/// What a slot says of a connection.
+/// The contents of a slot of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     head: u64,

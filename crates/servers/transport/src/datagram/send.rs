@@ -15,7 +15,7 @@ use crate::session::Occupant;
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
-/// What is done with the first datagram of a socket.
+/// The decision about the first datagram of a socket.
 enum Plan {
     Leave(Leaving),
     /// The datagram waits, because the neighbour is being resolved.

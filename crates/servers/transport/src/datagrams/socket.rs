@@ -25,7 +25,7 @@ pub(crate) struct Datagram {
     inbox: Inbox,
     outbox: Outbox,
     options: Options,
-    /// What the next event reports to the application, and with which error.
+    /// The facts that the next event reports to the application, and the error with it.
     ready: Ready,
     cause: Cause,
     /// Whether it is on the list for the next flush.

@@ -36,7 +36,7 @@ pub(crate) struct ReceiveMemory {
     of_user: Arc<Holdings>,
 }
 
-/// What all sessions of a replica hold, and may hold.
+/// The memory that all sessions of a replica hold, and their bounds.
 #[derive(Debug)]
 pub(crate) struct Books {
     /// The octets that were touched in receive areas: the kernel has given memory for them.

@@ -20,7 +20,8 @@ struct Outside {
     /// The number of deaths still to come: a supervisor delays servers that die again and again more and
     /// more.
     deaths: u32,
-    /// Where each replica is wanted, and the clients that have asked for that or for something else.
+    /// The place where each replica is wanted, and the clients that have asked for that or for something
+    /// else.
     wanted: Vec<usize>,
     askers: Vec<Channel>,
 }

@@ -17,7 +17,7 @@ use super::{Sample, initial_window};
 use model::Model;
 use probe::Probe;
 
-/// What the flow is doing (draft §3.3).
+/// The phase of the flow (draft §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The flow doubles its rate until the pipe is full.
