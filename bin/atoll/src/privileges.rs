@@ -263,7 +263,7 @@ const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
 /// SETPCAP and SYS_CHROOT let servers that it starts later give up theirs, and get an empty root without
 /// Landlock.
 const SUPERVISORS: CapabilitySet = CapabilitySet::SETPCAP.union(CapabilitySet::SYS_CHROOT);
-/// The capabilities that the supervisor keeps besides if its servers run as another user: servers become that
+/// The capabilities that the supervisor keeps besides if its servers run as another user. Servers become that
 /// user, and the supervisor signals them (also by its end, see PR_SET_PDEATHSIG(2const)), and moves the
 /// standby to another processor.
 const OF_OTHER_USERS: CapabilitySet = TO_BECOME.union(CapabilitySet::KILL).union(CapabilitySet::SYS_NICE);

@@ -1,6 +1,6 @@
-//! Bounds what ringing the sessions' doorbells may cost a replica. A ring walks past everything that waits on
-//! the doorbell, and a program may attach as much to its own doorbell as it likes: twenty thousand entries of
-//! epoll take a millisecond, during which all other sessions wait.
+//! Bounds what ringing the sessions' doorbells may cost a replica. The kernel visits everything that waits on
+//! a doorbell when it is rung, and a program may attach any number of entries to its own. Twenty thousand
+//! entries of epoll take a millisecond, during which all other sessions wait.
 //!
 //! ```text
 //!   rings of a round take longer than they should -> in the next rounds each is measured, in processor time

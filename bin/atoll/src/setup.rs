@@ -22,8 +22,8 @@
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
 //!
-//! A process for replicas starts with only three: a socket over which it is given replicas, one per packet;
-//! the stack page; and a page of its own, which says how it is confined. Servers are numbered as in
+//! A process for replicas starts with only three. These are a socket over which it gets replicas, one per
+//! packet; the stack page; and a page of its own, which says how it is confined. Servers are numbered as in
 //! `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::page::REPLICAS_MAX;

@@ -1,5 +1,6 @@
-//! Timers whose arming, cancelling and firing cost the same with 100,000 as with ten: a hierarchical wheel
-//! (Varghese and Lauck 1987) of index-linked lists, with no allocation per timer and no clock of its own.
+//! Timers whose arming, cancelling and firing cost no more with 100,000 timers than with ten. They are a
+//! hierarchical wheel (Varghese and Lauck 1987) of index-linked lists, with no allocation per timer and no
+//! clock of its own.
 
 use alloc::vec::Vec;
 

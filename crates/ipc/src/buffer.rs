@@ -46,7 +46,7 @@ words! {
     /// The published form. The writer may be preempted, or die, during a store: readers use the copy before.
     struct Published {
         version: u32; 4 unused,
-        /// One for even versions, one for odd versions.
+        /// The two copies: one for even versions, one for odd versions.
         copies: [[u8; COPY_BYTES]; 2],
     }
 }

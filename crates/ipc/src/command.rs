@@ -11,7 +11,7 @@ use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered};
 use crate::lease::{Pass, Voucher};
 pub use crate::protocol::Protocol;
 
-/// How a socket is closed.
+/// The way in which a socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum CloseMode {

@@ -103,8 +103,8 @@ record! {
         pub unprivileged_start: u16,
         /// The ranges of lower ports, first and last, that the user may bind nevertheless. (0, 0) is none.
         pub ports: [(u16, u16); USER_PORTS_MAX],
-        /// The user to whose bound over all sessions the session counts; `None` for root, and for the user
-        /// that runs the stack, who have no such bound.
+        /// The user to whose bound over all sessions the session counts; `None` for root and for the user
+        /// that runs the stack, which have no such bound.
         pub counts_for: Option<u32>,
     }
 }

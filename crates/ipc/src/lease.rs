@@ -1,7 +1,7 @@
 //! The proof that a socket has a port, which any replica can check.
 //!
 //! The authority of a port (`port % replicas`) knows its holders. It sends its grant to the application with
-//! its reply, sealed with a key that only servers know; the application shows the grant to the other replicas
+//! its reply, sealed with a key that only servers know. The application shows the grant to the other replicas
 //! before it asks them for something under that port ([`crate::Command::Show`]). So any replica can check the
 //! grant without a message to another.
 //!

@@ -1,9 +1,9 @@
 //! Every message and every memory layout that crosses a process boundary: fixed layout, version, decode =
 //! validate.
 //!
-//! This crate belongs to storey 1. All code here is safe and knows memory only through [`Memory`], so the
-//! same rings, slots and pools run on shared mappings in servers and libraries, and on the heap in tests and
-//! in the simulator. Everything read from memory that another process writes is copied first and judged
+//! This crate belongs to storey 1. All code here is safe, and knows memory only through [`Memory`]. So these
+//! rings, slots and pools run on shared mappings in servers and libraries, and on the heap in tests and in
+//! the simulator. Everything read from memory that another process writes is copied first and judged
 //! afterwards; a wrong value is a counted misbehaviour of that peer, never a panic.
 //!
 //! The processes share memory in this way:

@@ -1,9 +1,10 @@
 //! The messages between servers over a channel. Each entry has an envelope, which relates it to a call, and a
 //! message.
 //!
-//! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens
-//! if it is lost, late, repeated, or from a dead epoch; a [`Kind`] of the same name and number; a line in the
-//! test. The receiver names it where it registers its handlers (`atoll_rpc::Dispatcher::on`).
+//! To add a message, write a variant of [`Message`] whose doc says which server sends it, which receives it,
+//! and what happens if it is lost, late, repeated, or from a dead epoch. Add a [`Kind`] with its name and
+//! number, and a line in the test. The receiver names it where it registers its handlers
+//! (`atoll_rpc::Dispatcher::on`).
 
 use atoll_base::{Addr, Epoch, ReplicaId};
 use zerocopy::TryFromBytes;
@@ -30,7 +31,7 @@ messages! {
     }
 }
 
-/// How a neighbour became known.
+/// The way in which a neighbour became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum NewsBasis {

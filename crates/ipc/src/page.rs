@@ -53,9 +53,9 @@ pub struct StackFacts {
     pub calibration: [u64; 4],
     /// The first and the last port that connections may take for themselves.
     pub ephemeral: (u16, u16),
-    /// How long, in microseconds, the library and the replicas spin before they sleep.
+    /// The time for which the library and the replicas spin before they sleep, in microseconds.
     pub spin_us: u32,
-    /// How long an acceptor may take to claim a connection, in microseconds (P4).
+    /// The time in which an acceptor may claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
     /// Whether applications ask for each connection (P4's naive accept), rather than being offered
     /// connections.

@@ -76,7 +76,7 @@ pub struct Row {
     pub number: i32,
     /// The states of a socket in which the option can be set.
     pub when: When,
-    /// How the value is encoded.
+    /// The encoding of the value.
     pub codec: Codec,
     /// The value unless one was set, as [`Options`] holds it.
     pub default: u64,
@@ -97,7 +97,8 @@ pub enum When {
     NotConnected,
 }
 
-/// How programs write a value, and how [`Options`] holds it: as a number, unless a variant says otherwise.
+/// The encodings of values: how programs write a value, and how [`Options`] holds it. Values are numbers
+/// unless a variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// An int; any value but 0 is 1.

@@ -37,7 +37,7 @@ pub struct Scenario {
 pub struct Failure {
     /// The violation.
     pub what: Violation,
-    /// How long after the start.
+    /// The time since the start.
     pub after: Duration,
     /// The last lines of the exchange.
     pub trace: Vec<String>,

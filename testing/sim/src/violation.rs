@@ -18,7 +18,7 @@ pub enum Violation {
     /// An end takes back a window that it has announced.
     #[error("the window's right edge goes back by {lost} octets, its scale is {scale}")]
     WindowShrinks {
-        /// By how many octets.
+        /// The number of octets by which the edge goes back.
         lost: i32,
         /// The shift of the window field.
         scale: u8,

@@ -446,8 +446,8 @@ impl Machine {
     }
 }
 
-/// Fragments a frame that is longer than `mtu`: as a router fragments an IPv4 frame (without options),
-/// whether it has "don't fragment" or not, or as a host fragments an IPv6 frame (without extension headers).
+/// Fragments a frame that is longer than `mtu`. An IPv4 frame (without options) is fragmented as by a router
+/// that ignores "don't fragment", an IPv6 frame (without extension headers) as by a host.
 fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
     if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {

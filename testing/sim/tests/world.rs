@@ -40,7 +40,7 @@ fn others_are_served_beside_greedy_programs_while_replicas_die() {
 }
 
 /// Memory is short, and a program reads nothing of many connections. Another program on the same machine and
-/// replicas gets all its text back: none of its open connections is lost, and one that cannot be opened fails
+/// replicas gets all its text back. None of its open connections is lost, and one that cannot be opened fails
 /// with a reason and can be opened later. In each story some connections have to be shed.
 #[test]
 fn an_honest_program_goes_on_beside_one_that_does_not_read() {

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-/// How many tests run beside each other for each processor.
+/// The number of tests that run beside each other for each processor.
 const PLACES_OF_PROCESSOR: usize = 3;
 
 /// The right of a test to run, until it is dropped.

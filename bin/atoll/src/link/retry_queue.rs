@@ -25,7 +25,7 @@ pub struct RetryQueue {
     pub frames_out: u64,
     /// The octets of those frames, from the Ethernet header on.
     pub bytes_out: u64,
-    /// How often the device took no frame.
+    /// The number of times that the device took no frame.
     pub failures: u64,
     /// The number of frames lost because their receiver took none.
     pub dropped: u64,

@@ -1,11 +1,11 @@
 //! Measures how much memory there is for the stack, and how much is left. The bounds are `[memory] limit`,
 //! the memory cgroup and those above it (cgroups(7), both versions), and the machine; the tightest counts.
 //!
-//! A page of shared memory is charged to the cgroup of the process that touches it first: receive buffers to
-//! the replicas' cgroup, which is the supervisor's, and send buffers to the application's. The bound on
-//! receive buffers is therefore taken from what is read here. Send buffers count where the program is in the
-//! same cgroup, and always in `[memory] limit` (`usage.rs`). `atoll_supervisor::Shortness` judges what is
-//! short.
+//! A page of shared memory is charged to the cgroup of the process that touches it first. Receive buffers are
+//! charged to the replicas' cgroup, which is the supervisor's, and send buffers to the application's. The
+//! bound on receive buffers is therefore taken from what is read here. Send buffers count where the program
+//! is in the same cgroup, and always in `[memory] limit` (`usage.rs`). `atoll_supervisor::Shortness` judges
+//! what is short.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -70,7 +70,7 @@ pub struct Employment {
 pub struct Ended {
     /// The pid of the process.
     pub pid: Option<u32>,
-    /// How it ended, if known.
+    /// The status with which it ended, if known.
     pub exit: Option<Exit>,
 }
 

@@ -102,7 +102,7 @@ pub struct Supervisor {
     link: Link,
     /// The means to start servers.
     starts: Starts,
-    /// How much memory there is; `None` in tests that do not measure it.
+    /// The gauge of memory; `None` in tests that do not measure it.
     gauge: Option<Gauge>,
     course: Course,
     /// The notes for the next supervisor.

@@ -2,7 +2,7 @@
 //!
 //! As on Linux, a port below `ports.unprivileged_start` needs CAP_NET_BIND_SERVICE; the configuration may
 //! also give such ports to users. The user that runs the stack may bind every port. The decision is made when
-//! a port is asked for, by the credentials that the asking process has then: a session has no user, because
+//! a port is asked for, by the credentials that the asking process has then. A session has no user, because
 //! its process may give up its own at any time.
 
 use std::collections::BTreeMap;

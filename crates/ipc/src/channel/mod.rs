@@ -6,12 +6,12 @@
 //! sequence of the first message of a batch is stored last. Until then the receiver sees nothing of the batch
 //! and leaves the lines that are being written alone; afterwards it finds the whole batch.
 //!
-//! **Doorbell.** The sleep word is odd while the receiver sleeps. After a batch the sender fences (its store
-//! of the sequence, then its load of the sleep word: Dekker's pattern; the receiver does the reverse) and
-//! reads a line that is in its own cache unless the receiver fell asleep or woke since. So a message to a
-//! receiver that is awake costs the store, the batch one fence. `membarrier(2)` could take the fence from
-//! senders, at the price of an interrupt of all their processors each time a receiver sleeps: measured in
-//! docs/measurements.md, and not worth it.
+//! **Doorbell.** The sleep word is odd while the receiver sleeps. After a batch the sender fences between its
+//! store of the sequence and its load of the sleep word; the receiver does the reverse (Dekker's pattern).
+//! The line of the sleep word is in the sender's cache unless the receiver fell asleep or woke since. So a
+//! message to a receiver that is awake costs the store, the batch one fence. `membarrier(2)` could take the
+//! fence from senders, at the price of an interrupt of all their processors each time a receiver sleeps:
+//! measured in docs/measurements.md, and not worth it.
 //!
 //! **Epochs.** A message carries the epoch of its sender. The receiver learns its peer's epoch from a third
 //! party ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted. A message of a later
@@ -26,7 +26,7 @@
 //! else: indices are private and masked, payloads are copied and then judged by their decoders, and an
 //! impossible head is counted and ignored.
 //!
-//! The command and event rings of applications ([`crate::ring`]) differ: there the processes of a family take
+//! The command and event rings of applications ([`crate::ring`]) differ. There the processes of a family take
 //! turns at one side under a lock, so every message has to be complete, and its position stored, before the
 //! next begins.
 

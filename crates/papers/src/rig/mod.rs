@@ -1,6 +1,6 @@
-//! A rig in which the real code runs step by step: one replica's transport server and connection manager with
-//! one application, which uses the client that programs load ([`atoll_sockets::client`]), and clients on a
-//! stack of their own, in one process and without devices.
+//! A rig in which the real code runs step by step, in one process and without devices. It has one replica's
+//! transport server and connection manager with one application, which uses the client that programs load
+//! ([`atoll_sockets::client`]). The clients are on a stack of their own.
 //!
 //! The steps of many connections are taken together, as a busy replica does, so that what a batch costs is
 //! shared and reading the clock does not count.

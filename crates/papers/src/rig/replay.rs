@@ -147,7 +147,7 @@ impl Side {
         for change in changes.iter() {
             let Some((offset, line)) = change.split_first_chunk::<4>() else { continue };
             let offset = u32::from_le_bytes(*offset) as usize;
-            // The recording is a file, which anybody may have written.
+            // The recording is a file with arbitrary contents.
             if offset.checked_add(line.len()).is_some_and(|end| end <= memory.len()) {
                 memory.write(offset, line);
             }

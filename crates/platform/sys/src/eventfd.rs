@@ -1,6 +1,6 @@
 //! Doorbells: how one process wakes another that sleeps in epoll (eventfd(2)).
 //!
-//! A doorbell is given to processes that are not trusted, and all have equal rights to it: each may add to
+//! A doorbell is given to processes that are not trusted, and all have equal rights to it. Each may add to
 //! its counter, take away from it, or make it block (O_NONBLOCK belongs to the doorbell, not to a descriptor
 //! of it). So the counter carries no information. It begins so high that the doorbell is always readable and
 //! writable. What wakes a sleeper is that a process has touched the doorbell: watch it edge-triggered for

@@ -34,8 +34,8 @@ fn keep(bytes: usize) {
 #[cfg(not(target_env = "gnu"))]
 fn keep(_: usize) {}
 
-/// Maps the pages of the program, its libraries and its own memory that are not mapped yet: code as it is in
-/// the page cache, writable memory as a copy of its own. Shared memory is left alone. Does nothing on kernels
+/// Maps the pages of the program, its libraries and its own memory that are not mapped yet. Code is mapped
+/// from the page cache, writable memory as a copy. Shared memory is left alone. Does nothing on kernels
 /// before 5.14.
 ///
 /// Fails if /proc/self/maps cannot be read.

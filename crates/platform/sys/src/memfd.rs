@@ -16,7 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 /// descriptor is CLOEXEC.
 ///
 /// Only its owner may open it again; otherwise any user could open a memfd through /proc/self/fd. The size is
-/// sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`, fcntl(2)): a process that gets the
+/// sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`, fcntl(2)). So a process that gets the
 /// descriptor can neither cut the memory that others use, nor add a write seal that keeps a restarted server
 /// from mapping it again.
 pub fn create_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
@@ -128,7 +128,7 @@ impl Mapping {
         Ok((fd, mapping))
     }
 
-    /// Creates memory that only this mapping can write: other processes that get the descriptor, or open it
+    /// Creates memory that only this mapping can write. Other processes that get the descriptor, or open it
     /// again through /proc, may map it only for reading, and so may a later process of the same program. This
     /// is by `F_SEAL_FUTURE_WRITE` (fcntl(2)), which kernels before 5.1 do not have; there every process with
     /// the descriptor can write.

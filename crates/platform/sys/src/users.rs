@@ -42,9 +42,9 @@ pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
     Ok(Some((uid, gid.unwrap_or(uid))))
 }
 
-/// Returns the number of the group called `name`, and the users that are listed as its members (other members
-/// have it as their primary group); `None` if there is no such group. A decimal number is the number itself,
-/// without a list.
+/// Returns the number of the group called `name`, and the users that are listed as its members; `None` if
+/// there is no such group. Other members have it as their primary group. A decimal number is the number
+/// itself, without a list.
 pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
     if let Ok(number) = name.parse() {
         return Ok(Some((number, Vec::new())));

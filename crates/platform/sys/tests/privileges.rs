@@ -9,7 +9,7 @@ use atoll_sys::filesystem::{self, Confinement};
 use atoll_sys::privileges::{self, CapabilitySet, Resource};
 use atoll_sys::process::{self, Exit, Spawn};
 
-/// Each in a process of its own, of one thread, started by this one.
+/// The tests, each of which this process runs in a child process with one thread.
 const TESTS: &[(&str, fn())] = &[
     ("no_file_is_reached_behind_landlock", no_file_is_reached_behind_landlock),
     ("no_file_is_reached_from_an_empty_root", no_file_is_reached_from_an_empty_root),

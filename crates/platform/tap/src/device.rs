@@ -19,7 +19,7 @@ pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 /// How many frames wait in a queue before the kernel silently drops further ones.
 ///
 /// The driver's default is 1000. A frame in the queue counts as sent for the kernel's TCP, so nothing else
-/// holds a sender back: with 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing
+/// holds a sender back. With 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing
 /// was lost.
 pub const QUEUE_LEN: u32 = 10_000;
 

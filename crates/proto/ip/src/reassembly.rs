@@ -124,10 +124,10 @@ pub struct Expired {
 /// The packets of which some fragments have arrived. They are lost with the process; their senders send
 /// again.
 ///
-/// Every question that a hostile fragment can raise is answered by an index instead of a scan: which packet
-/// it belongs to, which packet is the oldest, which is the oldest of a source, and which is due first. The
-/// memory of one packet (places and blocks) is reused for the next, so that a flood costs neither memory nor
-/// allocations.
+/// Every question that a hostile fragment can raise is answered by an index instead of a scan. The questions
+/// are: which packet it belongs to, which packet is the oldest, which is the oldest of a source, and which is
+/// due first. The memory of one packet (places and blocks) is reused for the next, so that a flood costs
+/// neither memory nor allocations.
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,

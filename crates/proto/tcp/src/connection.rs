@@ -200,7 +200,7 @@ impl Connection {
         text_offset(self.snd.una.min(self.snd.tail))
     }
 
-    /// Returns whether text is being sent again, and has not been for long: the retransmission timer has
+    /// Returns whether text has been retransmitted for a short time only. The retransmission timer has then
     /// expired once or twice in a row (RFC 6298 §5), so that the next attempt may still succeed.
     pub fn is_trying_again(&self) -> bool {
         self.snd.una < self.snd.nxt && (1..=2).contains(&self.recovery.rtt.backoff)

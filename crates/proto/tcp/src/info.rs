@@ -21,7 +21,7 @@ pub struct Info {
     pub retransmits: u8,
     /// The number of unanswered probes (window or keep-alive) in a row.
     pub probes: u8,
-    /// How often the time-out was doubled.
+    /// The number of times that the time-out was doubled.
     pub backoff: u8,
     /// Whether timestamps are in use.
     pub timestamps: bool,

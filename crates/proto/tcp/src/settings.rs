@@ -15,8 +15,8 @@ pub struct Settings {
     pub keep_alive: Option<KeepAlive>,
     /// The congestion control algorithm (TCP_CONGESTION).
     pub congestion: Algorithm,
-    /// How long sent data may stay unacknowledged before the connection is given up (TCP_USER_TIMEOUT);
-    /// `None` means after the usual retries.
+    /// The longest time for which sent data may stay unacknowledged before the connection is given up
+    /// (TCP_USER_TIMEOUT); `None` means after the usual retries.
     pub user_timeout: Option<Duration>,
     /// Whether every segment is acknowledged at once (TCP_QUICKACK).
     pub quick_ack: bool,
@@ -27,11 +27,11 @@ pub struct Settings {
     /// The size to which the receive buffer may ever grow, in octets; together with `receive_capacity` it
     /// decides the window scale.
     pub receive_capacity_max: u32,
-    /// How long a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
+    /// The time for which a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
     pub linger2: Duration,
-    /// How explicit congestion notification is used.
+    /// The use of explicit congestion notification.
     pub ecn: EcnMode,
-    /// How often a SYN is sent again before the connection is given up (TCP_SYNCNT).
+    /// The number of retransmissions of a SYN before the connection is given up (TCP_SYNCNT).
     pub syn_retries: u8,
     /// The most octets of text that leave per second (SO_MAX_PACING_RATE).
     pub pacing_rate_max: Option<NonZeroU64>,

@@ -1,8 +1,8 @@
 //! How a closed connection is remembered, and how late segments are answered (RFC 9293 §3.6.1, RFC 6191).
 //!
 //! RFC 1337 names what late segments can do to a connection that takes the place of an old one too early.
-//! Here only a SYN or a RST ends the wait early, and only one that can hardly be a late segment: a SYN that
-//! is newer than everything, or a RST at the very sequence number that is expected.
+//! Here only a SYN or a RST ends the wait early, and only one that can hardly be a late segment. It must be a
+//! SYN that is newer than everything, or a RST at the very sequence number that is expected.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};

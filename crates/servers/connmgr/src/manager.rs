@@ -124,7 +124,7 @@ impl ConnMgr {
         Ok(id)
     }
 
-    /// Returns the grant by which a session may listen: that of its lease if this replica is the port's
+    /// Returns the grant by which a session may listen. It is that of its lease if this replica is the port's
     /// authority, otherwise the one that it has shown, or the one by which it listens already.
     fn grant_to_listen(&mut self, listen: &Listen) -> Option<Grant> {
         let port = listen.local.port;

@@ -61,7 +61,7 @@ pub trait Egress {
 /// [`IpServer::flush`].
 ///
 /// Its state does not survive a crash. A new incarnation starts as [`Ip`] does, sends its TSs what it knows,
-/// and receives the groups that they want; packets that waited for a neighbour are lost, as on a wire.
+/// and receives the groups that they want. Packets that waited for a neighbour are lost, as on a wire.
 #[derive(Debug)]
 pub struct IpServer {
     config: Config,

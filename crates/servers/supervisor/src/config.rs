@@ -43,15 +43,15 @@ pub struct Config {
     pub link: Link,
     /// The component that sorts incoming frames by flow group.
     pub steering: Steering,
-    /// How long servers and programs spin before they sleep.
+    /// The time for which servers and programs spin before they sleep.
     pub wait: Wait,
-    /// How connections find acceptors.
+    /// The way in which connections find acceptors.
     pub accept: Accept,
     /// Settings of TCP connections.
     pub tcp: Tcp,
     /// The ports that the stack hands out.
     pub ports: Ports,
-    /// How large sessions are, and how many there may be.
+    /// The sizes of sessions, and their number.
     pub sessions: SessionSizes,
     /// The most bytes of memory that the stack may take; `None` means as many as its cgroup and the machine
     /// have.
@@ -243,7 +243,7 @@ pub struct Scaling {
     pub max: u8,
 }
 
-/// How applications and stack agree on which process accepts a connection (P4).
+/// The way in which applications and stack agree on the process that accepts a connection (P4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handshake {
@@ -267,10 +267,10 @@ pub struct Ports {
     pub users: Vec<(String, [(u16, u16); USER_PORTS_MAX])>,
 }
 
-/// How large sessions are, and how many there may be.
+/// The sizes of sessions, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSizes {
-    /// How many processes with sockets of their own may be attached.
+    /// The number of processes with sockets of their own that may be attached.
     pub max: u32,
     /// The sizes of an arena.
     pub arena: ArenaConfig,

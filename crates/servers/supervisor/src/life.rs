@@ -1,5 +1,5 @@
-//! Decides when a server that has died is started again: at once the first time, and after ever longer delays
-//! if it dies again and again, so that it does not keep the rest of the stack busy.
+//! Decides when a server that has died is started again. The first start comes at once; later ones wait ever
+//! longer, so that a server that dies again and again does not keep the rest of the stack busy.
 //!
 //! ```text
 //!             ready                 died
@@ -24,11 +24,11 @@ pub struct Life {
     lacks: Option<String>,
     /// The number of ends that were not requested, since the stack started.
     pub crashes: u64,
-    /// How long the last recovery took.
+    /// The duration of the last recovery.
     pub last: Option<Recovery>,
     /// How often the server moved to another process without having died, because it was asked to hand over.
     pub moves: u64,
-    /// How long nothing served during the last move.
+    /// The time without service during the last move.
     last_move: Option<Duration>,
     /// Whether its last process has handed over.
     is_moving: bool,
@@ -45,7 +45,7 @@ enum Phase {
     Down { died: Instant, due: Instant },
 }
 
-/// How long a recovery took.
+/// The duration of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// The time from when the death was noticed until the new process was started.

@@ -77,8 +77,8 @@ struct Session {
     members: BTreeMap<u8, ClientId>,
     /// A bit for each number that members have, or had.
     known: u64,
-    /// The number at which the search for a free one starts: behind the youngest one, so that a number is
-    /// used again as late as possible, long after every replica was notified of the end of its last owner.
+    /// The number at which the search for a free one starts, behind the youngest one. So a number is used
+    /// again as late as possible, long after every replica was notified of the end of its last owner.
     next_member: u8,
 }
 

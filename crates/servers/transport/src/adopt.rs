@@ -307,8 +307,8 @@ impl<M: Memory> Transport<M> {
         records.ledger().mark(Work::Nothing);
     }
 
-    /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show:
-    /// it may have left the port to others of its family, or another build may have let it. Any later grant
+    /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show.
+    /// It may have left the port to others of its family, or another build may have let it. Any later grant
     /// goes first.
     fn past_grant(
         &self,

@@ -175,7 +175,7 @@ impl Egress {
     // ---- frames of IP itself ----
 
     /// Sends the frames of IP itself (ARP, ICMP), which are complete. Frames that a full link does not take
-    /// are first when there is room: a lost answer to a neighbour that asks for our station costs it a
+    /// are first when there is room. A lost answer to a neighbour that asks for our station costs it a
     /// second, and programs that send much would make it get lost.
     pub(crate) fn flush_ip<M: Memory>(&mut self, now: Instant, ip: &mut Ip, out: &mut impl FrameSink<M>) {
         let (mut kept, mut is_full) = (core::mem::take(&mut self.unsent), false);

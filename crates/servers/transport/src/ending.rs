@@ -10,7 +10,7 @@
 //!              are read
 //!   requests   everything else that was asked for is dropped
 //! ```
-//! A server that dies in between has a successor that begins from the start: the supervisor repeats which
+//! A server that dies in between has a successor that begins from the start. The supervisor repeats which
 //! processes have ended until the server reports that the session is over, and doing part of the work again
 //! is harmless.
 
@@ -47,7 +47,7 @@ impl<M: Memory> Transport<M> {
         self.depart(now, Departure::Member(id, member));
     }
 
-    /// Handles the end of the last process of the session: its sockets end as the kernel ends those of a
+    /// Handles the end of the last process of the session. Its sockets end as the kernel ends those of a
     /// process, and its arena is released when they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
         self.depart(now, Departure::Session(id));

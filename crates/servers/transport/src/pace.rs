@@ -1,7 +1,6 @@
-//! Limits the rate of some commands of a session: those that no honest program sends often, and that make
-//! work elsewhere or are useless, which are refused commands, and memberships in groups, which are reported
-//! to routers. The session's other commands wait behind them on its ring, and an idle replica sleeps
-//! meanwhile.
+//! Limits the rate of some commands of a session: refused commands, which are useless, and memberships in
+//! groups, which are reported to routers. No honest program sends these often. The session's other commands
+//! wait behind them on its ring, and an idle replica sleeps meanwhile.
 
 use atoll_base::{Duration, Instant};
 

@@ -315,8 +315,8 @@ impl<M: Memory> Session<M> {
     }
 
     /// Returns the next occupied slot from the `cursor`th on, which counts the application's and then the
-    /// replica's, or `None` if there is none among the next `max`; and the cursor to continue with. At the
-    /// end the cursor stays.
+    /// replica's, or `None` if there is none among the next `max`. Also returns the cursor to continue with.
+    /// At the end the cursor stays.
     pub(crate) fn occupied_from(&self, cursor: u32, max: u32) -> (u32, Option<(SlotId, u32, Occupant)>) {
         self.slots.occupied_from(cursor, max)
     }

@@ -1,10 +1,10 @@
 //! Decides when a connection gives its send buffer back: when all of it is acknowledged and nothing was sent
 //! for a while. So idle connections own no buffer, and busy ones keep theirs.
 //!
-//! Replicas do not report that everything is acknowledged, so the client looks: whenever the number of owners
-//! has doubled, each second while the process sleeps, and when there is no memory left. A connection that
-//! found none is tried again every 10 ms, because replicas report room below a connection's limit, but know
-//! nothing of memory.
+//! Replicas do not report that everything is acknowledged, so the client checks: whenever the number of
+//! owners has doubled, each second while the process sleeps, and when there is no memory left. A connection
+//! that found none is tried again every 10 ms, because replicas report room below a connection's limit, but
+//! know nothing of memory.
 
 use alloc::vec::Vec;
 

@@ -312,7 +312,7 @@ impl<P: Platform> Client<P> {
     /// another one.
     ///
     /// The received data may be forged by a process without a right to a port, for a process that has one. So
-    /// the request is for no more than an existing lease: the port has to be in use, and without the options
+    /// the request is for no more than an existing lease. The port has to be in use, and without the options
     /// that let several sockets have it only a holder of the lease gets it. Returns whether the authority was
     /// asked. The answer to [`Client::ask_to_listen`] says whether it agrees.
     pub(super) fn bind_passed(&mut self, object: u32) -> bool {

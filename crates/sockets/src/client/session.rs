@@ -259,8 +259,8 @@ impl<P: Platform> Session<P> {
 
     /// Returns whether the stack has a way to `addr`: on its link, or by a gateway.
     ///
-    /// A stack that has no IPv4 address yet, or lost it, claims to reach every IPv4 address: its programs get
-    /// ENETUNREACH and do not end up in the kernel's network because a DHCP server is slow.
+    /// A stack that has no IPv4 address yet, or lost it, claims to reach every IPv4 address. So its programs
+    /// get ENETUNREACH, and do not end up in the kernel's network because a DHCP server is slow.
     pub fn reaches(&self, addr: Addr) -> bool {
         match addr.to_v4() {
             Some(v4) => self.v4().is_none_or(|own| own.reaches(v4)),

@@ -1,6 +1,6 @@
 //! How replicas learn that a program has died. The supervisor sends a message to every replica, each of which
 //! reads it a moment later. A replica that is moving between processes gets the message when it is back, and
-//! so does the successor of one that has died: it gets the arena of the dead program, and then the message.
+//! so does the successor of one that has died. It gets the arena of the dead program, and then the message.
 //!
 //! ```text
 //!   dies               the family ends

@@ -16,7 +16,7 @@ pub enum WorldViolation {
     /// Replicas die again and again of the same.
     #[error("{count} deaths of the same: {report}")]
     Deaths {
-        /// How often they have died.
+        /// The number of their deaths.
         count: u32,
         /// The state of the world.
         report: String,
@@ -77,7 +77,7 @@ pub enum WorldViolation {
     /// Programs other than the greedy one make no progress.
     #[error("nobody else has got on for {time:?}: {report}")]
     Starved {
-        /// For how long.
+        /// The time without progress.
         time: Duration,
         /// The state of the world.
         report: String,

@@ -1155,7 +1155,7 @@ fn a_connection_gives_another_one() {
 }
 
 /// A process that has begun a session may become another user, and its children may begin sessions, which
-/// count for that user. Neither the key of a session nor a connection without a session admits anybody.
+/// count for that user. Neither the key of a session nor a connection without a session admits a process.
 #[test]
 fn who_was_let_in_stays_in_as_another_user() {
     if rustix::process::geteuid().as_raw() != 0 {

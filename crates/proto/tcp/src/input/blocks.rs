@@ -7,7 +7,7 @@ use crate::outcome::Events;
 
 impl Connection {
     /// Removes the blocks that report what was never sent, what lies back more than a window, or nothing. A
-    /// block that is left may still be a lie, which harms only the peer itself: text that it claims to have
+    /// block that is left may still be a lie, which harms only the peer itself. Text that it claims to have
     /// is not sent again before it says so, or a time-out passes.
     pub(super) fn pass_over_impossible_blocks(&self, segment: &mut Segment) -> Events {
         if segment.options.sack.is_empty() {

@@ -109,12 +109,12 @@ impl Connection {
     }
 }
 
-/// How often a SYN-ACK is sent again: Linux's `tcp_synack_retries`.
+/// The number of retransmissions of a SYN-ACK: Linux's `tcp_synack_retries`.
 const SYN_ACK_RETRIES: u8 = 5;
-/// How often text is sent again: Linux's `tcp_retries2`, which is about a quarter of an hour.
+/// The number of retransmissions of text: Linux's `tcp_retries2`, which is about a quarter of an hour.
 const RETRIES: u8 = 15;
-/// How often the text of an orphan is sent again: Linux's `tcp_orphan_retries`. No application waits for the
-/// outcome.
+/// The number of retransmissions of an orphan's text: Linux's `tcp_orphan_retries`. No application waits for
+/// the outcome.
 const ORPHAN_RETRIES: u8 = 8;
 /// The shortest time between two checks of the user time-out.
 const USER_TIMEOUT_STEP: Duration = Duration::from_millis(10);

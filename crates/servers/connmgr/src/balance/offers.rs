@@ -133,8 +133,8 @@ impl Offers {
 
     /// Returns whether it is time to send `best` to the other CMs.
     ///
-    /// Each message costs every other CM as much as some choices do, so there are few: a service time that
-    /// has doubled is sent at once, one that has hardly changed or is shorter when its turn comes.
+    /// Each message costs every other CM as much as some choices do, so there are few. A service time that
+    /// has doubled is sent at once; one that has hardly changed, or is shorter, is sent when its turn comes.
     pub(crate) fn is_news(&self, now: Instant, best: Option<PeerOffer>) -> bool {
         let is_due = |period| self.told_at.is_none_or(|at| now.since(at) >= period);
         match (best.and_then(|best| best.service_us), self.told.and_then(|told| told.service_us)) {
