@@ -115,8 +115,11 @@ pub fn register_again(object: u32) -> Result<(), Errno> {
 fn register_again_pinned(object: u32) -> Result<(), Errno> {
     let binding = STATE.with(|state| state.client.start_binding_again(object))?;
     // Another process of the family may have the port already; then it needs no pass.
-    let shown =
-        if binding.needs_pass { passes(object, binding.lease, binding.port).unwrap_or_default() } else { vec![] };
+    let shown = if binding.needs_pass {
+        passes(object, binding.lease, binding.port).unwrap_or_default()
+    } else {
+        vec![]
+    };
     let ask =
         |shown: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, shown))?);
     let bound = match ask(&shown) {

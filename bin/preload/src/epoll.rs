@@ -12,8 +12,8 @@ use atoll_sockets::watch::Fired;
 use libc::epoll_event;
 
 use crate::asking;
-use crate::hang_up;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::{Linux, Object};
 use crate::real::{count_system_call, last_errno, sys};

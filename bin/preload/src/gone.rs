@@ -151,12 +151,15 @@ fn tell_refusal(reason: Reason) {
 
 fn tell_unregistered(protocol: Protocol, local: Endpoint, errno: Errno) {
     let why = match errno.0 {
-        libc::EACCES => "the port needs the privilege of the user who bound it, whose process has to ask first",
+        libc::EACCES => {
+            "the port needs the privilege of the user who bound it, whose process has to ask first"
+        }
         libc::EADDRINUSE => "another socket has the port",
         libc::EADDRNOTAVAIL => "the stack does not have the address",
         _ => "",
     };
-    let why = if why.is_empty() { std::io::Error::from_raw_os_error(errno.0).to_string() } else { why.into() };
+    let why =
+        if why.is_empty() { std::io::Error::from_raw_os_error(errno.0).to_string() } else { why.into() };
     let protocol = if protocol == Protocol::Tcp { "TCP" } else { "UDP" };
     let (addr, port) = (local.addr, local.port);
     tell(format_args!("is up again, but {protocol} port {port} of {addr} cannot be registered: {why}"));

@@ -8,8 +8,8 @@ use libc::pollfd;
 
 use crate::asking;
 use crate::confinement::EVERY;
-use crate::hang_up;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::sleepers::CANCELLED;

@@ -14,8 +14,8 @@ use atoll_base::{Duration, Instant, SpinPolicy};
 use atoll_sockets::{Errno, Failure};
 
 use crate::confinement::is_confined;
-use crate::hang_up;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};

@@ -643,8 +643,7 @@ impl World {
     /// Creates stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
         let first = Instant::from_millis(1000);
-        let machine =
-            |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story, first, 0);
+        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story, first, 0);
         let mut world = World {
             story: story.clone(),
             rng: Rng::new(story.seed),

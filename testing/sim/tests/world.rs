@@ -5,7 +5,8 @@
 use atoll_base::{Duration, SessionId};
 use atoll_ipc::balance::{Balance, Scheme};
 use atoll_sim::{
-    Appetite, Going, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds,
+    Appetite, Going, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World,
+    seeds,
 };
 
 #[test]

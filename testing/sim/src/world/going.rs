@@ -118,7 +118,11 @@ impl Program {
         let clock = self.clock();
         self.client.stack_is_back(session, clock, seed);
         let waiting = self.client.waiting_for_stack();
-        assert_eq!(waiting, self.listener().into_iter().collect::<Vec<u32>>(), "its listener alone has a port");
+        assert_eq!(
+            waiting,
+            self.listener().into_iter().collect::<Vec<u32>>(),
+            "its listener alone has a port"
+        );
         for object in waiting {
             let opening = Opening::again(&mut self.client, object).expect("there is a stack");
             self.begin_opening(opening);

@@ -61,7 +61,10 @@ fn sleepers(arguments: &[&str], connecting: &str, end: impl Fn(&Net)) {
     let told: Vec<&str> = errors.lines().filter(|line| line.starts_with("libatoll: ")).collect();
     assert_eq!(told.len(), 2, "one line each, when it goes and when it is back: {errors}");
     assert!(told[0].contains("is gone: connections of this program are reset, and its sockets"), "{errors}");
-    assert!(told[1].contains("is up again, and this program has joined it; sockets registered: 3"), "{errors}");
+    assert!(
+        told[1].contains("is up again, and this program has joined it; sockets registered: 3"),
+        "{errors}"
+    );
     server.success(20);
 }
 

@@ -169,7 +169,13 @@ fn a_datagram_socket_fails_once_and_gets_its_port_back() {
     client.stack_gone();
     assert_eq!(client.readiness(object) & ERR, ERR);
     let send = |client: &mut Client<Simulated>| {
-        client.send_datagram(object, std::iter::once(&b"x"[..]), 1, Some(Endpoint::new(0x7f00_0001, 9)), false)
+        client.send_datagram(
+            object,
+            std::iter::once(&b"x"[..]),
+            1,
+            Some(Endpoint::new(0x7f00_0001, 9)),
+            false,
+        )
     };
     let receive = |client: &mut Client<Simulated>| {
         client.receive_datagram(object, || std::iter::empty(), Receiving::default())
