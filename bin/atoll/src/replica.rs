@@ -692,6 +692,8 @@ impl Role for Replica {
         self.transport.ip_mut().release(now);
         self.transport.flush(now, &mut self.links);
         self.links.publish();
+        // Programs that wait hear that their connections are reset.
+        self.ring_bells();
     }
 
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<()> {

@@ -11,6 +11,7 @@ use atoll_sockets::{Errno, Failure};
 
 use crate::control::Reason;
 use crate::fast_open::{self, Opened};
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::Object;
 use crate::real::count_system_call;
@@ -103,6 +104,39 @@ fn pinned<R>(object: u32, call: impl FnOnce() -> R) -> R {
 /// Binds a socket to an address of the stack: bind(2).
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     pinned(object, || bind_pinned(object, local))
+}
+
+/// Binds a socket that had its port on a stack that went to that port on the next one, and has it listen if
+/// it did.
+pub fn register_again(object: u32) -> Result<(), Errno> {
+    pinned(object, || register_again_pinned(object))
+}
+
+fn register_again_pinned(object: u32) -> Result<(), Errno> {
+    let binding = STATE.with(|state| state.client.start_binding_again(object))?;
+    // Another process of the family may have the port already; then it needs no pass.
+    let shown = if binding.needs_pass {
+        passes(object, binding.lease, binding.port).unwrap_or_default()
+    } else {
+        vec![]
+    };
+    let ask =
+        |shown: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, shown))?);
+    let bound = match ask(&shown) {
+        Err(Errno::EACCES) if shown.is_empty() => ask(&passes(object, binding.lease, binding.port)?),
+        bound => bound,
+    }?;
+    let (backlog, protocol, peer) = STATE.with(|state| {
+        state.client.finish_binding(object, &binding, &bound)?;
+        let protocol = state.client.socket(object).ok_or(Errno::EBADF)?.protocol;
+        let backlog = state.client.listener(object).map(|listener| listener.backlog);
+        Ok((backlog, protocol, state.client.peer_to_open(object)))
+    })?;
+    match backlog {
+        Some(backlog) => listen_pinned(object, backlog as i32),
+        None if protocol == Protocol::Udp => open_datagrams(object, peer),
+        None => Ok(()),
+    }
 }
 
 fn bind_pinned(object: u32, local: Endpoint) -> Result<(), Errno> {
@@ -210,8 +244,8 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
                 Ok(Err(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
             }
         }
-    })?;
-    match first {
+    });
+    match first.inspect_err(|_| hang_up::after_nothing())? {
         Ok(accepted) => Ok(accepted),
         Err(timeout) => block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step),
     }

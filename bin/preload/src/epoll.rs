@@ -13,6 +13,7 @@ use libc::epoll_event;
 
 use crate::asking;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::{Linux, Object};
 use crate::real::{count_system_call, last_errno, sys};
@@ -151,8 +152,12 @@ pub fn wait(
         }
         Look { count, kernel: None } => count,
     };
-    if count > 0 || timeout == Some(Duration::ZERO) {
+    if count > 0 {
         return Ok(count);
+    }
+    if timeout == Some(Duration::ZERO) {
+        hang_up::after_nothing();
+        return Ok(0);
     }
     let (mut deadline, only_kernel) = STATE.with(|state| {
         let only_kernel = state.client.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
@@ -242,6 +247,7 @@ fn wait_in_set(
 ) -> Result<usize, Errno> {
     let mut handlers = Ran::now();
     loop {
+        hang_up::mend();
         // The result is place to sleep, kernel's instance, bells and time left, or what was found.
         let asleep = STATE.with(|state| {
             state.client.drain();
@@ -268,7 +274,7 @@ fn wait_in_set(
             }
             stats::publish(&state.client);
             state.client.doze_off();
-            let nap = state.client.nap(left);
+            let nap = state.nap(left);
             let Some((number, fd)) = note_sleeper(state, epoll) else { return Err(Err(Errno::EBADF)) };
             Ok((number, fd, bells, nap))
         });

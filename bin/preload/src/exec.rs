@@ -15,6 +15,7 @@ use atoll_sockets::client::exec_state::{BadState, ExecState, INHERITED_MAX, Sess
 
 use crate::child_state::{self, ChildState, NextProcess, Preparation};
 use crate::control::{Control, Joined};
+use crate::hang_up;
 use crate::lock::{self, STATE};
 use crate::real::last_errno;
 use crate::real::sys;
@@ -46,6 +47,7 @@ impl NextProgram {
         sockets: impl Fn() -> Vec<(c_int, u32)>,
         environment: *const *const c_char,
     ) -> Option<NextProgram> {
+        hang_up::before_child();
         space::loosen();
         let (child_state, memory, opened) = SUPERVISOR.with(|connections| {
             let mut given = Vec::new();
@@ -363,6 +365,7 @@ fn take(connections: &mut Connections, state: &mut State, exec_state: ExecState)
     });
     let first = sessions.next().ok_or(BadState::Session)??;
     let joined = sessions.collect::<Result<Vec<_>, BadState>>()?;
+    hang_up::watch(control.descriptor().number());
     connections.own = Some(control);
     let (session, clock, seed) = own(first);
     for (fd, object) in state.client.take_exec_state((session, clock, seed), joined, sockets) {

@@ -10,7 +10,7 @@
 //! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
-//! * [`wait`], [`waiter`]: how calls sleep
+//! * [`wait`], [`waiter`]: how calls sleep; [`hang_up`], [`gone`]: a stack that is gone
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`space`]: limits of address space
 //! * [`unserved`]: programs that load no library; [`spawn_actions`]: what posix_spawn(3) does in a child
@@ -54,8 +54,10 @@ mod exec;
 mod family;
 mod fast_open;
 mod futex_lock;
+mod gone;
 mod groups;
 mod handlers;
+mod hang_up;
 mod heap;
 mod instruction;
 mod interfaces;
@@ -104,6 +106,7 @@ fn complain_once(is_told: &AtomicBool, text: std::fmt::Arguments<'_>) {
 extern "C" fn start() {
     settings::settings();
     process::install();
+    hang_up::install(gone::mend);
     dispatch::start(symbols::carry_out);
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);

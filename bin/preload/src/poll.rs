@@ -9,6 +9,7 @@ use libc::pollfd;
 use crate::asking;
 use crate::confinement::EVERY;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::sleepers::CANCELLED;
@@ -47,6 +48,9 @@ pub fn poll(
         (look_at(state, fds), deadline)
     });
     if ready > 0 || timeout == Some(Duration::ZERO) {
+        if ready == 0 {
+            hang_up::after_nothing();
+        }
         if !kernel.is_empty() {
             poll_kernel(&mut kernel, Some(Duration::ZERO), std::ptr::null())?;
         }
@@ -85,6 +89,7 @@ fn sleep(
     let (bell, own) = (*bell, kernel.len() - 1);
     let mut handlers = Ran::now();
     loop {
+        hang_up::mend();
         let asleep = STATE.with(|state| {
             let bells = objects
                 .iter()
@@ -109,7 +114,7 @@ fn sleep(
             stats::publish(&state.client);
             state.client.doze_off();
             state.sleepers.enter(waiter.number());
-            Ok(Some((state.client.nap(left), bells)))
+            Ok(Some((state.nap(left), bells)))
         });
         let Some((left, bells)) = asleep? else {
             if own > 0 {
@@ -118,6 +123,9 @@ fn sleep(
             return Ok(merge(fds, &kernel[..own]));
         };
         // A confined process has no bell among the descriptors, and looks again soon.
+        if kernel[own].fd < 0 {
+            hang_up::after_nothing();
+        }
         let left = if kernel[own].fd < 0 { Some(left.map_or(EVERY, |left| left.min(EVERY))) } else { left };
         let slept =
             if handlers.interrupt(false) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };

@@ -7,6 +7,7 @@ use crate::child_state::{NextProcess, Preparation, refit_limit};
 use crate::dispatch;
 use crate::family::renew_thread;
 use crate::handlers::WRITER;
+use crate::hang_up;
 use crate::heap::HEAP;
 use crate::lock::STATE;
 use crate::real::last_errno;
@@ -44,6 +45,7 @@ pub fn fork_by(make: impl FnOnce() -> c_long) -> c_long {
 }
 
 extern "C" fn prepare() {
+    hang_up::before_child();
     // No other thread is in the middle of anything under a lock when the child begins.
     SUPERVISOR.acquire();
     space::loosen();
@@ -93,10 +95,13 @@ extern "C" fn child() {
     (connections.own, connections.kept) = (None, kept);
     match child_state {
         Some(child_state) => child_state.take_over(state, connections),
+        // The child waits for the next stack as its parent does.
+        None if state.client.is_stack_gone() => {}
         None if state.client.held().is_empty() => state.client.drop_sessions(),
         // The supervisor is gone: nothing can be shared.
         None => state.drop_all(),
     }
+    hang_up::begin_child(state.client.is_stack_gone(), !state.client.waiting_for_stack().is_empty());
     STATE.0.reset_in_child();
     SUPERVISOR.reset_in_child();
     dispatch::begin_child();

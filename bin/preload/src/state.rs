@@ -5,13 +5,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant};
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Body;
 use atoll_sys::Clock;
 
 use crate::confinement::is_confined;
 use crate::control::Reason;
+use crate::hang_up;
 use crate::netlink_end::Netlink;
 use crate::platform::{Client, Session, StackClock};
 use crate::real::{count_system_call, last_errno};
@@ -116,6 +117,12 @@ impl State {
     #[inline]
     pub fn now(&self) -> Instant {
         if self.client.own().is_some() { self.client.now() } else { Clock::kernel().now() }
+    }
+
+    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until there is something to do
+    /// that nobody rings for.
+    pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
+        hang_up::nap(self.client.nap(left))
     }
 
     /// Returns a place to sleep for the length of a call, with its doorbell; `None` if there are no more

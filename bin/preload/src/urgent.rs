@@ -13,6 +13,7 @@ use atoll_sockets::client::object::{Kind, Owner};
 use atoll_sockets::urgent::Urgent;
 use atoll_sockets::{Errno, Failure};
 
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno};
 use crate::signals::{hold_signals, release_signals};
@@ -119,6 +120,7 @@ fn keep_watch() {
     });
     let Some((mut waiter, bell)) = taken else { return };
     loop {
+        hang_up::mend();
         STATE.with(|state| {
             waiter.watch(state.client.sessions(), 1 << bell);
             state.client.before_sleep(1 << bell);

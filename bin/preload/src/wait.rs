@@ -15,6 +15,7 @@ use atoll_sockets::{Errno, Failure};
 
 use crate::confinement::is_confined;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};
@@ -96,6 +97,7 @@ fn block_on<R>(
         return Err(errno);
     }
     loop {
+        hang_up::mend();
         let asleep = STATE.with(|state| {
             state.client.drain();
             state.client.poll_due();
@@ -126,7 +128,7 @@ fn block_on<R>(
                     if wait.is_point {
                         state.sleepers.enter(number);
                     }
-                    Ok(state.client.nap(left))
+                    Ok(state.nap(left))
                 }
                 result => {
                     state.client.after_sleep(1 << bell);

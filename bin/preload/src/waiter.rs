@@ -14,6 +14,7 @@ use atoll_sys::epoll::Epoll;
 use atoll_sys::eventfd;
 
 use crate::confinement::{EVERY, is_confined};
+use crate::hang_up;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::table::Internal;
 
@@ -22,25 +23,29 @@ use crate::table::Internal;
 pub struct Waiter {
     /// The instance; `None` in a confined process, which looks again and again instead of sleeping.
     epoll: Option<Internal>,
-    /// The doorbells of each session (by number) that are in the instance, a bit each.
-    known: Vec<(u32, u16)>,
+    /// The doorbells of each session (by key) that are in the instance, a bit each.
+    known: Vec<(u64, u16)>,
+    /// The number of the connection to the supervisor that is in the instance; 0 if none is.
+    connection: u32,
 }
 
 /// The token of doorbells; tokens of other members are smaller.
 const BELL_TOKEN: u64 = u64::MAX;
+/// The token of the connection to the supervisor, whose hang-up means that the stack is gone.
+const CONNECTION_TOKEN: u64 = u64::MAX - 1;
 
 impl Waiter {
     /// Creates a place to sleep without doorbells. Returns `None` if there are no more descriptors.
     pub fn new() -> Option<Waiter> {
         if is_confined() {
-            return Some(Waiter { epoll: None, known: Vec::new() });
+            return Some(Waiter { epoll: None, known: Vec::new(), connection: 0 });
         }
         let epoll = Epoll::new().ok()?;
         let number = epoll.as_fd().as_raw_fd();
         std::mem::forget(epoll);
         // SAFETY: just created, and forgotten by its first owner.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        Some(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new() })
+        Some(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new(), connection: 0 })
     }
 
     /// Returns the descriptor number of the epoll instance; -1 if there is none.
@@ -50,39 +55,41 @@ impl Waiter {
 
     /// Adds a descriptor of the kernel, level-triggered.
     pub fn add(&self, fd: i32, token: u64) {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        self.add_for(fd, libc::EPOLLIN as u32, token);
+    }
+
+    fn add_for(&self, fd: i32, events: u32, token: u64) {
+        let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: two numbers and a valid event.
         unsafe { sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     }
 
     /// Makes sure that `bells` of all sessions are in the instance, and the family's doorbell of shared
-    /// sessions.
+    /// sessions; and the connection to the supervisor, for its hang-up alone.
     pub fn watch<P: Platform<Bell = Internal>>(&mut self, sessions: &[Session<P>], bells: u16) {
         if self.epoll.is_none() {
             return;
         }
+        if let Some((fd, number)) = hang_up::connection()
+            && number != self.connection
+        {
+            self.connection = number;
+            // The descriptors of sessions before are closed, and out of the instance.
+            self.known.retain(|(key, _)| sessions.iter().any(|session| session.key == *key));
+            self.add_for(fd, libc::EPOLLET as u32, CONNECTION_TOKEN);
+        }
         for session in sessions {
             let wanted = bells | u16::from(session.shared);
-            let at = self.known.iter().position(|(id, _)| *id == session.id);
+            let at = self.known.iter().position(|(key, _)| *key == session.key);
             let known = at.map_or(0, |at| self.known[at].1);
             for (bell, fd) in session.bells().iter().enumerate() {
                 if (wanted & !known) >> bell & 1 == 1 {
-                    let mut event = libc::epoll_event { events: eventfd::WATCHED.bits(), u64: BELL_TOKEN };
-                    // SAFETY: two numbers and a valid event.
-                    unsafe {
-                        sys!(
-                            libc::SYS_epoll_ctl,
-                            self.number(),
-                            libc::EPOLL_CTL_ADD,
-                            fd.number(),
-                            &raw mut event
-                        )
-                    };
+                    self.add_for(fd.number(), eventfd::WATCHED.bits(), BELL_TOKEN);
                 }
             }
             match at {
                 Some(at) => self.known[at].1 |= wanted,
-                None => self.known.push((session.id, wanted)),
+                None => self.known.push((session.key, wanted)),
             }
         }
     }
@@ -104,7 +111,11 @@ impl Waiter {
         if count < 0 {
             return Err(last_errno());
         }
-        Ok(events[..count as usize].iter().any(|event| event.u64 == 0))
+        let events = &events[..count as usize];
+        if events.iter().any(|event| event.u64 == CONNECTION_TOKEN) {
+            hang_up::note_hang_up();
+        }
+        Ok(events.iter().any(|event| event.u64 == 0))
     }
 }
 
@@ -117,6 +128,7 @@ fn sleep_until_next_look(left: Option<Duration>, mask: *const libc::sigset_t) ->
     // signal set.
     let result =
         unsafe { sys!(libc::SYS_ppoll, std::ptr::null::<libc::pollfd>(), 0, &raw const time, mask, 8) };
+    hang_up::after_nothing();
     if result < 0 { Err(last_errno()) } else { Ok(()) }
 }
 

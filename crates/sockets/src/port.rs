@@ -18,7 +18,7 @@ use atoll_base::SlotId;
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, CUT_OFF, EVENTS, OVERFLOW};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ring::{Consumer, Producer};
-use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Command, Event, Memory};
 
 /// Offset of the lock word in the library region.
@@ -46,6 +46,7 @@ pub struct Port<M: Memory> {
     layout: ArenaLayout,
     commands: Producer,
     events: Consumer,
+    over: u32,
 }
 
 impl<M: Memory> Port<M> {
@@ -55,7 +56,19 @@ impl<M: Memory> Port<M> {
     pub fn new(memory: M, layout: ArenaLayout) -> Port<M> {
         let commands = Producer::join(&memory, layout.commands, COMMANDS);
         let events = Consumer::resume(&memory, layout.events, EVENTS);
-        Port { memory, layout, commands, events }
+        Port { memory, layout, commands, events, over: 0 }
+    }
+
+    /// Notes that the stack is gone: what its replica says of connections is the last word that it said.
+    pub(crate) fn set_gone(&mut self) {
+        self.over = REPLICA_CLOSED;
+    }
+
+    /// Returns the flags that hold for every connection, whatever the replica says: those of a connection
+    /// that has ended, if the stack is gone; otherwise none.
+    #[inline]
+    pub(crate) fn over(&self) -> u32 {
+        self.over
     }
 
     /// Returns the arena's memory.

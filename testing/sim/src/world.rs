@@ -4,6 +4,7 @@
 mod departing;
 mod family;
 mod forger;
+mod going;
 mod greedy;
 mod hoarding;
 mod program;
@@ -42,6 +43,7 @@ use departing::Departure;
 pub use departing::Told;
 use family::{Farewells, Handing, Letter};
 use forger::Role;
+pub use going::Going;
 pub use greedy::Appetite;
 use greedy::{Greedy, Watch};
 pub use hoarding::{Hoard, Shortage};
@@ -128,6 +130,8 @@ pub struct Story {
     pub hands_over: u32,
     /// Whether every other process of the server uses poll(2) in place of epoll.
     pub polls: bool,
+    /// When the server's stack goes with all of its processes; if `None`, it stays.
+    pub goes: Option<Going>,
 }
 
 /// How the fault of the server's replicas is triggered.
@@ -214,6 +218,7 @@ impl Story {
             poison: None,
             hands_over: 0,
             polls: false,
+            goes: None,
         }
     }
 }
@@ -285,11 +290,15 @@ struct Machine {
     unopened: VecDeque<(usize, SessionId, ArenaLayout, Mortal, AppPage<Mortal>)>,
     /// The most octets that all receive buffers of a replica may take.
     memory: Option<u64>,
+    /// How many stacks there were before on this machine.
+    stacks: u8,
+    /// Whether its stack is gone, and this one is not up yet.
+    is_away: bool,
 }
 
 impl Machine {
-    fn new(host: u8, count: u8, story: &Story) -> Machine {
-        let (now, seed) = (Instant::from_millis(1000), story.seed);
+    fn new(host: u8, count: u8, story: &Story, now: Instant, stacks: u8) -> Machine {
+        let seed = story.seed;
         let is_faulty = story.poison.is_some() && host == SERVER;
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
@@ -330,6 +339,8 @@ impl Machine {
             hosts: story.scaling.map(|plan| Hosts::new(plan, host, count, seed, now)),
             unopened: VecDeque::new(),
             memory: story.hoard.map(|hoard| hoard.memory),
+            stacks,
+            is_away: false,
         };
         for index in 0..count {
             let replica = machine.replica(now, index, Epoch(3), seed);
@@ -358,7 +369,8 @@ impl Machine {
         let secrets = Secrets {
             sequence: [host; 16],
             fast_open: [host; 16],
-            leases: [host; 16],
+            // Nobody believes what another stack has granted.
+            leases: [host + 16 * self.stacks; 16],
             table: seed + 5,
             ports,
         };
@@ -437,7 +449,7 @@ impl Machine {
 
     /// Returns whether a replica is in a process and serves.
     fn serves(&self, index: usize) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
+        !self.is_away && self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
     }
 
     /// Returns whether each replica serves, by number.
@@ -567,6 +579,9 @@ struct Process {
     hoards: bool,
     /// Whether its peers may have to end connections.
     is_forgiving: bool,
+    /// Whether the story lets the server's stack go: connections may end with an error, and clients open them
+    /// again.
+    loses_stack: bool,
     /// The number of connections that it could not open, or has lost, for want of memory; `waits_until` says
     /// when it opens others.
     refused: u64,
@@ -618,12 +633,17 @@ pub struct World {
     farewells: Farewells,
     /// How often processes have executed another program, forked, sent a connection, and ended.
     handed: [u32; 4],
+    /// How often the server's stack has gone, when it comes back, and how many connections programs have lost.
+    gone: u32,
+    away_until: Option<Instant>,
+    losses: usize,
 }
 
 impl World {
     /// Creates stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
-        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story);
+        let first = Instant::from_millis(1000);
+        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story, first, 0);
         let mut world = World {
             story: story.clone(),
             rng: Rng::new(story.seed),
@@ -647,6 +667,9 @@ impl World {
             letters: Vec::new(),
             farewells: Farewells::default(),
             handed: [0; 4],
+            gone: 0,
+            away_until: None,
+            losses: 0,
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -711,15 +734,9 @@ impl World {
         let log2 = self.story.memory_log2;
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        let (mut ports, mut arenas) = (Vec::new(), Vec::new());
-        let Machine { replicas, lives, legacies, stack, .. } = &mut self.machines[machine];
-        for (replica, life) in replicas.iter_mut().zip(lives) {
-            let arena = HeapMemory::new(layout.total);
-            let (theirs, their_page) =
-                (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
-            replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
-            arenas.push(arena);
-        }
+        let mut ports = Vec::new();
+        let arenas = self.open_sessions(machine, session, &page);
+        let Machine { legacies, stack, .. } = &self.machines[machine];
         let config = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 };
         let program = if greedy.is_none() && role.is_none() {
             let count = arenas.len() as u8;
@@ -763,6 +780,7 @@ impl World {
             rests: self.story.rests,
             hoards: false,
             is_forgiving: self.story.hoard.is_some(),
+            loses_stack: self.story.goes.is_some(),
             refused: 0,
             waits_until: None,
             greedy,
@@ -772,6 +790,27 @@ impl World {
             has_failed: false,
         };
         self.processes.push(process);
+    }
+
+    /// Opens a session at all replicas of a machine. Returns its arenas.
+    fn open_sessions(
+        &mut self,
+        machine: usize,
+        session: SessionId,
+        page: &AppPage<HeapMemory>,
+    ) -> Vec<HeapMemory> {
+        let log2 = self.story.memory_log2;
+        let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
+        let mut arenas = Vec::new();
+        let Machine { replicas, lives, .. } = &mut self.machines[machine];
+        for (replica, life) in replicas.iter_mut().zip(lives) {
+            let arena = HeapMemory::new(layout.total);
+            let (theirs, their_page) =
+                (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
+            replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
+            arenas.push(arena);
+        }
+        arenas
     }
 
     /// Runs until every stream has been delivered both ways and every connection is gone. Returns how much
@@ -845,7 +884,8 @@ impl World {
     /// Lets every component do what there is to do at this moment. Returns whether there was anything; the
     /// clock has advanced a little then.
     fn turn(&mut self) -> Result<bool, WorldViolation> {
-        let mut busy = self.deliver();
+        let mut busy = self.go_and_come();
+        busy |= self.deliver();
         self.attack()?;
         busy |= self.run_link_servers();
         busy |= self.run_ip_servers();
@@ -891,6 +931,7 @@ impl World {
             .chain(hosts)
             .chain(self.next_telling())
             .chain(self.next_of_families())
+            .chain(self.next_of_going())
             .chain(arrival)
             .chain(attack)
             .min();
@@ -931,6 +972,11 @@ impl World {
             // Some connections of the program that does not read remain until it ends.
             let mut others = self.processes.iter().filter(|process| !process.is_server && !process.hoards);
             return finished(false) == all && others.all(|process| process.sockets.is_empty());
+        }
+        if self.story.goes.is_some() {
+            // The server counts connections as well whose end its clients have not heard.
+            let is_quiet = |process: &Process| process.sockets.values().all(|socket| socket.is_hostile);
+            return self.gone > 0 && finished(false) == all && self.processes.iter().all(is_quiet);
         }
         // The attack runs before, while and after others are served.
         !self.processes.iter().any(Process::plays)
@@ -981,6 +1027,9 @@ impl World {
         while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = first.remove();
             any = true;
+            if self.machines[to].is_away {
+                continue;
+            }
             self.machines[to].receive(self.now, &mut self.rng, &frame, false);
         }
         any

@@ -5,7 +5,8 @@
 use atoll_base::{Duration, SessionId};
 use atoll_ipc::balance::{Balance, Scheme};
 use atoll_sim::{
-    Appetite, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds,
+    Appetite, Going, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World,
+    seeds,
 };
 
 #[test]
@@ -130,6 +131,30 @@ fn processes_that_hand_their_connections_over_lose_none() {
     println!("executed, forked, sent, ended: {handed:?}");
     let is_enough = handed.iter().all(|count| *count > 50);
     assert!(is_enough || std::env::var_os("ATOLL_SEED").is_some(), "{handed:?}");
+}
+
+/// The server's stack goes with all of its processes, and comes back under programs that fork, execute and
+/// send each other connections. No program takes the loss of a connection for its end, and all are served by
+/// the next stack, which may have another number of replicas.
+#[test]
+fn programs_serve_again_when_a_stack_that_went_is_back() {
+    let mut losses = 0;
+    for seed in seeds(60) {
+        let goes = Going {
+            after: Duration::from_micros(seed * 7919 % 30_000),
+            away: [Duration::from_millis(1), Duration::from_secs(20)][(seed % 2) as usize],
+            replicas: 1 + (seed % 3) as u8,
+        };
+        let hands_over = [0, 20_000, 100_000][(seed % 3) as usize];
+        let story = Story { goes: Some(goes), hands_over, memory_log2: 20, ..Story::random(seed) };
+        let story = Story { polls: seed / 3 % 2 == 0, links_apart: false, ..story };
+        let mut world = World::new(&story);
+        world.run().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"));
+        losses += world.losses();
+        world.settle().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"));
+    }
+    println!("{losses} connections lost");
+    assert!(losses > 50 || std::env::var_os("ATOLL_SEED").is_some(), "{losses}");
 }
 
 /// Replicas die between any two of their stores, and successors take their places. No stream changes, and no

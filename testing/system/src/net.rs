@@ -248,23 +248,7 @@ impl Net {
                 ip(&format!("-n {server} link set eth0 up"));
                 ip(&format!("-n {peer} link set eth0 up"));
             }
-            Stack::Atoll => {
-                let mut up = Command::new(atoll());
-                up.args([
-                    "up",
-                    "--daemon",
-                    "--name",
-                    &self.name,
-                    "--configuration",
-                    configuration,
-                    "--netns",
-                    peer,
-                ]);
-                up.args(["--config", settings, "--log-format", "json"]);
-                up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
-                up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
-                Proc::start(&mut up, None).success(20);
-            }
+            Stack::Atoll => self.bring_up(configuration, settings, peer),
         }
         let Some(impairments) = impairments else { return };
         let mut relay = Command::new(relay_program());
@@ -291,6 +275,44 @@ impl Net {
             .args(["-c", "for f in /proc/sys/net/ipv4/neigh/*/proxy_delay; do echo 0 >$f; done"])
             .status()
             .expect("there is a shell");
+    }
+
+    fn bring_up(&self, configuration: &str, settings: &str, peer: &str) {
+        let mut up = Command::new(atoll());
+        up.args(["up", "--daemon", "--name", &self.name, "--configuration", configuration, "--netns", peer]);
+        up.args(["--config", settings, "--log-format", "json"]);
+        up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
+        up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
+        Proc::start(&mut up, None).success(20);
+    }
+
+    /// Kills every process of the stack at once: nobody is left who could tell its programs.
+    pub fn kill_all(&self) {
+        let status = self.atoll_says("status");
+        let mut pids = vec![status["stack"]["guardian"].as_u64().expect("it has a guardian")];
+        pids.extend(status["stack"]["pid"].as_u64());
+        for kind in ["replicas", "link_servers", "ip_servers", "connection_managers"] {
+            pids.extend(status[kind].as_array().into_iter().flatten().filter_map(|it| it["pid"].as_u64()));
+        }
+        pids.dedup();
+        // Guardian and supervisor would start each other anew in between.
+        for (signal, pids) in [("STOP", &pids[..2]), ("KILL", &pids[..])] {
+            let mut kill = Command::new("kill");
+            kill.args(["-s", signal]).args(pids.iter().map(u64::to_string));
+            Proc::start(&mut kill, None).success(10);
+        }
+    }
+
+    /// Ends the stack by `atoll down`.
+    pub fn down(&self) {
+        Proc::start(Command::new(atoll()).args(["down", &self.name]), None).success(20);
+    }
+
+    /// Brings a stack that is gone up again, under its name and with its addresses. The network was made by
+    /// [`Net::new`].
+    pub fn up_again(&self) {
+        let settings = self.scratch.path().join("atoll.toml");
+        self.bring_up(&usual_configuration(), &settings.to_string_lossy(), &self.names().client);
     }
 
     fn names(&self) -> Names {

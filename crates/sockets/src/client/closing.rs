@@ -5,9 +5,9 @@ use atoll_ipc::Command;
 use atoll_ipc::command::CloseMode;
 
 use super::Client;
-use super::object::{Body, Kind, Object, Place, Socket};
+use super::object::{Body, Kind, Object, Place, Socket, any};
 use super::platform::Platform;
-use super::session::NOBODY;
+use super::session::{NOBODY, Session};
 
 /// The time for which a socket that was passed on is held for its receiver.
 const PASSING_MAX: Duration = Duration::from_secs(10);
@@ -76,6 +76,9 @@ impl<P: Platform> Client<P> {
             let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Graceful);
             session.push(place.replica, &Command::Close { slot, generation, mode });
         }
+        if self.sessions.get_mut(place.session).is_some_and(Session::leave) {
+            self.drop_ended_sessions();
+        }
     }
 
     /// Implements shutdown(2) of a listener: its port is free again, and accept fails.
@@ -103,6 +106,13 @@ impl<P: Platform> Client<P> {
         let Some(socket) = self.socket_mut(object) else { return };
         let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
         if let Kind::Stream(place, _) = core::mem::replace(&mut socket.kind, kind) {
+            let v6 = socket.v6;
+            if self.sessions.get(place.session).is_some_and(Session::is_over)
+                && let Some(socket) = self.socket_mut(object)
+            {
+                // The address was one of a stack that is gone.
+                socket.local = any(v6);
+            }
             self.close_place(place);
         }
     }

@@ -181,6 +181,9 @@ impl<P: Platform> Client<P> {
         if let Some((stream, local, _)) = self.stream(object) {
             return stream.take_error(local);
         }
+        if let Some(errno) = self.socket_mut(object).and_then(|socket| socket.standing.error.take()) {
+            return Some(errno);
+        }
         let places = self.socket(object).map(Socket::places).unwrap_or_default();
         places.iter().find_map(|place| self.datagrams(*place)?.take_error())
     }

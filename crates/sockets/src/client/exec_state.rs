@@ -270,6 +270,7 @@ impl SocketState {
             buffered: _,
             sent_in: _,
             seen: _,
+            standing: _,
         } = *socket;
         let kind = match kind {
             Kind::Fresh => return None,

@@ -8,7 +8,7 @@ use atoll_ipc::Command;
 
 use super::Client;
 use super::exec_state::{ExecState, Inherited, PassedSocket, SessionState, SocketState};
-use super::object::{Body, Kind, Object, Place};
+use super::object::{Body, Kind, Object, Place, Socket};
 use super::platform::Platform;
 use super::session::Session;
 use crate::asking::Asking;
@@ -44,9 +44,11 @@ impl<P: Platform> Client<P> {
         self.objects.indices().into_iter().filter(|object| self.is_held(*object)).collect()
     }
 
-    /// Returns whether an object has a port or a slot.
+    /// Returns whether an object has a port or a slot. Connections of a stack that is gone have none.
     pub fn is_held(&self, object: u32) -> bool {
-        self.socket(object).is_some_and(|socket| socket.lease != 0 || !socket.places().is_empty())
+        self.socket(object).is_some_and(|socket| {
+            socket.lease != 0 || !socket.places().is_empty() && !self.is_of_gone_stack(socket)
+        })
     }
 
     /// Makes a member of a session a holder of a slot. The session is shared from now on: the whole family
@@ -108,8 +110,9 @@ impl<P: Platform> Client<P> {
         let parents = core::mem::take(&mut self.sessions);
         let (session, clock, seed) = own;
         self.adopt(session, clock, seed);
-        let (index_of, joined): (Vec<usize>, Vec<Session<P>>) = joined.into_iter().unzip();
+        let (mut index_of, joined): (Vec<usize>, Vec<Session<P>>) = joined.into_iter().unzip();
         self.sessions.extend(joined);
+        let parents = self.keep_ended(parents, &mut index_of);
         self.inherited.clear();
         // Sockets that the parent has passed on are the parent's to hold.
         self.passed.clear();
@@ -121,6 +124,21 @@ impl<P: Platform> Client<P> {
             }
         }
         parents
+    }
+
+    /// Keeps those of a parent's sessions that are over, for which nobody has to be asked, and adds the index
+    /// that each had to `index_of`. Returns the others.
+    fn keep_ended(&mut self, sessions: Vec<Session<P>>, index_of: &mut Vec<usize>) -> Vec<Session<P>> {
+        let mut others = Vec::new();
+        for (index, session) in sessions.into_iter().enumerate() {
+            if session.is_over() {
+                self.sessions.push(session);
+                index_of.push(index);
+            } else {
+                others.push(session);
+            }
+        }
+        others
     }
 
     fn inherit(&mut self, object: u32, index_of: &[usize]) {
@@ -141,7 +159,8 @@ impl<P: Platform> Client<P> {
         }
         let places = socket.places().to_vec();
         self.listeners_idle |= is_listening;
-        if known && !places.is_empty() {
+        let is_over = self.socket(object).is_some_and(|socket| self.is_of_gone_stack(socket));
+        if known && !places.is_empty() && !is_over {
             self.inherited.push(object);
             places.iter().for_each(|place| self.set_user(*place, object));
         }
@@ -230,7 +249,7 @@ impl<P: Platform> Client<P> {
 
     /// Returns the index of a session by its number.
     pub fn session_of(&self, id: u32) -> Option<usize> {
-        self.sessions.iter().position(|session| session.id == id)
+        self.sessions.iter().position(|session| session.id == id && !session.is_over())
     }
 
     /// Takes a connection or a datagram socket that another process has sent, whose session this process has
@@ -342,6 +361,13 @@ impl<P: Platform> Client<P> {
 
     /// Drops the sessions of a parent of which this process has no socket.
     pub fn drop_sessions(&mut self) {
-        self.sessions.clear();
+        let (all, mut index_of) = (core::mem::take(&mut self.sessions), Vec::new());
+        self.keep_ended(all, &mut index_of);
+        for object in self.objects.indices() {
+            let places = self.socket_mut(object).map(Socket::places_mut).unwrap_or_default();
+            for place in places {
+                place.session = index_of.iter().position(|index| *index == place.session).unwrap_or(0);
+            }
+        }
     }
 }

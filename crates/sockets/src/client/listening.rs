@@ -132,6 +132,9 @@ impl<P: Platform> Client<P> {
     /// Takes a connection of a listener, and makes it an object. The caller needs a descriptor for it.
     pub fn accept(&mut self, object: u32, nonblocking: bool) -> Result<u32, Failure> {
         self.check_listening(object)?;
+        if let Some(errno) = self.socket_mut(object).and_then(|socket| socket.standing.error.take()) {
+            return Err(errno.into());
+        }
         let offer = self.claim_offer(object)?;
         let Some(parent) = self.socket(object) else { return Err(Errno::EINVAL.into()) };
         let (v6, inherited) = (parent.v6, parent.options.clone());

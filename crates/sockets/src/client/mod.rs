@@ -18,6 +18,7 @@
 //!   sent to replicas
 //! * [`transfer`]: send and receive
 //! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
+//! * `gone`: what becomes of sockets when their stack goes, and comes back
 //! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
 //! * [`exec_state`]: what is written down for the next program, and beside a socket that is passed;
 //!   `written`: how types of other crates are
@@ -28,6 +29,7 @@ mod closing;
 mod connecting;
 mod events;
 pub mod exec_state;
+mod gone;
 pub mod groups;
 mod inheriting;
 mod interest;
@@ -68,6 +70,7 @@ use crate::watch::{Head, Watches};
 
 pub use self::binding::{Binding, Registration};
 pub use self::connecting::Connecting;
+pub use self::gone::Losses;
 pub use self::inheriting::{PassedListener, Sender};
 pub use self::interest::Change;
 pub use self::questions::Answer;

@@ -83,13 +83,16 @@ impl<P: Platform> Client<P> {
             Kind::Listening(listener) => {
                 let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
                 let ready = offered || listener.verdict.is_some() || listener.is_shut;
-                (u32::from(ready) * 0x41) | (u32::from(listener.is_shut) * 0x2010)
+                let failed = socket.standing.error.is_some();
+                (u32::from(ready || failed) * 0x41)
+                    | (u32::from(listener.is_shut) * 0x2010)
+                    | (u32::from(failed) * 0x8)
             }
             Kind::Stream(..) => {
                 self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local))
             }
             Kind::Datagram(datagram) => {
-                let mut bits = 0;
+                let mut bits = u32::from(socket.standing.error.is_some()) * 0x8;
                 for place in &datagram.places {
                     let Some(one) = self.datagrams(*place) else { continue };
                     bits |= if one.has_waiting() { 0x41 } else { 0 };

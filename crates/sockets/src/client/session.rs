@@ -40,6 +40,8 @@ pub struct Session<P: Platform> {
     waits: bool,
     /// Whether a command was sent that had to wait, so that the sending thread is to be slowed down.
     owes: bool,
+    /// The number of slots that sockets still have here, if the stack is gone and the session over with it.
+    over: Option<usize>,
 }
 
 /// The parts of a session.
@@ -113,6 +115,7 @@ impl<P: Platform> Session<P> {
                 .collect(),
             waits: false,
             owes: false,
+            over: None,
         })
     }
 
@@ -150,7 +153,7 @@ impl<P: Platform> Session<P> {
     #[inline]
     pub fn push(&mut self, replica: usize, command: &Command) {
         let shared = self.shared;
-        let Some(to) = self.replicas.get_mut(replica) else { return };
+        let Some(to) = self.replicas.get_mut(replica).filter(|_| self.over.is_none()) else { return };
         if to.on_ring(shared, |outbox, port| outbox.send(port, command)) != Sent::All {
             self.waits = true;
             self.owes |= !to.outbox.has_stalled();
@@ -186,6 +189,34 @@ impl<P: Platform> Session<P> {
     pub fn forget_waiting(&mut self) {
         self.replicas.iter_mut().for_each(|replica| replica.outbox = Outbox::new());
         (self.waits, self.owes) = (false, false);
+    }
+
+    /// Notes that the stack is gone: nobody hears commands any more, and the connections end. What was
+    /// received stays readable by `sockets` slots. The session counts as shared, because children may have it
+    /// from now on without asking anybody.
+    pub(super) fn end(&mut self, sockets: usize) {
+        (self.over, self.shared) = (Some(sockets), true);
+        self.forget_waiting();
+        self.replicas.iter_mut().for_each(|replica| replica.port.set_gone());
+    }
+
+    /// Returns whether the stack of this session is gone.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// Notes that a socket gives its slot up. Returns whether nobody needs the session any more, which is
+    /// over.
+    pub(super) fn leave(&mut self) -> bool {
+        let Some(left) = &mut self.over else { return false };
+        *left = left.saturating_sub(1);
+        *left == 0
+    }
+
+    /// Returns whether the session is over and no socket has a slot there.
+    pub(super) fn is_left(&self) -> bool {
+        self.over == Some(0)
     }
 
     /// Announces that a thread sleeps on a doorbell. Rings from before this call do not count for it.
@@ -290,9 +321,10 @@ impl<P: Platform> Session<P> {
         usize::from(self.stack.owner_of(self.facts.key, &tuple).0).min(self.replicas.len() - 1)
     }
 
-    /// Returns whether replicas listen to the session. They stop once servers have died of it.
+    /// Returns whether replicas listen to the session. They stop once servers have died of it, or with their
+    /// stack.
     pub fn is_heard(&self) -> bool {
-        !self.replicas.iter().any(|replica| replica.port.is_cut_off())
+        self.over.is_none() && !self.replicas.iter().any(|replica| replica.port.is_cut_off())
     }
 
     /// Returns whether any replica has sent something.

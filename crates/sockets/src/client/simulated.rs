@@ -146,6 +146,15 @@ impl Opening {
         Ok(Opening { backlog: Some(backlog), ..Opening::bind(client, object, local)? })
     }
 
+    /// Asks for the port that a socket had on a stack that went, and has it listen if it did
+    /// ([`Client::registered_again`]).
+    pub fn again<P: Platform>(client: &mut Client<P>, object: u32) -> Result<Opening, Errno> {
+        let binding = client.start_binding_again(object)?;
+        let token = client.ask_for_port(object, &binding, &[])?;
+        let backlog = client.listener(object).map(|listener| listener.backlog as i32);
+        Ok(Opening { object, backlog, step: Step::Binding(binding, token) })
+    }
+
     /// Gives a datagram socket with a port a peer; if the peer's port is 0, the socket has no peer any more.
     pub fn connect<P: Platform>(
         client: &mut Client<P>,
@@ -174,7 +183,7 @@ impl Opening {
                         None => Step::Done,
                     };
                     if client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Udp) {
-                        client.open_datagrams(object, Endpoint::default())?;
+                        client.open_datagrams(object, client.peer_to_open(object))?;
                         self.step = Step::Datagrams;
                     }
                 }

@@ -27,6 +27,8 @@ use super::{Change, Client, PassedListener, Sender};
 use crate::watch::EXCLUSIVE;
 use crate::{Errno, Failure};
 
+mod gone;
+
 const CONFIG: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
 const IN: u32 = 1;
 const LEASE: u64 = 7;

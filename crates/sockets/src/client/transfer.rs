@@ -351,8 +351,11 @@ impl<P: Platform> Client<P> {
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
         let broadcast = socket.options.is_on(Name::Broadcast);
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
+        // Without a place, or with one in a session that is over, the socket waits for a stack that went.
+        let sender = datagram.sender % datagram.places.len().max(1);
+        let is_there = |place: &&Place| self.sessions.get(place.session).is_some_and(|it| !it.is_over());
+        let place = *datagram.places.get(sender).filter(is_there).ok_or(Errno::ENETDOWN)?;
         self.check_route(socket, len, to)?;
-        let place = datagram.places[datagram.sender % datagram.places.len()];
         let family = self.family(object);
         let Some(datagrams) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
         datagrams.send(to, broadcast, len, sources)?;
@@ -363,7 +366,8 @@ impl<P: Platform> Client<P> {
 
     /// Returns whether a datagram of `len` octets can leave the stack, as far as this process knows.
     fn check_route(&self, socket: &Socket, len: usize, to: Endpoint) -> Result<(), Errno> {
-        let (session, options) = (self.own().ok_or(Errno::ENETDOWN)?, &socket.options);
+        let session = self.own().ok_or(Errno::ENETDOWN)?;
+        let options = &socket.options;
         if session.is_cut_off(to.addr) {
             return Err(Errno::ENETUNREACH);
         }

@@ -49,6 +49,12 @@ impl Departure {
         }
     }
 
+    /// Creates the state of a program that died before a stack of `replicas` replicas came up.
+    pub(super) fn over(now: Instant, replicas: usize) -> Departure {
+        let (told, hears_at) = (vec![Told::Over; replicas], vec![now; replicas]);
+        Departure { ends_at: now, told, hears_at, delays: vec![Duration::ZERO; replicas] }
+    }
+
     /// Notes that the last other member of the session ends now.
     pub(super) fn end(&mut self, now: Instant) {
         self.ends_at = now;

@@ -70,6 +70,12 @@ impl Process {
         self.session == session || self.memberships.iter().any(|(other, _)| *other == session)
     }
 
+    /// Returns whether the process has connections that ended with their stack.
+    fn has_lost(&self) -> bool {
+        let Some(program) = &self.program else { return false };
+        self.sockets.keys().any(|object| !program.client.is_held(*object))
+    }
+
     /// Returns whether the process runs an honest server that listens.
     fn is_listening(&self) -> bool {
         self.is_server
@@ -92,7 +98,9 @@ impl World {
             }
             let is_due = self.processes[at].wakes_at.is_some_and(|at| at <= self.now);
             let handed: u32 = self.handed.iter().sum();
-            let may_begin = self.story.hands_over > 0 && handed < HANDED_MAX;
+            // What a stack that is gone has left to a process is passed on by nobody.
+            let is_whole = !self.machines[0].is_away && !self.processes[at].has_lost();
+            let may_begin = self.story.hands_over > 0 && handed < HANDED_MAX && is_whole;
             if !may_begin || !is_due || !self.processes[at].is_listening() {
                 continue;
             }
@@ -140,7 +148,7 @@ impl World {
     }
 
     /// Returns a member's view of a session, with what describes it.
-    fn view(&self, session: SessionId, member: u8) -> (Reply, Session<Simulated>) {
+    pub(super) fn view(&self, session: SessionId, member: u8) -> (Reply, Session<Simulated>) {
         let process = &self.processes[session.0 as usize - 1];
         let machine = &self.machines[process.machine];
         let log2 = self.story.memory_log2;

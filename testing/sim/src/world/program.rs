@@ -96,6 +96,16 @@ impl Program {
         program
     }
 
+    /// Returns the program's clock.
+    pub(super) fn clock(&self) -> Moment {
+        self.clock.clone()
+    }
+
+    /// Goes on with an opening of the listener.
+    pub(super) fn begin_opening(&mut self, opening: Opening) {
+        self.opening = Some(opening);
+    }
+
     /// Returns whether the program uses poll(2).
     pub(super) fn polls(&self) -> bool {
         self.polled.is_some()
@@ -192,6 +202,11 @@ impl Program {
             done => done.expect("the port is free, or shared with the family"),
         }
         self.opening = None;
+        if self.client.waiting_for_stack().contains(&object) {
+            // It is watched already.
+            self.client.registered_again(object, Ok(()));
+            return true;
+        }
         if !self.client.asks() {
             self.watch(object, Change::Add(IN, object.into()));
         }
@@ -392,6 +407,9 @@ impl Process {
             any = true;
             let addr = if self.v6 { address_v6(SERVER) } else { Addr::v4(address(SERVER)) };
             let object = program.client.insert(Object::socket(Protocol::Tcp, self.v6, true));
+            if self.loses_stack {
+                keep_alive(&mut program.client, object);
+            }
             let began = program.client.connect(object, Endpoint::at(addr, PORT));
             assert_eq!(began, Ok(Connecting::Begun), "there are slots");
             self.insert(program, object, number);
@@ -457,6 +475,10 @@ impl Process {
             assert!(is_whole, "the stream is cut off at {}", socket.got);
             self.has_failed |= !self.is_server && socket.is_hostile;
             program.close(object);
+            if self.loses_stack && !self.is_server && socket.is_hostile {
+                self.to_open.push_back(socket.number);
+                self.waits_until = Some(now + TRIED_AGAIN);
+            }
             self.finished += u64::from(!socket.is_hostile);
             return true;
         }
@@ -483,7 +505,11 @@ impl Process {
         let (want, how, mut done) = (bytes.len(), Receiving { peek: self.hoards, ..Receiving::default() }, 0);
         let target = &mut bytes[..];
         match program.client.receive_octets(object, move || std::iter::once(target), want, how, &mut done) {
-            Ok(received) if received.len == 0 => socket.ended = true,
+            Ok(received) if received.len == 0 => {
+                let is_whole = !self.loses_stack || socket.is_hostile || socket.got == self.length;
+                assert!(is_whole, "a clean end at {} of {}", socket.got, socket.number);
+                socket.ended = true;
+            }
             Ok(_) if self.hoards => return false,
             Ok(received) => {
                 bytes.truncate(received.len);
@@ -542,8 +568,10 @@ impl Process {
     /// Handles a connection that has ended with an error. That is a fault of the stack unless something in
     /// the story explains it.
     fn fail(&mut self, socket: &mut Socket, errno: Errno, now: Instant) -> bool {
-        let is_explained =
-            self.hoards || socket.is_hostile || self.is_server && (self.is_forgiving || self.is_poisoned);
+        let is_explained = self.loses_stack
+            || self.hoards
+            || socket.is_hostile
+            || self.is_server && (self.is_forgiving || self.is_poisoned);
         assert!(
             is_explained,
             "{errno:?} at {now:?}, connection {}, got {}, sent {}, server {}",
@@ -560,4 +588,11 @@ impl Process {
     pub(super) fn set_service(&mut self, service: Duration) {
         self.service = service;
     }
+}
+
+/// Has a connection notice within seconds that its peer's stack is gone.
+fn keep_alive(client: &mut Client<Simulated>, object: u32) {
+    let Some(socket) = client.socket_mut(object) else { return };
+    let options = [(Name::KeepAlive, 1), (Name::KeepIdle, 2), (Name::KeepInterval, 1), (Name::KeepCount, 3)];
+    options.into_iter().for_each(|(name, value)| socket.options.set(name, value));
 }

@@ -30,6 +30,7 @@ mod fast_open;
 mod faults;
 mod fragments;
 mod full_ring;
+mod gone;
 mod groups;
 mod hostile;
 mod internal;
