@@ -14,6 +14,7 @@ use crate::calls;
 use crate::exec::{from_memfd, to_memfd};
 use crate::lock::STATE;
 use crate::real;
+use crate::space;
 use crate::supervisor::{self, SUPERVISOR};
 use crate::table::{self, Internal, object_at};
 
@@ -138,14 +139,20 @@ fn take(passed: PassedSocket) -> Option<u32> {
     SUPERVISOR.with(|connections| {
         let known = STATE.0.with(|state| state.client.session_of(passed.session).is_some());
         let joined = match (known, &connections.own) {
-            (false, Some(control)) => control.join(passed.session, passed.key).ok(),
+            (false, Some(control)) => {
+                // The sender's arenas count against a limit of address space that this process has set.
+                space::loosen();
+                control.join(passed.session, passed.key).ok()
+            }
             _ => None,
         };
         STATE.0.with(|state| {
             if let Some(joined) = joined.filter(|_| state.client.session_of(passed.session).is_none()) {
                 state.client.add_session(joined);
             }
-            state.client.take_passed(passed)
+            let taken = state.client.take_passed(passed);
+            space::refit(|| state.mapped());
+            taken
         })
     })
 }

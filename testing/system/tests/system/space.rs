@@ -5,7 +5,7 @@ use std::process::Command;
 
 use atoll_system_tests::{Net, Proc, Stack, program};
 
-on_both_stacks![before, after, heirs, nobody, locked, curl_with_a_limit_of_60_mib];
+on_both_stacks![before, after, heirs, receives, nobody, locked, curl_with_a_limit_of_60_mib];
 
 /// Returns the output of a case of `programs/address_space.py` on a stack, or on the kernel.
 fn told(stack: Stack, case: &str) -> String {
@@ -38,6 +38,11 @@ fn heirs(stack: Stack) {
          sh 262144\n{heir}"
     );
     assert_eq!(told(stack, "heirs"), expected);
+}
+
+fn receives(stack: Stack) {
+    let expected = "receiver [256, 256] exchanged exchanged ENOMEM\n0\n";
+    assert_eq!(told(stack, "receives"), expected);
 }
 
 fn nobody(stack: Stack) {
