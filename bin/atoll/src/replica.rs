@@ -38,9 +38,7 @@ use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
-use atoll_transport::{
-    Charge, Config, FastOpenSides, Listing, Recovery, Secrets, Stopwatch, Transport, past,
-};
+use atoll_transport::{Charge, Config, Listing, Recovery, Secrets, Stopwatch, Transport, past};
 use atoll_wire::vnet;
 
 use self::listing::{acceptors_of, row};
@@ -846,7 +844,7 @@ fn transport_config(setup: &ReplicaSetup, facts: &StackFacts) -> Config {
         fast_open: FastOpenSides::from_bits(facts.fast_open),
         managers: setup.managers,
         managers_apart: setup.managers_apart,
-        ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
+        ..Config::from_facts(facts, ReplicaId(setup.index), Epoch(setup.epoch))
     }
 }
 
@@ -873,5 +871,31 @@ fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
         secrets[..16].copy_from_slice(fresh);
         ledger.set_secrets(&secrets);
     }
+
+#[cfg(test)]
+mod tests {
+    use atoll_transport::EcnMode;
+
+    use super::*;
+    use crate::setup::tests::a_replica;
+
+    #[test]
+    fn what_the_stack_page_says_of_tcp_is_what_the_transport_server_does() {
+        let setup = a_replica();
+        let config = |ecn| {
+            let facts =
+                StackFacts { replicas: 2, ecn, claim_timeout_us: 7, fast_open: 1, ..StackFacts::default() };
+            transport_config(&setup, &facts)
+        };
+        let modes = [EcnMode::Off, EcnMode::Request, EcnMode::Accept, EcnMode::RequestAccurate];
+        assert_eq!([0, 1, 2, 3].map(|ecn| config(ecn).ecn), modes);
+        let Config { claim_timeout, fast_open, managers, .. } = config(0);
+        assert_eq!(
+            (claim_timeout, fast_open.client, fast_open.server),
+            (Duration::from_micros(7), true, false)
+        );
+        assert_eq!(managers, setup.managers);
+    }
+}
     *secrets.first_chunk().expect("more than 16 octets")
 }
