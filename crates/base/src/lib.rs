@@ -17,6 +17,7 @@ mod kernel_network;
 mod rng;
 mod seq;
 mod spin_policy;
+mod slab;
 mod time;
 mod wheel;
 
@@ -28,5 +29,6 @@ pub use kernel_network::{KernelNetwork, NoPlace};
 pub use rng::Rng;
 pub use seq::SeqNum;
 pub use spin_policy::SpinPolicy;
+pub use slab::Slab;
 pub use time::{Duration, Instant};
 pub use wheel::{TimerId, Wheel};

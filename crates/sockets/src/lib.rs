@@ -29,7 +29,6 @@ pub mod listener;
 pub mod options;
 pub mod outbox;
 pub mod port;
-pub mod slab;
 pub mod stream;
 #[cfg(test)]
 mod testing;

@@ -5,7 +5,10 @@
 //! members. While something may be ready, the watch is also in the set's ready list: a wait costs O(ready),
 //! not O(watched).
 
-use crate::slab::{NONE, Slab};
+use atoll_base::Slab;
+
+/// The number that means no watch.
+const NONE: u32 = u32::MAX;
 
 /// The flag `EPOLLONESHOT`.
 pub const ONESHOT: u32 = 1 << 30;
