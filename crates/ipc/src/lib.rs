@@ -49,6 +49,7 @@ mod tally;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use event::{Cause, Event, Ready};
+pub mod tcp_state;
 pub use memory::{HeapMemory, Memory};
 pub use message::Message;
 pub use tally::Tally;
