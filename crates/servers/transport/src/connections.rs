@@ -190,9 +190,9 @@ impl Connections {
     #[inline]
     pub(crate) fn touch(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index)
-            && !entry.flags.has(Flags::DIRTY)
+            && !entry.flags.intersects(Flags::DIRTY)
         {
-            entry.flags.set(Flags::DIRTY);
+            entry.flags.insert(Flags::DIRTY);
             self.dirty.push(index);
         }
     }

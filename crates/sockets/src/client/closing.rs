@@ -2,6 +2,7 @@
 
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
+use atoll_ipc::{Command, Ready};
 use atoll_ipc::command::CloseMode;
 
 use super::Client;
@@ -128,7 +129,7 @@ impl<P: Platform> Client<P> {
                 socket.kind = Kind::Bound;
             }
         }
-        self.announce(object, u32::MAX >> 1);
+        self.announce(object, Ready::all());
     }
 
     // ---- sockets that are passed over a unix socket ----
