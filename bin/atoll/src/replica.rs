@@ -29,9 +29,13 @@ use atoll_ipc::control::{Request, User};
 use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
-use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, PAYLOAD_MAX};
+use atoll_ipc::mesh::{
+    FRAME_PREFIX, FramePrefix, KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, Mark,
+    PAYLOAD_MAX, mark_of,
+};
 use atoll_ipc::page::{
-    APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat,
+    APP_PAGE_BYTES, AppPage, BELLS, COOKIE_KEY, LEASE_KEY, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts,
+    StackPage, Stat,
 };
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
@@ -44,11 +48,7 @@ use atoll_wire::vnet;
 use self::listing::{acceptors_of, row};
 use crate::address;
 use crate::ip_server::network_config;
-use crate::link::{
-    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, partner_of,
-    waited,
-};
-use crate::mesh::{COOKIE_KEY, LEASE_KEY};
+use crate::link::{Device, InternalLink, Joined, Links, Received, Rings, Way, partner_of, waited};
 use crate::ringing::Ringer;
 use crate::rows::{self, SocketRow};
 use crate::self_check;
@@ -338,7 +338,7 @@ impl Replica {
                         self.transport.ip_mut().handle_v4_address(address);
                     }
                 }
-                KIND_FRAME if payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) => {
+                KIND_FRAME if mark_of(payload) == Some(Mark::Outbound) => {
                     self.links.carry(record.peer, payload)
                 }
                 KIND_FRAME => self.handle_internal(now, record.len),
@@ -372,10 +372,11 @@ impl Replica {
     /// Handles a frame from another server: one of the internal link, or one from outside that was passed on.
     fn handle_internal(&mut self, now: Instant, len: usize) {
         let payload = &self.frame[..len];
-        let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else {
+        let (Some(prefix), Some(frame)) = (FramePrefix::decode(payload), payload.get(FRAME_PREFIX..)) else {
             return;
         };
-        let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
+        let Ok((header, _)) = vnet::parse(&prefix.vnet) else { return };
+        let outside = prefix.mark == Mark::Forwarded;
         self.server.patience.met(partner_of(frame));
         if outside && matches!(self.links.device, Device::Server(_)) {
             self.counts.frames_in += 1;
@@ -384,7 +385,7 @@ impl Replica {
             self.counts.internal += 1;
         }
         if outside {
-            self.transport.note_wait(waited(now, payload));
+            self.transport.note_wait(waited(now, &prefix));
         }
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
@@ -839,9 +840,6 @@ fn make_ip(
 
 fn transport_config(setup: &ReplicaSetup, facts: &StackFacts) -> Config {
     Config {
-        ephemeral: facts.ephemeral,
-        claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
-        fast_open: FastOpenSides::from_bits(facts.fast_open),
         managers: setup.managers,
         managers_apart: setup.managers_apart,
         ..Config::from_facts(facts, ReplicaId(setup.index), Epoch(setup.epoch))
@@ -871,6 +869,8 @@ fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
         secrets[..16].copy_from_slice(fresh);
         ledger.set_secrets(&secrets);
     }
+    *secrets.first_chunk().expect("more than 16 octets")
+}
 
 #[cfg(test)]
 mod tests {
@@ -896,6 +896,4 @@ mod tests {
         );
         assert_eq!(managers, setup.managers);
     }
-}
-    *secrets.first_chunk().expect("more than 16 octets")
 }

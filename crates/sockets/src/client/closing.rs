@@ -1,9 +1,8 @@
 //! How objects go: close(2), shutdown(2) of listeners, and slots that others may still hold.
 
 use atoll_base::{Duration, Endpoint};
-use atoll_ipc::Command;
-use atoll_ipc::{Command, Ready};
 use atoll_ipc::command::CloseMode;
+use atoll_ipc::{Command, Ready};
 
 use super::Client;
 use super::object::{Body, Kind, Object, Place, Socket};

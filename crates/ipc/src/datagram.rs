@@ -1,0 +1,102 @@
+//! A datagram in a socket buffer is a record: 24 bytes of head, the payload, and padding to 8 bytes.
+//!
+//! The process that writes the buffer may be hostile: the head is copied out and decoded, and only the copy
+//! is used.
+
+use atoll_base::{Addr, Endpoint};
+use bitflags::bitflags;
+
+use crate::layout::{Field, part, put, record};
+
+record! {
+    /// The octets of a head.
+    struct Head {
+        len: u32,
+        port: u16,
+        flags: u16,
+        addr: Addr,
+    }
+}
+
+/// The length of a record's head in bytes.
+pub const RECORD_LEN: usize = size_of::<<Head as Field>::Octets>();
+
+/// The alignment of records: they start at multiples of this offset in the stream, in bytes.
+pub const RECORD_ALIGN: u64 = 8;
+
+/// The largest payload in bytes, which is that over IPv6: 65535 less the header of UDP.
+pub const DATAGRAM_MAX: u32 = 65_527;
+
+/// The largest payload over IPv4 in bytes.
+pub const DATAGRAM_MAX_V4: u32 = 65_507;
+
+/// The head of one datagram in a socket buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Bytes of payload, at most [`DATAGRAM_MAX`]. A datagram may be empty.
+    pub len: u32,
+    /// The other end: the sender in a receive buffer, the receiver in a send buffer.
+    pub peer: Endpoint,
+    /// Further properties of the datagram.
+    pub flags: Flags,
+}
+
+bitflags! {
+    /// The flags of a [`Record`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u16 {
+        /// In a receive buffer, the datagram was sent to a broadcast address. In a send buffer, broadcast is
+        /// allowed (`SO_BROADCAST`).
+        const BROADCAST = 1;
+    }
+}
+
+/// Why a head is not valid. The writer of the buffer is at fault, and loses this socket only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum BadRecord {
+    /// The payload is longer than any datagram.
+    #[error("longer than any datagram")]
+    TooLong,
+    /// Head, payload and padding are not (yet) in the buffer as a whole.
+    #[error("not in the buffer as a whole")]
+    Incomplete,
+    /// A flag is set that does not exist.
+    #[error("has unknown flags")]
+    Reserved,
+}
+
+/// Encodes the head of `record`. A `len` beyond [`DATAGRAM_MAX`] is a bug of the caller, and makes the reader
+/// refuse the record.
+pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
+    debug_assert!(record.len <= DATAGRAM_MAX);
+    let Endpoint { addr, port } = record.peer;
+    let head = Head { len: record.len, port, flags: record.flags.bits(), addr };
+    let mut bytes = [0; RECORD_LEN];
+    put(&mut bytes, 0, &head.write());
+    bytes
+}
+
+/// Decodes and validates a head. `available` is the number of bytes in the stream from the head on, head
+/// included. If the head is valid, `padded_len(record.len) <= available`.
+pub fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
+    let head = part(bytes, 0).and_then(Head::read).map_err(|_| BadRecord::Incomplete)?;
+    let flags = Flags::from_bits(head.flags).ok_or(BadRecord::Reserved)?;
+    if head.len > DATAGRAM_MAX {
+        return Err(BadRecord::TooLong);
+    }
+    if padded_len(head.len) > available {
+        return Err(BadRecord::Incomplete);
+    }
+    Ok(Record { len: head.len, peer: Endpoint::at(head.addr, head.port), flags })
+}
+
+/// Returns the bytes of the stream that a record with `len` bytes of payload takes: head, payload and
+/// padding.
+pub const fn padded_len(len: u32) -> u64 {
+    (RECORD_LEN as u64 + len as u64).next_multiple_of(RECORD_ALIGN)
+}
+
+const _: () = assert!((RECORD_LEN as u64).is_multiple_of(RECORD_ALIGN));
+
+#[cfg(test)]
+mod tests;
