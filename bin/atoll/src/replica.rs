@@ -29,28 +29,26 @@ use atoll_ipc::control::{Request, User};
 use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
-use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, PAYLOAD_MAX};
+use atoll_ipc::mesh::{
+    FRAME_PREFIX, FramePrefix, KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, Mark,
+    PAYLOAD_MAX, mark_of,
+};
 use atoll_ipc::page::{
-    APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat,
+    APP_PAGE_BYTES, AppPage, BELLS, COOKIE_KEY, LEASE_KEY, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts,
+    StackPage, Stat,
 };
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
-use atoll_transport::{
-    Charge, Config, FastOpenSides, Listing, Recovery, Secrets, Stopwatch, Transport, past,
-};
+use atoll_transport::{Charge, Config, Listing, Recovery, Secrets, Stopwatch, Transport, past};
 use atoll_wire::vnet;
 
 use self::listing::{acceptors_of, row};
 use crate::address;
 use crate::ip_server::network_config;
-use crate::link::{
-    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, partner_of,
-    waited,
-};
-use crate::mesh::{COOKIE_KEY, LEASE_KEY};
+use crate::link::{Device, InternalLink, Joined, Links, Received, Rings, Way, partner_of, waited};
 use crate::ringing::Ringer;
 use crate::rows::{self, SocketRow};
 use crate::self_check;
@@ -340,7 +338,7 @@ impl Replica {
                         self.transport.ip_mut().handle_v4_address(address);
                     }
                 }
-                KIND_FRAME if payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) => {
+                KIND_FRAME if mark_of(payload) == Some(Mark::Outbound) => {
                     self.links.carry(record.peer, payload)
                 }
                 KIND_FRAME => self.handle_internal(now, record.len),
@@ -374,10 +372,11 @@ impl Replica {
     /// Handles a frame from another server: one of the internal link, or one from outside that was passed on.
     fn handle_internal(&mut self, now: Instant, len: usize) {
         let payload = &self.frame[..len];
-        let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else {
+        let (Some(prefix), Some(frame)) = (FramePrefix::decode(payload), payload.get(FRAME_PREFIX..)) else {
             return;
         };
-        let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
+        let Ok((header, _)) = vnet::parse(&prefix.vnet) else { return };
+        let outside = prefix.mark == Mark::Forwarded;
         self.server.patience.met(partner_of(frame));
         if outside && matches!(self.links.device, Device::Server(_)) {
             self.counts.frames_in += 1;
@@ -386,7 +385,7 @@ impl Replica {
             self.counts.internal += 1;
         }
         if outside {
-            self.transport.note_wait(waited(now, payload));
+            self.transport.note_wait(waited(now, &prefix));
         }
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
@@ -843,12 +842,9 @@ fn make_ip(
 
 fn transport_config(setup: &ReplicaSetup, facts: &StackFacts) -> Config {
     Config {
-        ephemeral: facts.ephemeral,
-        claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
-        fast_open: FastOpenSides::from_bits(facts.fast_open),
         managers: setup.managers,
         managers_apart: setup.managers_apart,
-        ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
+        ..Config::from_facts(facts, ReplicaId(setup.index), Epoch(setup.epoch))
     }
 }
 
@@ -876,4 +872,30 @@ fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
         ledger.set_secrets(&secrets);
     }
     *secrets.first_chunk().expect("more than 16 octets")
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_transport::EcnMode;
+
+    use super::*;
+    use crate::setup::tests::a_replica;
+
+    #[test]
+    fn what_the_stack_page_says_of_tcp_is_what_the_transport_server_does() {
+        let setup = a_replica();
+        let config = |ecn| {
+            let facts =
+                StackFacts { replicas: 2, ecn, claim_timeout_us: 7, fast_open: 1, ..StackFacts::default() };
+            transport_config(&setup, &facts)
+        };
+        let modes = [EcnMode::Off, EcnMode::Request, EcnMode::Accept, EcnMode::RequestAccurate];
+        assert_eq!([0, 1, 2, 3].map(|ecn| config(ecn).ecn), modes);
+        let Config { claim_timeout, fast_open, managers, .. } = config(0);
+        assert_eq!(
+            (claim_timeout, fast_open.client, fast_open.server),
+            (Duration::from_micros(7), true, false)
+        );
+        assert_eq!(managers, setup.managers);
+    }
 }

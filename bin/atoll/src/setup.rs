@@ -366,8 +366,32 @@ pub fn is_cut_off(packet: &[u8]) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// Returns the setup of some replica.
+    pub fn a_replica() -> ReplicaSetup {
+        ReplicaSetup {
+            index: 1,
+            replicas: 2,
+            servers: 3,
+            epoch: 1,
+            pairs: vec![0, 2],
+            epochs: vec![1, 1],
+            has_tap: true,
+            managers: 1,
+            manager: Some(2),
+            manager_epoch: 4,
+            managers_apart: true,
+            ip_server: Some(2),
+            ip_servers: 1,
+            link_server: None,
+            segment_max: SEGMENT_MAX,
+            software_steering: false,
+            link: Some(LinkSetup { side: LinkSide::Guest }),
+            recovery: RecoveryMode::Stateless,
+        }
+    }
 
     fn process() -> ProcessSetup {
         ProcessSetup {
@@ -391,26 +415,7 @@ mod tests {
     fn the_setup_survives_the_command_line() {
         let setup = HostSetup { process: process(), standby: Some(1 << 20), has_tap: true };
         assert_eq!(HostSetup::from_json(&setup.to_json()).unwrap(), setup);
-        let setup = ReplicaSetup {
-            index: 1,
-            replicas: 2,
-            servers: 3,
-            epoch: 1,
-            pairs: vec![0, 2],
-            epochs: vec![1, 1],
-            has_tap: true,
-            managers: 1,
-            manager: Some(2),
-            manager_epoch: 4,
-            managers_apart: true,
-            ip_server: Some(2),
-            ip_servers: 1,
-            link_server: None,
-            segment_max: SEGMENT_MAX,
-            software_steering: false,
-            link: Some(LinkSetup { side: LinkSide::Guest }),
-            recovery: RecoveryMode::Stateless,
-        };
+        let setup = a_replica();
         assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()).unwrap(), setup);
         let setup = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
         assert_eq!(LinkServerSetup::from_json(&setup.to_json()).unwrap(), setup);

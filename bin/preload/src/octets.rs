@@ -6,7 +6,7 @@ use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Kind;
 
-use crate::fast_open::{self, MSG_FASTOPEN};
+use crate::fast_open;
 use crate::lock::STATE;
 use crate::transfer::{self, Parts, Received};
 use crate::{calls, cancellation, stats, urgent};
@@ -48,7 +48,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
 #[inline]
 fn send_any(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     parts.check()?;
-    let is_fast = flags & MSG_FASTOPEN != 0
+    let is_fast = flags & libc::MSG_FASTOPEN != 0
         && STATE
             .with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
     if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }

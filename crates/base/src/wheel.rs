@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 /// The name of a timer, chosen by the caller, small and dense (an index into the caller's slab).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,11 +143,6 @@ impl Wheel {
             }
         }
         Some(Instant::from_nanos(best.saturating_mul(1 << self.tick_shift)))
-    }
-
-    /// Returns an upper bound of the wait: the time from `now` to [`Wheel::next_expiry`].
-    pub fn time_to_next(&self, now: Instant) -> Option<Duration> {
-        self.next_expiry().map(|at| at.since(now))
     }
 
     /// Moves `current` forward by at least one tick, skipping empty stretches of level 0 but never past

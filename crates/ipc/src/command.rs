@@ -59,7 +59,8 @@ pub enum SocketOption {
     TimeToLive = 15,
     /// The value of `IP_TOS`.
     TypeOfService = 16,
-    /// `SO_BROADCAST`: 0 or 1.
+    /// `SO_BROADCAST`, which has no effect: each datagram says whether it may go to a broadcast address
+    /// ([`crate::datagram::Flags`]). Libraries from before 23 November 2026 still send it.
     Broadcast = 17,
     /// The value of `IPV6_UNICAST_HOPS`.
     UnicastHops = 18,

@@ -7,12 +7,14 @@
 //!
 //! A connection belongs to one process: when it closes, the process is gone, and all its memberships end.
 
+use core::mem::offset_of;
+
 use zerocopy::TryFromBytes;
 
 use crate::arena::ArenaConfig;
 use crate::balance::Balance;
 use crate::command::Protocol;
-use crate::layout::{BadMessage, MESSAGE_BYTES, messages, numbered, record};
+use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered, part, put, record, words};
 use crate::lease::{NO_USER, Pass};
 
 messages! {
@@ -159,55 +161,54 @@ messages! {
     }
 }
 
-/// The offset of the number that an application chooses for a request and its reply. A supervisor that takes
-/// over may answer again what its predecessor has answered, and the application has to recognise it.
-const TOKEN: usize = MESSAGE_BYTES - 8;
+words! {
+    /// A packet of an application or for it.
+    struct Packet {
+        message: [u8; MESSAGE_BYTES - size_of::<u64>()],
+        /// The number that an application chooses for a request and its reply. A supervisor that takes over
+        /// may answer again what its predecessor has answered, and the application has to recognise it.
+        token: u64,
+    }
+}
+
+const TOKEN: usize = offset_of!(Packet, token);
+const _: () = assert!(size_of::<Packet>() == MESSAGE_BYTES);
 
 /// Sets the number of a request or a reply.
 pub fn set_token(packet: &mut [u8; MESSAGE_BYTES], token: u64) {
-    packet[TOKEN..].copy_from_slice(&token.to_le_bytes());
+    put(packet, TOKEN, &token.write());
 }
 
 /// Returns the number of a request or a reply; 0 if the packet is neither.
 pub fn token(packet: &[u8]) -> u64 {
-    let octets = packet.get(TOKEN..MESSAGE_BYTES).and_then(|octets| octets.first_chunk());
-    octets.map_or(0, |octets| u64::from_le_bytes(*octets))
+    part(packet, TOKEN).and_then(u64::read).unwrap_or(0)
 }
 
 /// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
     /// The library and the stack are of different versions.
+    #[error("program and stack are of different builds: start the program again, or the stack")]
     Version = 1,
     /// There are too many sessions.
+    #[error("the stack has as many sessions as it may have ([sessions] max)")]
     Sessions = 2,
     /// There is no such session, or the key is wrong.
+    #[error("there is no such session")]
     NoSession = 3,
     /// The session has 64 members already.
+    #[error("too many processes share its sockets")]
     Members = 4,
     /// The supervisor is out of memory or descriptors.
+    #[error("the stack is out of memory or descriptors")]
     Resources = 5,
     /// The process may not use this stack.
+    #[error("its user may not use the stack (atoll up --allow-user)")]
     Permission = 6,
     /// The request is malformed.
+    #[error("the request makes no sense to the stack")]
     Malformed = 7,
-}
-
-impl core::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Refusal::Version => {
-                "program and stack are of different builds: start the program again, or the stack"
-            }
-            Refusal::Sessions => "the stack has as many sessions as it may have ([sessions] max)",
-            Refusal::NoSession => "there is no such session",
-            Refusal::Members => "too many processes share its sockets",
-            Refusal::Resources => "the stack is out of memory or descriptors",
-            Refusal::Permission => "its user may not use the stack (atoll up --allow-user)",
-            Refusal::Malformed => "the request makes no sense to the stack",
-        })
-    }
 }
 
 numbered!(Refusal else Malformed);

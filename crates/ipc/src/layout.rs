@@ -63,6 +63,22 @@ pub(crate) fn store<T: Field>(memory: &impl Memory, at: usize, value: &T) {
     memory.write(at, value.write().as_bytes());
 }
 
+/// Returns the eight octets of a value as the word that is stored in one step.
+#[inline(always)]
+pub(crate) fn word<T: Field>(value: &T) -> u64 {
+    const { assert!(size_of::<T::Octets>() == size_of::<u64>()) };
+    let mut octets = [0; size_of::<u64>()];
+    octets.copy_from_slice(value.write().as_bytes());
+    u64::from_le_bytes(octets)
+}
+
+/// Returns the value of a word that anybody may have stored; fails if it is none.
+#[inline(always)]
+pub(crate) fn of_word<T: Field>(word: u64) -> Result<T, BadMessage> {
+    const { assert!(size_of::<T::Octets>() == size_of::<u64>()) };
+    T::read(part(&word.to_le_bytes(), 0)?)
+}
+
 /// Returns the value of an enum that has this number.
 #[inline]
 pub(crate) fn number<T: TryFromBytes>(number: u8) -> Option<T> {

@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod arena;
 pub mod balance;
@@ -28,6 +30,7 @@ pub mod buffer;
 pub mod channel;
 pub mod command;
 pub mod control;
+pub mod datagram;
 pub mod event;
 pub mod info;
 pub mod ip;
@@ -46,6 +49,7 @@ pub mod protocol;
 pub mod ring;
 pub mod slot;
 mod tally;
+pub mod tcp_state;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use event::{Cause, Event, Ready};

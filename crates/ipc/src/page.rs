@@ -208,6 +208,21 @@ impl<M: Memory> StackPage<M> {
     }
 }
 
+words! {
+    /// The memory with the keys of a stack, which no server can write.
+    struct Keys {
+        fast_open: [u8; KEY_BYTES],
+        grants: [u8; KEY_BYTES],
+    }
+}
+
+/// The size of a key in octets.
+pub const KEY_BYTES: usize = 16;
+/// The offset of the key of Fast Open cookies in the memory of the keys.
+pub const COOKIE_KEY: usize = offset_of!(Keys, fast_open);
+/// The offset of the key that seals grants in the memory of the keys.
+pub const LEASE_KEY: usize = offset_of!(Keys, grants);
+
 /// Layer of confinement: the server has no capabilities.
 pub const LAYER_CAPABILITIES: u32 = 1;
 /// Layer of confinement: Landlock keeps the server from files.

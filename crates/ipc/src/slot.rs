@@ -8,7 +8,7 @@
 //!   line 3  replica       extents of the receive buffer, the mark of urgent octets
 //! ```
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram
-//! socket the streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
+//! socket the streams consist of records ([`crate::datagram`]).
 
 use core::mem::offset_of;
 
@@ -21,9 +21,6 @@ use crate::event::Cause;
 use crate::layout::words;
 use crate::memory::Memory;
 use crate::pool::UNIT_BYTES;
-
-/// Bytes of the header of a datagram record in a socket buffer.
-pub const RECORD_BYTES: usize = 24;
 
 /// Application flag: no more octets will be written (FIN after the send tail).
 pub const APP_SHUT_SEND: u32 = 1;

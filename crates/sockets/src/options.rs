@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::errno::Errno;
 use crate::stream::Local;
+use crate::tcp_info::TCP_INFO_BYTES;
 
 /// The options of the table, in its order. The number of an option is written down over execve(2), so new
 /// options are added at the end.
@@ -186,8 +187,6 @@ const SOMAXCONN: i32 = 4096;
 /// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
 const MTU_WANT: u64 = libc::IP_PMTUDISC_WANT as u64;
 const MTU_VALUES: Codec = Codec::Range(0, libc::IP_PMTUDISC_OMIT);
-/// The number of the option in linux/in6.h; libc does not have it for every target.
-const IPV6_DONTFRAG: i32 = 62;
 /// The least MTU of a link that carries IPv6 (RFC 8200 §5).
 const IPV6_MTU_MIN: i32 = 1280;
 /// The smallest window clamp: Linux's `SOCK_MIN_RCVBUF` / 2.
@@ -259,7 +258,7 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::Priority, socket(libc::SO_PRIORITY), Range(i32::MIN, i32::MAX), 0, Nobody),
     row(Name::MtuDiscover, ip(libc::IP_MTU_DISCOVER), MTU_VALUES, MTU_WANT, Udp(So::MtuDiscover)),
     row(Name::MtuDiscoverV6, v6(libc::IPV6_MTU_DISCOVER), MTU_VALUES, MTU_WANT, Udp(So::MtuDiscoverV6)),
-    row(Name::DontFragmentV6, v6(IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
+    row(Name::DontFragmentV6, v6(libc::IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
     row(Name::ReceiveTimeout, socket(libc::SO_RCVTIMEO), Codec::Time, 0, Nobody),
     row(Name::SendTimeout, socket(libc::SO_SNDTIMEO), Codec::Time, 0, Nobody),
     // Errors of a connected socket are reported in any case; the queue of errors is empty (limits.md).
@@ -462,17 +461,17 @@ fn time_of_retransmissions(seconds: i32) -> u64 {
     period
 }
 
-/// The value that getsockopt(2) returns: up to 232 octets, as many as `struct tcp_info` has.
+/// The value that getsockopt(2) returns, of which `struct tcp_info` is the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     octets: [u8; VALUE_MAX],
     len: usize,
 }
 
-const VALUE_MAX: usize = 232;
+const VALUE_MAX: usize = TCP_INFO_BYTES;
 
 impl Value {
-    /// Creates a value of these octets; those beyond 232 are dropped.
+    /// Creates a value of these octets; those beyond the longest value are dropped.
     pub fn of(octets: &[u8]) -> Value {
         let mut value = Value { octets: [0; VALUE_MAX], len: octets.len().min(VALUE_MAX) };
         value.octets[..value.len].copy_from_slice(&octets[..value.len]);

@@ -188,9 +188,9 @@ impl<'a, M: Memory> Stream<'a, M> {
     }
 
     /// Returns the bits of poll(2) that hold now.
-    pub fn readiness(&self, local: &Local) -> u32 {
+    pub fn readiness(&self, local: &Local) -> Ready {
         if !self.is_current() && self.over == 0 {
-            return 0; // The replica has not seen the connect yet.
+            return Ready::empty(); // The replica has not seen the connect yet.
         }
         let flags = self.flags();
         let shut = self.slot.app_flags();
@@ -209,11 +209,11 @@ impl<'a, M: Memory> Stream<'a, M> {
             if !local.error_taken && self.error().is_some() {
                 ready |= Ready::ERR;
             }
-            return ready.0 | NORMAL;
+            return ready.with_normal();
         }
         if self.slot.state() == SlotState::Connecting {
             // tcp_poll: the program is to write, so that the SYN has data to carry.
-            return if self.waits_for_text() { with_normal(Ready::OUT.0) } else { 0 };
+            return if self.waits_for_text() { Ready::WRITABLE } else { Ready::empty() };
         }
         if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
             ready |= Ready::IN | Ready::RDHUP;
@@ -242,7 +242,7 @@ impl<'a, M: Memory> Stream<'a, M> {
                 ready |= Ready::OUT;
             }
         }
-        with_normal(ready.0)
+        ready.with_normal()
     }
 
     /// Returns the octets that a receiving call finds, or why there are none.
@@ -456,15 +456,6 @@ impl<'a, M: Memory> Stream<'a, M> {
     pub fn unacknowledged(&self) -> u64 {
         self.slot.send_tail().saturating_sub(self.slot.acknowledged())
     }
-}
-
-/// `POLLRDNORM` and `POLLWRNORM`, which Linux sets together with `POLLIN` and `POLLOUT`.
-const NORMAL: u32 = 0x140;
-
-/// Adds `POLLRDNORM` and `POLLWRNORM` to the bits of `POLLIN` and `POLLOUT`.
-#[inline]
-pub(crate) fn with_normal(ready: u32) -> u32 {
-    ready | (ready & 1) << 6 | (ready & 4) << 6
 }
 
 #[cfg(test)]

@@ -262,10 +262,10 @@ impl Outgoing {
             cut.len = piece.len() as u32;
             if index > 0 {
                 // RFC 3168 §6.1.2: CWR is set once, and a link with segmentation offload sets it once.
-                cut.flags = cut.flags.without(Flags::CWR);
+                cut.flags = cut.flags.difference(Flags::CWR);
             }
             if index != count - 1 {
-                cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
+                cut.flags = cut.flags.difference(Flags::FIN | Flags::PSH);
             }
             (cut, piece)
         })

@@ -72,7 +72,7 @@ impl Host {
             connection: None,
             time_wait: None,
             answers: VecDeque::new(),
-            events: Events::NONE,
+            events: Events::empty(),
             plan,
             salt_out,
             salt_in,

@@ -9,7 +9,7 @@ mod rings;
 pub use internal::InternalLink;
 pub use links::{Device, Joined, Links};
 pub use retry_queue::RetryQueue;
-pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix, waited};
+pub use rings::{Outgoing, Received, Rings, forwarded_prefix, prefix_of, waited};
 
 pub use crate::mesh::Way;
 

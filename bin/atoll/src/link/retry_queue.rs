@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 
 use atoll_base::Instant;
+use atoll_ipc::mesh::FRAME_PREFIX;
 use atoll_sys::Gather;
 use atoll_tap::{Queue, SendOutcome};
 use atoll_wire::vnet;
 
-use super::rings::{FRAME_PREFIX, Outgoing, Rings, forwarded_prefix};
+use super::rings::{Outgoing, Rings, forwarded_prefix};
 
 /// Octets of frames that are kept for one server whose ring is full. Further frames are lost, as in a full
 /// queue of a NIC.

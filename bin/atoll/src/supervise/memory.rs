@@ -9,6 +9,7 @@ use std::rc::Rc;
 use atoll_base::{Instant, SessionId};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::arena::library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL};
 use atoll_ipc::control::{Request, User};
 use atoll_ipc::ledger::{LEDGER_BYTES, LedgerConfig, sessions_in, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
@@ -331,11 +332,13 @@ impl SessionMemory {
     pub fn library_calls(&self) -> LibraryCalls {
         let most = u64::try_from(clock::now().since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let layout = self.config.layout();
-        let at = layout.library + LIBRARY_COUNTERS;
+        let counters = [CALLS, CALLS_WITH_SYSTEM_CALL].map(|at| layout.library + at);
         let mut sum = LibraryCalls::default();
         for arena in &self.arenas {
-            let Ok(memory) = ShmMemory::map(&**arena, at + 16, Access::ReadOnly) else { continue };
-            let [calls, with_system_call] = [memory.load64(at), memory.load64(at + 8)];
+            let Ok(memory) = ShmMemory::map(&**arena, layout.library + CALLS_END, Access::ReadOnly) else {
+                continue;
+            };
+            let [calls, with_system_call] = counters.map(|at| memory.load64(at));
             if calls.max(with_system_call) <= most {
                 sum.calls = sum.calls.saturating_add(calls);
                 sum.with_system_call = sum.with_system_call.saturating_add(with_system_call);
@@ -344,9 +347,6 @@ impl SessionMemory {
         sum
     }
 }
-
-/// The offset of the library's counters in its region.
-const LIBRARY_COUNTERS: usize = 1024;
 
 /// Opens the same memory through a descriptor that cannot write.
 pub fn open_for_reading(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -429,14 +429,14 @@ mod tests {
         let layout = config.layout();
         for arena in &session.arenas {
             let memory = ShmMemory::map(&**arena, layout.total, Access::ReadWrite).unwrap();
-            memory.store64(layout.library + LIBRARY_COUNTERS, 100);
-            memory.store64(layout.library + LIBRARY_COUNTERS + 8, 3);
+            memory.store64(layout.library + CALLS, 100);
+            memory.store64(layout.library + CALLS_WITH_SYSTEM_CALL, 3);
         }
         assert_eq!(session.library_calls(), LibraryCalls { calls: 200, with_system_call: 6 });
         // The counters are written by the program. A saturated sum would stay so after the program is gone.
         let hostile = ShmMemory::map(&*session.arenas[1], layout.total, Access::ReadWrite).unwrap();
         for lie in [u64::MAX, u64::MAX / 2, 1 << 60] {
-            hostile.store64(layout.library + LIBRARY_COUNTERS, lie);
+            hostile.store64(layout.library + CALLS, lie);
             assert_eq!(session.library_calls(), LibraryCalls { calls: 100, with_system_call: 3 });
         }
     }

@@ -39,8 +39,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOEXEC: c_int = 4;
-    if first > last || flags & !(2 | CLOEXEC) != 0 {
+    const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
+    const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    if first > last || flags & !(UNSHARE | CLOEXEC) != 0 {
         return fail(Errno::EINVAL);
     }
     for (fd, object) in table::objects_between(first, last).collect::<Vec<_>>() {

@@ -10,7 +10,6 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 
 use super::sockets::{goes_to_kernel, server};
 use super::{Address, fail, length, parts_of, passing, write_address};
-use crate::fast_open::MSG_FASTOPEN;
 use crate::lock::STATE;
 use crate::table::object_at;
 use crate::transfer::{self, Parts};
@@ -192,7 +191,7 @@ unsafe fn receiver(
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
-        if flags & MSG_FASTOPEN == 0 {
+        if flags & libc::MSG_FASTOPEN == 0 {
             return Ok(None);
         }
         // SAFETY: the caller's promise.

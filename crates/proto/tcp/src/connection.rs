@@ -161,7 +161,7 @@ impl Connection {
 
     /// Acts on every timer that is due, and returns what happened. Calling early is harmless.
     pub fn handle_timeout(&mut self, now: Instant) -> Events {
-        let mut events = Events::NONE;
+        let mut events = Events::empty();
         if self.timers.take_due(Timer::Ack, now) {
             self.pending.set(Pending::ACK);
         }

@@ -39,7 +39,7 @@ pub fn simplify_for_cookie(syn: &Segment) -> Segment {
         options.window_scale = None;
         options.sack_permitted = false;
     }
-    Segment { flags: syn.flags.without(Flags::ECE | Flags::CWR | Flags::AE), options, ..*syn }
+    Segment { flags: syn.flags.difference(Flags::ECE | Flags::CWR | Flags::AE), options, ..*syn }
 }
 
 /// Returns our initial sequence number in the answer to `syn`, which [`simplify_for_cookie`] has made.

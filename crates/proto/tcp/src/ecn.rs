@@ -115,7 +115,7 @@ impl EcnState {
         match self.kind {
             Kind::Classic if self.owed => Flags::ECE,
             Kind::Accurate => with_ace(self.received),
-            _ => Flags(0),
+            _ => Flags::empty(),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Connection {
             Kind::OfferedAccurate if self.recovery.retransmits <= 1 => Flags::AE | Flags::ECE | Flags::CWR,
             _ => {
                 self.ecn.ect = Ect::Withheld;
-                Flags(0)
+                Flags::empty()
             }
         }
     }
@@ -144,7 +144,7 @@ impl Connection {
         match self.ecn.kind {
             Kind::Classic => Flags::ECE,
             Kind::Accurate => with_ace(handshake_code(self.ecn.syn_mark)),
-            _ => Flags(0),
+            _ => Flags::empty(),
         }
     }
 
@@ -188,7 +188,8 @@ impl Connection {
     pub(crate) fn tell_syn_mark(&mut self, segment: &mut Segment) {
         if self.owes_syn_mark() {
             self.ecn.owed = false;
-            segment.flags = segment.flags.without(with_ace(7)) | with_ace(handshake_code(self.ecn.syn_mark));
+            segment.flags =
+                segment.flags.difference(with_ace(7)) | with_ace(handshake_code(self.ecn.syn_mark));
         }
     }
 
@@ -284,11 +285,11 @@ impl Connection {
 
 /// Returns AE, CWR and ECE as a number, AE being the highest bit.
 const fn ace(flags: Flags) -> u8 {
-    (flags.0 >> 6 & 7) as u8
+    (flags.bits() >> 6 & 7) as u8
 }
 
 const fn with_ace(value: u8) -> Flags {
-    Flags((value as u16 & 7) << 6)
+    Flags::from_bits_retain((value as u16 & 7) << 6)
 }
 
 /// Returns the code for how the SYN or SYN-ACK of the other end came (RFC 9768 §3.1.1, table 2).

@@ -56,11 +56,11 @@ impl Connection {
     /// applications expect EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
     pub fn handle_unreachable(&mut self, _now: Instant, kind: Unreachable, quoted_seq: SeqNum) -> Events {
         if !self.is_in_flight(quoted_seq) {
-            return Events::NONE;
+            return Events::empty();
         }
         if self.state() != State::SynSent {
             self.snd.unreachable = true;
-            return Events::NONE;
+            return Events::empty();
         }
         self.become_closed();
         match kind {

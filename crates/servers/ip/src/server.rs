@@ -267,7 +267,7 @@ impl IpServer {
                 }
             }
             (Party::Sibling(_), IpBody::Network { news }) => {
-                self.ip.handle_v4_address(news.network.v4.map(news::v4_address));
+                self.ip.handle_v4_address(news.network.v4.map(crate::facts::v4_address));
             }
             (Party::Sibling(_), IpBody::Neighbour { addr, mac, learned }) => {
                 let basis = if *learned { Basis::Learned } else { Basis::Overheard };

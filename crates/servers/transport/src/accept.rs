@@ -55,7 +55,7 @@ impl<M: Memory> Transport<M> {
         self.handshakes.phases().opened(now, index, entry.name);
         if let Some(len) = early {
             // The application gets the connection at once.
-            entry.flags.set(Flags::FAST_OPEN);
+            entry.flags.insert(Flags::FAST_OPEN);
             self.stats.count(Stat::FastOpens);
             self.handshakes.begin_early(index, listener);
             if len > 0 {
@@ -118,7 +118,7 @@ impl<M: Memory> Transport<M> {
         let mut entry = Entry::new(connection, self.connections.name(&tuple), stage);
         entry.inherit(&self.config, inherited, self.ip.hop_limit());
         if internal {
-            entry.flags.set(Flags::INTERNAL);
+            entry.flags.insert(Flags::INTERNAL);
         }
         let index = self.connections.insert(entry);
         self.connections.enroll(index);

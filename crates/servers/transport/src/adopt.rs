@@ -362,7 +362,7 @@ impl<M: Memory> Transport<M> {
                     {
                         // The record may have another limit than the slot, and both sides have to use the
                         // same one.
-                        entry.flags.set(Flags::LIMIT);
+                        entry.flags.insert(Flags::LIMIT);
                     }
                     self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
                 }
@@ -375,7 +375,7 @@ impl<M: Memory> Transport<M> {
                 Stage::Ended(_) => {
                     if let Some(entry) = self.connections.get_mut(index) {
                         entry.view.set_flags(REPLICA_CLOSED);
-                        entry.flags.set(Flags::STATE);
+                        entry.flags.insert(Flags::STATE);
                         entry.view.tell(Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP);
                     }
                 }
@@ -393,7 +393,7 @@ impl<M: Memory> Transport<M> {
         for index in touched {
             if let Some(entry) = self.connections.get_mut(index) {
                 entry.connection.greet();
-                entry.flags.set(Flags::STATE.with(Flags::EXTENTS));
+                entry.flags.insert(Flags::STATE | Flags::EXTENTS);
                 if entry.connection.fin_received() {
                     entry.view.set_flags(REPLICA_FIN);
                     entry.view.tell(Ready::RDHUP);
@@ -417,7 +417,7 @@ impl<M: Memory> Transport<M> {
                 Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
             entry.stage = Stage::Open(Service::UNMEASURED);
-            entry.flags.set(Flags::STATE);
+            entry.flags.insert(Flags::STATE);
             self.cm.handle_gone(ConnectionId(index), listener, atoll_connmgr::Stage::Embryonic);
             self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
             return;
@@ -432,7 +432,7 @@ impl<M: Memory> Transport<M> {
         let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));
         entry.place = None;
-        entry.flags.set(Flags::RECORD);
+        entry.flags.insert(Flags::RECORD);
         session.vacate(place.slot, true);
         self.durability.release_later((place.session, session.id), place.slot, rings);
         self.cm.handle_established(now, ConnectionId(index), listener);

@@ -16,7 +16,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, Rng, SeqNum, TimerId};
+use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, Rng, SeqNum, Slab, TimerId};
 use atoll_tcp::{TimeWait, TimeWaitAnswer};
 use atoll_wire::tcp::Segment;
 
@@ -25,7 +25,6 @@ use crate::flows::Flows;
 use crate::names::{Locals, Name};
 use crate::ports::{Found, NoPort, Searches};
 use crate::postponed::Postponed;
-use crate::slab::Slab;
 use crate::time_wait::TimeWaits;
 use crate::timers::Timers;
 
@@ -191,9 +190,9 @@ impl Connections {
     #[inline]
     pub(crate) fn touch(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index)
-            && !entry.flags.has(Flags::DIRTY)
+            && !entry.flags.intersects(Flags::DIRTY)
         {
-            entry.flags.set(Flags::DIRTY);
+            entry.flags.insert(Flags::DIRTY);
             self.dirty.push(index);
         }
     }

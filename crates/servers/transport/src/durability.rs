@@ -373,8 +373,8 @@ impl<M: Memory> Records<M> {
     /// Returns whether more than progress is to be written of a connection.
     #[inline]
     fn needs_record(&self, entry: &Entry) -> bool {
-        let changes = Flags::RECORD.with(Flags::EXTENTS).with(Flags::STATE).with(Flags::OFFER);
-        entry.recorded != summary(entry) || entry.flags.has(changes)
+        let changes = Flags::RECORD | Flags::EXTENTS | Flags::STATE | Flags::OFFER;
+        entry.recorded != summary(entry) || entry.flags.intersects(changes)
     }
 
     fn stage_entry(
@@ -387,7 +387,7 @@ impl<M: Memory> Records<M> {
         self.ledger.mark(Work::Output(index));
         // Text that no application has grows until one has it, and text that comes late fills its gaps.
         let parked_len = entry.parked_len() as u32;
-        let is_filled = parked_len > 0 && entry.flags.has(Flags::RECORD);
+        let is_filled = parked_len > 0 && entry.flags.intersects(Flags::RECORD);
         if is_filled || self.chains.get(&index).map_or(0, |(_, len)| *len) != parked_len {
             self.unchained.extend(self.chains.remove(&index).map(|(head, _)| head));
             if let Some(parked) = &entry.parked {
@@ -395,7 +395,7 @@ impl<M: Memory> Records<M> {
             }
         }
         entry.recorded = summary(entry);
-        entry.flags.clear(Flags::RECORD);
+        entry.flags.remove(Flags::RECORD);
         let chain = self.chains.get(&index).copied().unwrap_or_default();
         let place = entry.place.and_then(|place| {
             let session = applications.get(place.session)?;

@@ -81,7 +81,6 @@ mod rings;
 mod round;
 mod session;
 mod sink;
-mod slab;
 mod standing;
 mod stats;
 mod time_wait;

@@ -128,9 +128,9 @@ impl<M: Memory> Transport<M> {
         entry.stage = Stage::Offered { listener, lease, at: Stamp::new(now) };
         entry.view.begin_anew();
         entry.deadline = now + self.config.claim_timeout;
-        entry.flags.set(Flags::OFFER.with(Flags::EXTENTS).with(Flags::STATE));
+        entry.flags.insert(Flags::OFFER | Flags::EXTENTS | Flags::STATE);
         if entry.connection.receive_mark().is_some() {
-            entry.flags.set(Flags::MARK);
+            entry.flags.insert(Flags::MARK);
         }
         self.handshakes.phases().offered(now, index, &entry.name);
         self.connections.touch(index);
@@ -186,7 +186,7 @@ impl<M: Memory> Transport<M> {
         entry.stage =
             Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });
         entry.deadline = Instant::FAR_FUTURE;
-        entry.flags.set(Flags::STATE);
+        entry.flags.insert(Flags::STATE);
         if entry.receive.current().is_some() {
             entry.deadline = now + self.config.sweep_interval;
         }
@@ -247,8 +247,8 @@ impl<M: Memory> Transport<M> {
         session.vacate(place.slot, true);
         entry.place = None;
         entry.deadline = Instant::FAR_FUTURE;
-        entry.flags.clear(Flags::OFFER);
-        entry.flags.set(Flags::RECORD);
+        entry.flags.remove(Flags::OFFER);
+        entry.flags.insert(Flags::RECORD);
         entry.stage = Stage::Waiting { listener };
         // The text is in the record from the next commit on; until then it must stay where it is.
         self.durability.release_later((place.session, session.id), place.slot, rings);

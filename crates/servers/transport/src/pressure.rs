@@ -308,7 +308,7 @@ impl<M: Memory> Holders<'_, M> {
             }
             entry.receive.release_all(session.memory());
             // The record no longer names it.
-            entry.flags.set(Flags::RECORD.with(Flags::EXTENTS));
+            entry.flags.insert(Flags::RECORD | Flags::EXTENTS);
             self.connections.touch(index);
         }
     }
@@ -328,7 +328,7 @@ impl<M: Memory> Holders<'_, M> {
             }
             self.stats.add(Stat::TextPruned, dropped);
             // The record no longer names it.
-            entry.flags.set(Flags::RECORD);
+            entry.flags.insert(Flags::RECORD);
             if entry.view.may_have_read(entry.connection.receive_head(), head) {
                 entry.connection.handle_read_head(now, head);
                 entry.release_drained(session, head);
@@ -465,18 +465,18 @@ impl<M: Memory> Session<M> {
 impl Entry {
     /// Makes the send buffer small, unless the application has set its size. Returns whether it was larger.
     pub(crate) fn limit_send_buffer(&mut self) -> bool {
-        let is_large = self.send_limit > SMALL_BUFFER && !self.flags.has(Flags::FIXED_SEND);
+        let is_large = self.send_limit > SMALL_BUFFER && !self.flags.intersects(Flags::FIXED_SEND);
         if is_large {
             self.send_limit = SMALL_BUFFER;
             // A program that has found room before may find none now, and waits for a notification.
-            self.flags.set(Flags::LIMIT.with(Flags::WANTS_ROOM));
+            self.flags.insert(Flags::LIMIT | Flags::WANTS_ROOM);
         }
         is_large
     }
 
     /// Makes the window small, once what it has promised is used up. Returns whether it was larger.
     fn limit_receive_buffer(&mut self) -> bool {
-        let is_large = self.receive_capacity > SMALL_BUFFER && !self.flags.has(Flags::FIXED_RECEIVE);
+        let is_large = self.receive_capacity > SMALL_BUFFER && !self.flags.intersects(Flags::FIXED_RECEIVE);
         if is_large {
             self.receive_capacity = SMALL_BUFFER;
             self.connection.set_receive_capacity(SMALL_BUFFER);

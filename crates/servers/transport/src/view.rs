@@ -26,7 +26,7 @@ const NO_MARK: u64 = u64::MAX;
 impl View {
     /// Creates the view of a connection of which nothing was shown.
     pub(crate) const fn new() -> View {
-        View { acked: 0, tail: 0, mark: NO_MARK, ready: Ready(0), flags: 0 }
+        View { acked: 0, tail: 0, mark: NO_MARK, ready: Ready::empty(), flags: 0 }
     }
 
     /// Starts again with another slot, which says nothing yet.

@@ -143,7 +143,7 @@ impl<P: Platform> Client<P> {
 
     fn feed_starved(&mut self) {
         for object in core::mem::take(&mut self.buffers.starved) {
-            self.announce(object, Ready::OUT.0);
+            self.announce(object, Ready::OUT);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How objects go: close(2), shutdown(2) of listeners, and slots that others may still hold.
 
 use atoll_base::{Duration, Endpoint};
-use atoll_ipc::Command;
 use atoll_ipc::command::CloseMode;
+use atoll_ipc::{Command, Ready};
 
 use super::Client;
 use super::object::{Body, Kind, Object, Place, Socket, any};
@@ -138,7 +138,7 @@ impl<P: Platform> Client<P> {
                 socket.kind = Kind::Bound;
             }
         }
-        self.announce(object, u32::MAX >> 1);
+        self.announce(object, Ready::all());
     }
 
     // ---- sockets that are passed over a unix socket ----

@@ -4,6 +4,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use atoll_base::Slab;
 use atoll_ipc::Command;
 
 use super::Client;
@@ -13,7 +14,6 @@ use super::platform::Platform;
 use super::session::Session;
 use crate::asking::Asking;
 use crate::options::Name;
-use crate::slab::Slab;
 use crate::watch::Watches;
 
 /// The first port that needs no privilege, unless the stack says otherwise.

@@ -51,7 +51,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use atoll_base::{Instant, Rng};
+use atoll_base::{Instant, Rng, Slab};
 use atoll_ipc::Command;
 use atoll_ipc::command::SocketOption;
 use atoll_ipc::slot::Slot;
@@ -64,7 +64,6 @@ use self::session::Session;
 use self::sleepers::Sleepers;
 use crate::datagram::Datagrams;
 use crate::listener::Listener;
-use crate::slab::Slab;
 use crate::stream::{Local, Stream};
 use crate::watch::{Head, Watches};
 

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
+use atoll_ipc::arena::library;
 use atoll_ipc::control::Reply;
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage, Stat};
@@ -12,7 +13,7 @@ use atoll_ipc::{Command, Memory};
 use super::object::Place;
 use super::platform::{Before, Bell, Platform};
 use crate::outbox::{Outbox, Sent};
-use crate::port::{LOCK, Port};
+use crate::port::Port;
 use crate::view::{Counters, View};
 
 /// The user of a slot that no object of this process uses.
@@ -460,7 +461,7 @@ impl<P: Platform> Replica<P> {
 
     /// Takes the family's lock on this arena, and repairs what its last holder left unfinished if it died.
     pub fn family_lock(&self) -> P::FamilyLock {
-        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + LOCK);
+        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + library::LOCK);
         if before == Before::Died {
             self.port.repair();
         }

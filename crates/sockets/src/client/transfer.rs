@@ -9,7 +9,7 @@ use atoll_ipc::command::SocketOption;
 use super::Client;
 use super::object::{Corked, Kind, Place, Socket};
 use super::platform::Platform;
-use crate::datagram::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
+use crate::datagram::len_max;
 use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
@@ -325,7 +325,7 @@ impl<P: Platform> Client<P> {
             return self.send_whole(object, to, sources, len);
         }
         let mut octets = corked.map_or_else(Vec::new, |corked| corked.octets.clone());
-        let result = if len > if to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX } {
+        let result = if len > len_max(to.addr) {
             Err(Errno::EMSGSIZE.into())
         } else {
             sources.for_each(|source| octets.extend_from_slice(source));

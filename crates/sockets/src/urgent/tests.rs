@@ -23,7 +23,7 @@ fn read(pair: &mut Pair) -> Result<alloc::vec::Vec<u8>, Failure> {
 }
 
 fn readiness(pair: &Pair) -> u32 {
-    pair.stream().readiness(&pair.local) & (IN | PRI)
+    pair.stream().readiness(&pair.local).bits() & (IN | PRI)
 }
 
 #[test]

@@ -7,6 +7,7 @@ use core::fmt::Write;
 
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::listing::SocketEntry;
+use atoll_ipc::tcp_state;
 
 use super::{InterfaceAddress, Route, TABLE_MAIN, View};
 
@@ -261,8 +262,6 @@ const DATAGRAMS6: &str = concat!(
     "  sl  local_address                         remote_address                        st",
     " tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
 );
-/// linux/tcp_states.h.
-const TIME_WAIT: u8 = 6;
 
 /// Returns a table of those sockets in `entries` that belong there. Those at `::` that take both families are
 /// sockets of IPv6. Inodes are unknown, and 0.
@@ -293,7 +292,7 @@ pub fn sockets(entries: &[SocketEntry], udp: bool, v6: bool) -> String {
         );
         line.push_str(match (udp, entry.state) {
             (true, _) => " 2 0000000000000000 0",
-            (false, TIME_WAIT) => " 3 0000000000000000",
+            (false, tcp_state::TIME_WAIT) => " 3 0000000000000000",
             (false, _) => " 1 0000000000000000 100 0 0 10 0",
         });
         pad(&mut out, &line, width);

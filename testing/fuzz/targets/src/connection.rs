@@ -220,7 +220,7 @@ impl Life {
         if input.events.contains(Events::CHALLENGE) {
             c.send_challenge();
         }
-        mark(2, u64::from(segment.flags.0 & 7) << 8 | before as u64);
+        mark(2, u64::from(segment.flags.bits() & 7) << 8 | before as u64);
         mark(3, (before as u64) << 8 | c.state() as u64);
         self.note(input.events);
     }

@@ -6,6 +6,7 @@ use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
 use atoll_ipc::command::Protocol as TransportProtocol;
 use atoll_ipc::control::{Reply, Request, User};
+use atoll_ipc::datagram::{Flags, Record, encode, padded_len};
 use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
@@ -14,7 +15,6 @@ use atoll_sockets::client::exec_state::{ExecState, Inherited, PassedSocket, Sess
 use atoll_sockets::client::groups::Multicast;
 use atoll_sockets::client::object::{Datagram, Kind, Place, Socket};
 use atoll_sockets::options::Name;
-use atoll_udp::{Flags, Record, encode, padded_len};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmp::{self, Message, code};

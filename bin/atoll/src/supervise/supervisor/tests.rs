@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use atoll_base::{Instant, Rng};
 use atoll_ipc::LAYOUT_VERSION;
-use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::arena::{ArenaConfig, library};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Refusal, Reply, User};
 use atoll_ipc::lease::Pass;
@@ -610,8 +610,8 @@ fn the_status_names_processes_and_counts() {
     let (client, joined, fds) = bench.attach();
     let layout = bench.server.config.sessions.arena.layout();
     let arena = ShmMemory::map(&fds[2 + BELLS + 1], layout.total, Access::ReadWrite).unwrap();
-    atoll_ipc::Memory::store64(&arena, layout.library + 1024, 1000);
-    atoll_ipc::Memory::store64(&arena, layout.library + 1032, 10);
+    atoll_ipc::Memory::store64(&arena, layout.library + library::CALLS, 1000);
+    atoll_ipc::Memory::store64(&arena, layout.library + library::CALLS_WITH_SYSTEM_CALL, 10);
     let status = |bench: &Bench| StatusReport::assemble(bench.server.report()).unwrap();
     let report = status(&bench);
     assert_eq!(report.replicas.len(), 2);

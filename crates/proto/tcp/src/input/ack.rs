@@ -15,7 +15,7 @@ use crate::timers::{Retransmit, Timer};
 impl Connection {
     pub(super) fn process_ack(&mut self, now: Instant, segment: &Segment) -> Result<Events, Input> {
         let ack = self.snd.offset_of(segment.ack);
-        let mut events = Events::NONE;
+        let mut events = Events::empty();
         if self.state() == State::SynReceived {
             events |= self.complete_handshake(now, segment, ack)?;
         }
@@ -111,7 +111,7 @@ impl Connection {
             self.arm_rto(now);
             self.detect_loss(now, delivery);
         }
-        if self.snd.una > 0 { Events::ACKED } else { Events::NONE }
+        if self.snd.una > 0 { Events::ACKED } else { Events::empty() }
     }
 
     /// Handles the peer's acknowledgement of our SYN.
@@ -252,7 +252,7 @@ impl Connection {
     /// on).
     fn advance_state(&mut self, now: Instant) -> Events {
         if !self.snd.fin_acked() {
-            return Events::NONE;
+            return Events::empty();
         }
         match self.state() {
             State::FinWait1 => {
@@ -260,14 +260,14 @@ impl Connection {
                 if self.is_orphan() {
                     self.timers.arm(Timer::Lifetime, now + self.config.linger2());
                 }
-                Events::NONE
+                Events::empty()
             }
             State::Closing => self.enter_time_wait(now),
             State::LastAck => {
                 self.become_closed();
                 Events::CLOSED
             }
-            _ => Events::NONE,
+            _ => Events::empty(),
         }
     }
 
@@ -412,7 +412,7 @@ impl Connection {
             self.detect_loss(now, &delivery);
             self.sample_path(now, &delivery);
         }
-        Events::NONE
+        Events::empty()
     }
 
     /// Begins fast recovery because losses are known. `delivered` is the number of octets that have just left

@@ -103,14 +103,14 @@ impl Connection {
         if segment.sequence_len() > 0 {
             self.pending.set(Pending::ACK);
         }
-        Input::accepted(None, Events::NONE)
+        Input::accepted(None, Events::empty())
     }
 
     /// Returns [`Events::CHALLENGE`] if an ACK should show this end's sequence numbers to a confused or
     /// attacking peer. That is rare, so that two confused peers do not answer each other forever (RFC 5961
     /// §7). The caller decides whether the ACK leaves, because it knows of other connections.
     pub(crate) fn challenge(&mut self, now: Instant) -> Events {
-        if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::NONE }
+        if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::empty() }
     }
 
     /// Sends the challenge ACK that [`Events::CHALLENGE`] asked for.

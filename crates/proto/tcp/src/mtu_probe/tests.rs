@@ -14,7 +14,7 @@ fn time_out(t: &mut Tcb) -> Vec<Transmit> {
     let before = t.conn.recovery.retries;
     while t.conn.recovery.retries == before {
         let (_, events) = t.advance_to_timer();
-        assert_eq!(events, Events::NONE);
+        assert_eq!(events, Events::empty());
         if t.conn.recovery.retries == before {
             t.poll();
         }

@@ -43,14 +43,14 @@ impl Connection {
     /// §7.3).
     pub(crate) fn handle_tail_probe(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {
-            return Events::NONE;
+            return Events::empty();
         }
         self.recovery.probed = true;
         if self.recovery.phase == Phase::Open && !self.snd.window_was_taken_back() {
             self.pending.set(Pending::TAIL_PROBE);
         }
         self.arm_rto(now);
-        Events::NONE
+        Events::empty()
     }
 
     /// Returns the probe, if one is due.

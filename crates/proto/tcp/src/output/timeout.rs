@@ -42,12 +42,12 @@ impl Connection {
     /// Handles the expiry of the retransmission time-out: no acknowledgement came in time.
     pub(crate) fn handle_rto(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {
-            return Events::NONE;
+            return Events::empty();
         }
         if self.is_hopeless(now) {
             return self.give_up();
         }
-        let mut events = Events::NONE;
+        let mut events = Events::empty();
         let first = self.recovery.retries == 0;
         self.recovery.retries = self.recovery.retries.saturating_add(1);
         self.recovery.rtt.back_off();

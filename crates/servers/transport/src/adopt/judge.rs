@@ -21,7 +21,7 @@ use crate::egress::Egress;
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::handshakes::Handshakes;
 use crate::passive::Opening;
-use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
+use crate::record::{connection, furnish, is_deferred, keep, orphan, state, summary};
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
 use crate::stats::Stats;
@@ -214,7 +214,7 @@ impl<M: Memory> Judge<'_, M> {
         let is_internal = record.flags & u32::from(Flags::INTERNAL.bits()) != 0;
         facts.mss_path = facts.mss_path.min(self.opening.path(record.tuple.remote.addr, is_internal).mss);
         if record.phase == Phase::Closing {
-            facts.flags |= ORPHAN;
+            orphan(&mut facts);
         }
         // Text may have been written, and sent, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX)
@@ -266,7 +266,7 @@ impl<M: Memory> Judge<'_, M> {
             entry.send = seen.send.into();
             if entry.view.acked() < entry.connection.send_tail() {
                 // The application may be waiting for room.
-                entry.flags.set(Flags::WANTS_ROOM);
+                entry.flags.insert(Flags::WANTS_ROOM);
             }
         }
         if seen.is_none() && entry.connection.fin_received() {

@@ -56,7 +56,7 @@ impl Connections {
             Some(session) => {
                 if taken.offset > entry.connection.receive_nxt() {
                     // The record is written before the text is acknowledged to the peer.
-                    entry.flags.set(Flags::RECORD);
+                    entry.flags.insert(Flags::RECORD);
                 }
                 let pieces = entry.receive.pieces(taken.offset, len);
                 debug_assert!(
@@ -71,7 +71,7 @@ impl Connections {
             }
             None => {
                 let Ok(start) = usize::try_from(taken.offset) else { return };
-                entry.flags.set(Flags::RECORD);
+                entry.flags.insert(Flags::RECORD);
                 let parked = entry.parked.get_or_insert_default();
                 if parked.len() < start + len {
                     parked.resize(start + len, 0);
@@ -114,7 +114,7 @@ fn trimmed(segment: &Segment, text: Text, room: u64) -> Segment {
     }
     Segment {
         len: text.skip + fits,
-        flags: segment.flags.without(tcp::Flags::FIN | tcp::Flags::PSH),
+        flags: segment.flags.difference(tcp::Flags::FIN | tcp::Flags::PSH),
         ..*segment
     }
 }

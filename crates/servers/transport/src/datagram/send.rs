@@ -2,9 +2,9 @@
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
+use atoll_ipc::datagram::{DATAGRAM_MAX_V4, Flags as RecordFlags, Record};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory, Ready};
-use atoll_udp::{DATAGRAM_MAX_V4, Flags as RecordFlags, Record};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::{checksum, udp};
 

@@ -3,10 +3,10 @@
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
+use atoll_ipc::datagram::{self, DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
-use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 
 use super::groups::Multicast;
 use crate::applications::Applications;
@@ -311,7 +311,7 @@ impl Datagram {
         cast: Cast,
         payload: &[u8],
     ) -> bool {
-        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
+        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::empty() };
         let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else {
             return false;
         };
@@ -343,7 +343,7 @@ impl Datagram {
         let Outbox { rings, head, tail, .. } = &self.outbox;
         let mut bytes = [0; RECORD_LEN];
         rings.pieces(*head, RECORD_LEN)?.read(&session.arena, session.layout.send_area, &mut bytes);
-        let record = atoll_udp::decode(&bytes, tail - head).ok()?;
+        let record = datagram::decode(&bytes, tail - head).ok()?;
         Some((record, rings.pieces(head + RECORD_LEN as u64, record.len as usize)?))
     }
 
@@ -477,7 +477,7 @@ impl Inbox {
         }
         self.make_room(session, slot, end)?;
         let area = session.layout.receive_area;
-        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &atoll_udp::encode(record));
+        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &datagram::encode(record));
         let at = self.tail + RECORD_LEN as u64;
         self.rings.pieces(at, payload.len())?.write(&session.arena, area, payload);
         self.tail = end;

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_ipc::Memory;
-use atoll_ipc::pool::{Blocks, CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
+use atoll_ipc::pool::{Blocks, CONTROL_BYTES, LINK_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
 
 use crate::lazy::LazyMemory;
 use crate::users::Holdings;
@@ -57,7 +57,7 @@ impl ReceiveMemory {
         let links = CONTROL_BYTES.next_multiple_of(8);
         ReceiveMemory {
             pool: Pool { control: 0, links, units },
-            links: LazyMemory::new(links + units as usize * 4),
+            links: LazyMemory::new(links + units as usize * LINK_BYTES),
             touched: Pages::new(pages_of(0..units as usize * UNIT_BYTES).end),
             books,
             of_user,
