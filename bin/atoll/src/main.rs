@@ -87,6 +87,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The arguments are another program's then.
+    if let Err(failure) = commands::run::check_hosting() {
+        complain!("atoll: {failure}");
+        return ExitCode::from(126);
+    }
     // The directory depends on the user, so it is found before anything changes that.
     runtime::directory();
     let result = match Cli::parse().command {

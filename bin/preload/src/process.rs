@@ -9,6 +9,7 @@ use crate::family::renew_thread;
 use crate::handlers::WRITER;
 use crate::hang_up;
 use crate::heap::HEAP;
+use crate::host::BREAK;
 use crate::lock::STATE;
 use crate::real::last_errno;
 use crate::space;
@@ -52,6 +53,7 @@ extern "C" fn prepare() {
     prepare_child();
     STREAMS.acquire();
     WRITER.acquire();
+    BREAK.acquire();
     HEAP.acquire();
 }
 
@@ -67,6 +69,7 @@ fn prepare_child() {
 
 extern "C" fn parent() {
     HEAP.release();
+    BREAK.release();
     WRITER.release();
     STREAMS.release();
     STATE.0.release();
@@ -80,6 +83,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     HEAP.reset_in_child();
+    BREAK.reset_in_child();
     WRITER.reset_in_child();
     STREAMS.reset_in_child();
     // SAFETY: these locks were taken in `prepare` by the thread that forked, the only one here.

@@ -199,7 +199,8 @@ pub fn set_kernel_cloexec(fd: RawFd, on: bool) {
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFD, if on { libc::FD_CLOEXEC } else { 0 }) };
 }
 
-fn high_number() -> i32 {
+/// Returns a number from which on descriptors of this library lie.
+pub fn high_number() -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: getrlimit fills the struct it is given.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };

@@ -14,6 +14,6 @@ mod wire;
 pub use events::Events;
 pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak};
 pub use process::{Proc, Scratch, until};
-pub use programs::{compiled, compiled_of, compiled_statically, program};
+pub use programs::{compiled, compiled_apart, compiled_by, compiled_of, compiled_statically, of_go, program};
 pub use turn::{Alone, Turn, alone, beside};
 pub use wire::{complete_checksum, is_ecn_capable, mark_congestion, open_end};

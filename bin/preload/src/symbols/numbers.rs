@@ -17,13 +17,13 @@ use super::octets as o;
 use super::processes as c;
 use super::sockets as s;
 use super::waiting as w;
-use super::{fail, handlers, users};
+use super::{fail, guests, handlers, users};
 use crate::cancellation::without_cancellation;
 use crate::confinement::confine;
 use crate::dispatch::{Words, masks};
 use crate::real::sys;
 use crate::settings::settings;
-use crate::{process, real};
+use crate::{process, real, shadow};
 
 // linux/seccomp.h.
 const SECCOMP_SET_MODE_STRICT: c_long = 0;
@@ -98,13 +98,21 @@ unsafe fn make(call: &Call) -> c_long {
 /// fails. The C library's errno stays as it is.
 ///
 /// # Safety
-/// As for the system call.
-pub unsafe fn carry_out(call: &Words) -> c_long {
+/// As for the system call, which is where a stub of [`crate::dispatch`] has put it.
+pub unsafe fn carry_out(call: *mut Words) -> c_long {
     // SAFETY: a valid thread-local of the C library.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = mem::replace(errno, 0);
     // SAFETY: the caller's promise.
-    let result = without_cancellation(|| unsafe { make(&Call { number: call.number, words: call.words }) });
+    let result = without_cancellation(|| unsafe {
+        let mut changed = call.read();
+        if let Some(result) = guests::make(&mut changed, call) {
+            // It is what the kernel would return already.
+            *libc::__errno_location() = 0;
+            return result;
+        }
+        make(&Call { number: changed.number, words: changed.words })
+    });
     match mem::replace(errno, before) {
         0 => result,
         failed if result == -1 => (-failed).into(),
@@ -294,8 +302,10 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
             libc::SYS_rt_sigprocmask if n.size(3) == 8 => {
                 change_mask(n.int(0), n.pointer(1), n.pointer(2)).into()
             }
-            // The C library keeps two signals for itself.
-            libc::SYS_rt_sigaction if n.size(3) == 8 && ![32, 33].contains(&n.int(0)) => {
+            // The C library keeps two signals for itself, but in a guest.
+            libc::SYS_rt_sigaction
+                if n.size(3) == 8 && (![32, 33].contains(&n.int(0)) || shadow::current().is_some()) =>
+            {
                 set_action(n.int(0), n.pointer(1), n.pointer(2)).into()
             }
             libc::SYS_prctl => {

@@ -57,13 +57,16 @@ fn of_another_kind(fd: c_int, kind: c_int, protocol: c_int) -> c_int {
         return fd;
     }
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
-    crate::complain_once(
-        &IS_TOLD,
-        format_args!(
-            "libatoll: a stack has TCP and UDP sockets; others fail (atoll run --kernel-network would let \
-             the program use the kernel's)\n"
-        ),
-    );
+    // Go tries Multipath TCP for each listener, and does without where there is none.
+    if protocol != libc::IPPROTO_MPTCP {
+        crate::complain_once(
+            &IS_TOLD,
+            format_args!(
+                "libatoll: a stack has TCP and UDP sockets; others fail (atoll run --kernel-network would \
+                 let the program use the kernel's)\n"
+            ),
+        );
+    }
     // SAFETY: just created.
     unsafe { real::close(fd) };
     fail(match (kind & 0xf, protocol) {

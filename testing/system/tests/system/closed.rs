@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, compiled, compiled_statically};
+use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, compiled, compiled_apart, compiled_statically};
 
 /// Tries what a stack does not serve, and prints the result of each as one word a line.
 const TRIES: &str = "import errno, socket, sys
@@ -123,7 +123,7 @@ fn shell(options: &[&str], line: &str) -> String {
 
 #[test]
 fn programs_that_load_no_library_have_no_sockets_of_the_host() {
-    let program = compiled_statically("unserved");
+    let program = compiled_apart("unserved");
     assert_eq!(shell(&[], &program), UNSERVED);
     // The result does not depend on how, or by which program, it is started.
     assert_eq!(shell(&[], &format!("env -i {program}")), UNSERVED);
@@ -157,4 +157,7 @@ fn calls_past_the_library_have_no_sockets_of_the_host() {
         .replace("unix of 32 bits works", "unix of 32 bits ENOSYS")
         .replace("EACCES", "works");
     assert_eq!(shell(&[], &compiled("unserved")), expected);
+    // Every call of a static program comes to it.
+    assert_eq!(shell(&[], &compiled_statically("unserved")), expected);
+    assert_eq!(shell(&["--kernel-network=10.0.0.1"], &compiled_statically("unserved")), expected);
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Net, NoNet, Proc, Stack, atoll, compiled, compiled_statically};
+use atoll_system_tests::{Net, NoNet, Proc, Stack, atoll, compiled, compiled_apart, compiled_statically};
 
 use crate::rootless::as_nobody_after;
 
@@ -48,12 +48,44 @@ fn preloaded(program: &str, arguments: &[&str]) -> Command {
 
 #[test]
 fn a_program_that_loads_no_library_is_apart_however_it_is_executed() {
-    let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
+    let (executes, apart) = (compiled("executes"), compiled_apart("executes"));
     let mut run = Command::new(atoll());
-    run.args(["run", "--private", "--", &executes, "ways", &fixed]);
+    run.args(["run", "--private", "--", &executes, "ways", &apart]);
     let program = Proc::start(&mut NoNet::new().without_network(&run), None).success(30);
-    let after = APART.replace("inet EACCES", "inet works").replace("inet6 EACCES", "inet6 works");
-    assert_eq!(program, expected(&after.replace("smc EACCES", "smc EAFNOSUPPORT")));
+    assert_eq!(program, expected(&served()));
+}
+
+/// A program says so that has the stack.
+fn served() -> String {
+    let served = APART.replace("inet EACCES", "inet works").replace("inet6 EACCES", "inet6 works");
+    served.replace("smc EACCES", "smc EAFNOSUPPORT")
+}
+
+/// Static programs have the stack however they are executed, and so have those that they execute, also with
+/// an environment that has none of the variables.
+#[test]
+fn static_programs_are_served_however_they_are_executed() {
+    let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
+    let everywhere = expected(&served()).replace(APART, &served());
+    for (program, other) in [(&executes, &fixed), (&fixed, &fixed), (&fixed, &executes)] {
+        let mut run = Command::new(atoll());
+        run.args(["run", "--private", "--", program, "ways", other]);
+        let mut program = Proc::start(&mut NoNet::new().without_network(&run), None);
+        assert_eq!(program.success(30), everywhere, "{}", program.report());
+        assert_eq!(program.errors(), "");
+    }
+}
+
+/// What a static program inherits is a socket of the stack, where nobody listens.
+#[test]
+fn static_programs_inherit_sockets() {
+    let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
+    for program in [&executes, &fixed] {
+        let mut run = Command::new(atoll());
+        run.args(["run", "--private", "--", program, "inherits", &fixed]);
+        let said = Proc::start(&mut NoNet::new().without_network(&run), None).success(30);
+        assert_eq!(said, "connect ECONNREFUSED\n");
+    }
 }
 
 #[test]
@@ -80,9 +112,9 @@ try: print(server.accept()[1])
 except TimeoutError: print('nobody')";
     let mut server = Proc::start(net.on_server("/usr/bin/python3").args(["-c", listen]), None);
     server.says("listening", 10);
-    let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
+    let (executes, apart) = (compiled("executes"), compiled_apart("executes"));
     let mut run = net.on_server(&atoll().to_string_lossy());
-    run.args(["run", "--private", "--", &executes, "inherits", &fixed]);
+    run.args(["run", "--private", "--", &executes, "inherits", &apart]);
     assert_eq!(Proc::start(&mut run, None).success(30), "connect EINVAL\n");
     // The socket is duplicated to the standard input of the program that is started.
     let start = "import os, socket, sys
@@ -90,27 +122,9 @@ s = socket.socket(); s.bind(('127.0.0.1', 0)); os.dup2(s.fileno(), 0)
 os.posix_spawn(sys.argv[1], ['x', 'connects'], os.environ); os.wait()
 s.listen(); print(s.getsockname()[1] > 0)";
     let mut run = net.on_server(&atoll().to_string_lossy());
-    run.args(["run", "--private", "--", "/usr/bin/python3", "-c", start, &fixed]);
+    run.args(["run", "--private", "--", "/usr/bin/python3", "-c", start, &apart]);
     assert_eq!(Proc::start(&mut run, None).success(30), "connect EINVAL\nTrue\n");
     assert!(server.end(20).success() && server.output().ends_with("nobody\n"), "{}", server.report());
-}
-
-/// A program that a static program executes is served if it gets the environment variables. execle(3) passes
-/// none here.
-#[test]
-fn a_program_behind_one_that_loads_no_library_has_the_stack() {
-    let (executes, fixed) = (compiled("executes"), compiled_statically("executes"));
-    let mut run = Command::new(atoll());
-    run.args(["run", "--private", "--", "/bin/sh", "-c", "exec \"$@\"", "sh", &fixed, "ways", &executes]);
-    let program = Proc::start(&mut NoNet::new().without_network(&run), None).success(30);
-    let served = APART.replace("inet EACCES", "inet works").replace("inet6 EACCES", "inet6 works");
-    let served = served.replace("smc EACCES", "smc EAFNOSUPPORT");
-    let apart = expected(APART);
-    let served = apart.replace(&format!(": {APART}"), &format!(": {served}"));
-    let execle = apart.lines().find(|line| line.starts_with("execle:")).expect("it is a way");
-    let served: Vec<&str> =
-        served.lines().map(|line| if line.starts_with("execle:") { execle } else { line }).collect();
-    assert_eq!(program.lines().collect::<Vec<_>>(), served);
 }
 
 /// Package managers execute ldconfig, which is static and needs no sockets, so nothing is printed about it.

@@ -28,6 +28,7 @@ mod dhcp;
 mod executes;
 mod fast_open;
 mod faults;
+mod fixed;
 mod fragments;
 mod full_ring;
 mod gone;

@@ -95,6 +95,33 @@ cases! {
         threads_of_the_c_library, threads_of_the_programs, children, executed, short_stacks, files_of_proc
 }
 
+/// The same of static programs, whose threads and memory are not those of the library's own C library.
+macro_rules! cases_of_static_programs {
+    ($($program:ident: $($case:ident),* ;)*) => {
+        mod fixed { $(
+            mod $program {
+                use atoll_system_tests::compiled_statically;
+
+                fn command() -> std::process::Command {
+                    std::process::Command::new(compiled_statically(stringify!($program)))
+                }
+
+                $(#[test] fn $case() {
+                    super::super::behaves_as_on_the_kernel(command, stringify!($case))
+                })*
+            }
+        )* }
+    };
+}
+
+cases_of_static_programs! {
+    calls: interrupted, restarted, handlers_receive, handlers_fork, handlers_jump, masks_while_waiting,
+        spawned, vforked, edges_wake_one_thread, many_threads, cancelled_while_blocked,
+        cancelled_at_any_time, handlers_end_their_thread;
+    raw: connections, blocked_signals, calls_in_handlers, threads_of_the_c_library, threads_of_the_programs,
+        children, executed, short_stacks;
+}
+
 fn python() -> Command {
     let mut command = Command::new("/usr/bin/python3");
     command.arg(program("sockets.py"));
