@@ -42,6 +42,7 @@
 #![warn(clippy::print_stderr)]
 
 mod asking;
+mod beyond;
 mod calls;
 mod cancellation;
 mod child_state;

@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_long;
 
+use crate::beyond::LIMIT;
 use crate::child_state::{NextProcess, Preparation, refit_limit};
 use crate::dispatch;
 use crate::family::renew_thread;
@@ -14,6 +15,7 @@ use crate::space;
 use crate::stats;
 use crate::streams::STREAMS;
 use crate::supervisor::SUPERVISOR;
+use crate::table::reserved;
 use crate::urgent;
 
 struct Prepared(UnsafeCell<Option<Preparation>>);
@@ -48,8 +50,11 @@ extern "C" fn prepare() {
     SUPERVISOR.acquire();
     space::loosen();
     prepare_child();
+    // Nobody reserves one while the lock of the state is held.
+    reserved::give_back();
     STREAMS.acquire();
     WRITER.acquire();
+    LIMIT.acquire();
     HEAP.acquire();
 }
 
@@ -65,6 +70,7 @@ fn prepare_child() {
 
 extern "C" fn parent() {
     HEAP.release();
+    LIMIT.release();
     WRITER.release();
     STREAMS.release();
     STATE.0.release();
@@ -78,6 +84,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     HEAP.reset_in_child();
+    LIMIT.reset_in_child();
     WRITER.reset_in_child();
     STREAMS.reset_in_child();
     // SAFETY: these locks were taken in `prepare` by the thread that forked, the only one here.

@@ -6,7 +6,7 @@
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
 //!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_create;
 //!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see;
-//!   [`names`]: getaddrinfo
+//!   [`names`]: getaddrinfo; [`kernels`]: what the program sees of its numbers
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -17,6 +17,7 @@ mod descriptors;
 mod files;
 mod handlers;
 mod interfaces;
+mod kernels;
 mod limits;
 mod names;
 mod numbers;

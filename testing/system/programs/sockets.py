@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -1827,6 +1828,194 @@ def passing_a_listener_to_another_process():
         print("recv:", receive_all(client))
     print("status:", other.wait(10))
     attempt("connect", socket.create_connection, name)
+
+
+# --- numbers
+
+def connection_to(server):
+    client = socket.socket()
+    client.connect(server.getsockname())
+    return client, server.accept()[0]
+
+
+def below(limit):
+    """The numbers below the limit that are open."""
+    return sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < limit)
+
+
+@case
+def closed_numbers_are_free():
+    server = listener()
+
+    def poll(number):
+        poller = select.poll()
+        poller.register(number, select.POLLIN)
+        return [events for _, events in poller.poll(0)]
+
+    def epoll(number):
+        select.epoll().register(number, select.EPOLLIN)
+
+    calls = {
+        "read": lambda number: os.read(number, 1),
+        "write": lambda number: os.write(number, b"x"),
+        "close": os.close,
+        "fstat": lambda number: os.fstat(number).st_mode,
+        "fcntl": lambda number: fcntl.fcntl(number, fcntl.F_GETFD),
+        "dup": os.dup,
+        "dup2": lambda number: os.dup2(number, 50),
+        "readlink": lambda number: os.readlink(f"/proc/self/fd/{number}"),
+        "listdir": lambda number: str(number) in os.listdir("/proc/self/fd"),
+        "poll": poll,
+        "epoll": epoll,
+    }
+    for what, call in calls.items():
+        _client, accepted = connection_to(server)
+        number = accepted.fileno()
+        accepted.close()
+        attempt(what, call, number)
+
+
+@case
+def the_lowest_number_is_next():
+    server = listener()
+    pairs = [connection_to(server) for _ in range(6)]
+    first = server.fileno()
+    print("numbers:", [(client.fileno() - first, accepted.fileno() - first) for client, accepted in pairs])
+
+    def makes(what, make):
+        accepted = pairs.pop()[1]
+        lower = pairs[0][1].detach()
+        accepted.close()
+        os.close(lower)
+        number = make()
+        print(what, number - first, lower - first)
+        os.close(number)
+        pairs.insert(0, (pairs.pop(0)[0], connection_to(server)[1]))
+
+    makes("open:", lambda: os.open("/dev/null", os.O_RDONLY))
+    makes("dup:", lambda: os.dup(0))
+    makes("socket:", lambda: socket.socket().detach())
+    makes("accept:", lambda: connection_to(server)[1].detach() + 0)
+    reading, writing = os.pipe()
+    os.close(reading)
+    print("beside a pipe:", connection_to(server)[1].fileno() - first, reading - first)
+    os.close(writing)
+
+
+@case
+def all_numbers_below_the_limit():
+    limit = 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    server = listener()
+    pairs = [connection_to(server) for _ in range(20)]
+    print("accepted:", [accepted.fileno() for _, accepted in pairs])
+    for client, accepted in pairs:
+        client.close()
+        accepted.close()
+    waiting = socket.socket()
+    waiting.connect(server.getsockname())
+    opened = []
+    while True:
+        try:
+            opened.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError as error:
+            print(errno.errorcode[error.errno], "after", opened[-1])
+            break
+    print("limit:", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    attempt("socket", socket.socket)
+    attempt("dup", os.dup, 0)
+    attempt("accept", server.accept)
+    os.close(opened.pop())
+    accepted, _ = server.accept()
+    print("accepted:", accepted.fileno())
+    attempt("accept", server.accept)
+    waiting.send(b"x")
+    print("recv:", accepted.recv(10), "limit:", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    for number in opened:
+        os.close(number)
+    print("open:", below(limit))
+
+
+@case
+def waiting_without_a_number_left():
+    limit = 60
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+    def fill():
+        numbers = []
+        while True:
+            try:
+                numbers.append(os.dup(0))
+            except OSError:
+                return numbers
+
+    def sends(client):
+        threading.Timer(.1, lambda: client.send(b"x")).start()
+
+    def later(what, wait):
+        client, accepted = pair()
+        epoll = select.epoll()
+        epoll.register(accepted, select.EPOLLIN)
+        poller = select.poll()
+        poller.register(accepted, select.POLLIN)
+        numbers = fill()
+        sends(client)
+        attempt(what, wait, accepted, epoll, poller)
+        for number in numbers:
+            os.close(number)
+
+    def threads(accepted, epoll, poller):
+        found = []
+        waiting = [threading.Thread(target=lambda: found.append(len(select.poll().poll(1)))) for _ in range(2)]
+        waiting += [threading.Thread(target=lambda: found.append(len(poller.poll(10000))))]
+        for thread in waiting:
+            thread.start()
+        for thread in waiting:
+            thread.join()
+        return sorted(found)
+
+    def all_kinds():
+        later("recv", lambda accepted, epoll, poller: accepted.recv(5))
+        later("epoll", lambda accepted, epoll, poller: len(epoll.poll(10)))
+        later("epoll in vain", lambda accepted, epoll, poller: len(epoll.poll(.01)))
+        later("poll", lambda accepted, epoll, poller: len(poller.poll(10000)))
+        later("select", lambda accepted, epoll, poller: len(select.select([accepted], [], [], 10)[0]))
+        later("threads", threads)
+
+    all_kinds()
+    # Without the right to more, the library finds no number either.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    all_kinds()
+
+
+@case
+def who_closes_all_numbers_goes_on():
+    server = listener()
+    for what, closes in (("range", lambda: os.closerange(3, 100_000)),
+                         ("loop", lambda: [attempt_close(number) for number in range(3, 5000)])):
+        client, accepted = connection_to(server)
+        child = os.fork()
+        if child == 0:
+            name = server.getsockname()
+            closes()
+            print(what, "open:", below(1000)[:3])
+            again = socket.create_connection(name, timeout=10)
+            print("number:", again.fileno())
+            again.sendall(b"from the child")
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("recv:", receive_all(server.accept()[0]))
+        accepted.close()
+        print("recv:", client.recv(1))
+
+
+def attempt_close(number):
+    try:
+        os.close(number)
+    except OSError:
+        pass
 
 
 @case

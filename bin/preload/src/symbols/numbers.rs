@@ -23,6 +23,7 @@ use crate::confinement::confine;
 use crate::dispatch::{Words, masks};
 use crate::real::sys;
 use crate::settings::settings;
+use crate::table::reserved;
 use crate::{process, real};
 
 // linux/seccomp.h.
@@ -90,7 +91,10 @@ unsafe fn make(call: &Call) -> c_long {
             .or_else(|| of_processes(call))
             .or_else(|| of_privileges(call))
             .or_else(|| of_files(call))
-            .unwrap_or_else(|| call.pass_on())
+            .unwrap_or_else(|| {
+                reserved::give_back();
+                call.pass_on()
+            })
     }
 }
 

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use crate::beyond::with_own_limit;
 use crate::confinement::confine;
 use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
 use crate::lock::STATE;
@@ -197,7 +198,7 @@ unsafe fn spawn(
     envp: *const *mut c_char,
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
-    let spawn = |envp| unserved::spawn(program, makes, || spawn(envp));
+    let spawn = |envp| unserved::spawn(program, makes, || with_own_limit(|| spawn(envp)));
     let sockets = || {
         survivors();
         // SAFETY: null or the program's.

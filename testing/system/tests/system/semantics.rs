@@ -61,6 +61,8 @@ cases! {
         standard_streams_of_stdio, duplicates,
         duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, passing_a_listener,
         passing_a_listener_to_another_process,
+        closed_numbers_are_free, the_lowest_number_is_next,
+        all_numbers_below_the_limit, waiting_without_a_number_left, who_closes_all_numbers_goes_on,
         what_the_kernel_says,
         other_families_are_left_alone, who_comes_first_on_loopback_does_not_matter, bad_addresses,
         udp_echo, udp_connected, udp_refused, udp_shutdown,
