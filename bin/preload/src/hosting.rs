@@ -5,16 +5,17 @@
 //! program, so that they are where others look for them (ps(1)).
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use atoll_sys::program::{File, Judged};
 
+use crate::beyond::with_room;
 use crate::confinement::is_confined;
 use crate::host::{self, VARIABLE};
 use crate::real::sys;
 use crate::settings::settings;
-use crate::table;
+use crate::table::Internal;
 use crate::{dispatch, shadow};
 
 /// Arguments, or an environment: strings, and a null pointer at the end.
@@ -35,8 +36,8 @@ pub struct Hosted {
     envp: Vec<*const c_char>,
     _variable: CString,
     _judged: Judged,
-    /// The number of a descriptor that the next program gets.
-    file: Option<c_int>,
+    /// A descriptor that the next program gets.
+    _file: Option<Internal>,
 }
 
 /// Returns whether this process may execute static programs so.
@@ -82,9 +83,8 @@ impl Hosted {
             Some(path) => [b"=", path.to_bytes()].concat(),
             None if is_named => [b"=", file.path.to_bytes()].concat(),
             None => {
-                let number = to_pass_on(file)?;
-                passed = Some(number);
-                [format!("!{number}=").as_bytes(), &path_of(file)].concat()
+                let passed = passed.insert(to_pass_on(file)?);
+                [format!("!{}=", passed.number()).as_bytes(), &path_of(file)].concat()
             }
         };
         let variable = CString::new([VARIABLE.as_bytes(), b"=", &value].concat()).ok()?;
@@ -98,18 +98,12 @@ impl Hosted {
         };
         let others = envp.into_iter().filter(is_other);
         let envp = others.chain([variable.as_ptr(), std::ptr::null()]).collect();
-        Some(Hosted { host, argv, envp, _variable: variable, _judged: judged, file: passed })
+        Some(Hosted { host, argv, envp, _variable: variable, _judged: judged, _file: passed })
     }
 
     /// Returns what to execute.
     pub fn start(&self) -> Start {
         Start { path: self.host.as_ptr(), argv: self.argv.as_ptr(), envp: self.envp.as_ptr() }
-    }
-}
-
-impl Drop for Hosted {
-    fn drop(&mut self) {
-        self.file.into_iter().for_each(table::close);
     }
 }
 
@@ -154,8 +148,8 @@ fn library() -> Option<&'static CStr> {
     .as_deref()
 }
 
-/// Opens a program for the next one, at a high number. Returns that.
-fn to_pass_on(file: File<'_>) -> Option<c_int> {
+/// Opens a program for the next one, at a number of the library's own.
+fn to_pass_on(file: File<'_>) -> Option<Internal> {
     let own: CString;
     let path = if file.path.is_empty() {
         own = CString::new(format!("/proc/self/fd/{}", file.directory.as_raw_fd())).ok()?;
@@ -164,16 +158,12 @@ fn to_pass_on(file: File<'_>) -> Option<c_int> {
         file.path
     };
     let (directory, flags) = (file.directory.as_raw_fd(), libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: a valid path.
-    let low = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags, 0) } as c_int;
-    if low < 0 {
-        return None;
-    }
-    let high = table::duplicate(low, table::high_number());
-    table::close(low);
-    if high < 0 {
-        return None;
-    }
-    table::set_kernel_cloexec(high, false);
-    Some(high)
+    let opened = with_room(|room| {
+        // SAFETY: a valid path.
+        let fd = unsafe { sys!(libc::SYS_openat, directory, path.as_ptr(), flags, 0) } as c_int;
+        // SAFETY: just opened, owned by nobody else.
+        (fd >= 0).then(|| room.keep(unsafe { OwnedFd::from_raw_fd(fd) }))
+    })?;
+    opened.set_inheritable(true);
+    Some(opened)
 }

@@ -46,6 +46,7 @@
 #![warn(clippy::print_stderr)]
 
 mod asking;
+mod beyond;
 mod calls;
 mod cancellation;
 mod child_state;
@@ -67,6 +68,7 @@ mod host;
 mod hosting;
 mod instruction;
 mod interfaces;
+mod letter;
 mod lock;
 mod netlink;
 mod netlink_end;

@@ -22,12 +22,12 @@ use libc::{
     NETLINK_NETFILTER, NETLINK_NO_ENOBUFS, NETLINK_SOCK_DIAG, NETLINK_XFRM, sockaddr, sockaddr_nl, socklen_t,
 };
 
+use crate::beyond::with_room;
 use crate::interfaces::{file_status, view};
 use crate::lock::STATE;
 use crate::netlink_end::{Netlink, port_of};
 use crate::real::{count_system_call, last_errno, sys};
 use crate::settings::settings;
-use crate::table::Internal;
 use crate::transfer::Parts;
 
 /// Whether this process has netlink sockets: other programs pay nothing for them.
@@ -68,7 +68,8 @@ fn create(kind: c_int, flags: c_int) -> Result<c_int, Errno> {
         return Err(last_errno());
     }
     // SAFETY: just created, owned by nobody else.
-    let other = Internal::new(unsafe { OwnedFd::from_raw_fd(ends[1]) });
+    let other = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+    let other = with_room(|room| room.keep(other));
     let inode = file_status(ends[0]).map_or(0, |status| status.st_ino);
     STATE.with(|state| {
         state.netlinks.retain(|netlink| !netlink.has_ended());

@@ -15,6 +15,7 @@ use crate::real::{count_system_call, last_errno, sys};
 use crate::sleepers::CANCELLED;
 use crate::state::{State, asks};
 use crate::stats;
+use crate::table::reserved;
 use crate::table::{Fd, lookup, object_at};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::Waiter;
@@ -59,20 +60,16 @@ pub fn poll(
     if mask.is_null() {
         spin_until_event()?;
     }
-    let waiter = STATE.with(|state| {
+    let mut waiter = STATE.with(|state| {
         fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.client.pin(object));
         state.take_waiter()
     });
     let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
-    let Some(mut waiter) = waiter else {
-        STATE.with(|state| objects.iter().for_each(|object| state.client.unpin(*object)));
-        return Err(Errno::ENOMEM);
-    };
     kernel.push(pollfd { fd: waiter.0.number(), events: libc::POLLIN, revents: 0 });
     let result = sleep(fds, &objects, &mut kernel, &mut waiter, deadline, mask);
     STATE.with(|state| {
         objects.iter().for_each(|object| state.client.unpin(*object));
-        state.free_waiters.push(waiter);
+        state.put_waiter(waiter);
     });
     waited();
     result
@@ -122,7 +119,8 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
-        // A confined process has no bell among the descriptors, and looks again soon.
+        reserved::before_sleep();
+        // Without a doorbell among the descriptors the thread wakes up soon, and checks again.
         if kernel[own].fd < 0 {
             hang_up::after_nothing();
         }

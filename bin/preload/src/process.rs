@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_long;
 
+use crate::beyond::LIMIT;
 use crate::child_state::{NextProcess, Preparation, refit_limit};
 use crate::dispatch;
 use crate::family::renew_thread;
@@ -16,6 +17,7 @@ use crate::space;
 use crate::stats;
 use crate::streams::STREAMS;
 use crate::supervisor::SUPERVISOR;
+use crate::table::reserved;
 use crate::urgent;
 
 struct Prepared(UnsafeCell<Option<Preparation>>);
@@ -51,9 +53,12 @@ extern "C" fn prepare() {
     SUPERVISOR.acquire();
     space::loosen();
     prepare_child();
+    // Nobody reserves one while the lock of the state is held.
+    reserved::give_back();
     STREAMS.acquire();
     WRITER.acquire();
     BREAK.acquire();
+    LIMIT.acquire();
     HEAP.acquire();
 }
 
@@ -69,6 +74,7 @@ fn prepare_child() {
 
 extern "C" fn parent() {
     HEAP.release();
+    LIMIT.release();
     BREAK.release();
     WRITER.release();
     STREAMS.release();
@@ -83,6 +89,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     HEAP.reset_in_child();
+    LIMIT.reset_in_child();
     BREAK.reset_in_child();
     WRITER.reset_in_child();
     STREAMS.reset_in_child();

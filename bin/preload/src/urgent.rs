@@ -113,12 +113,11 @@ fn watch() {
 }
 
 fn keep_watch() {
-    let taken = STATE.with(|state| {
-        let (waiter, bell) = state.take_waiter()?;
+    let (mut waiter, bell) = STATE.with(|state| {
+        let (waiter, bell) = state.take_waiter();
         state.client.set_urgent_bell(bell);
-        Some((waiter, bell))
+        (waiter, bell)
     });
-    let Some((mut waiter, bell)) = taken else { return };
     loop {
         hang_up::mend();
         STATE.with(|state| {

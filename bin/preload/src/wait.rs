@@ -56,24 +56,18 @@ struct Wait {
 fn block_as<R>(wait: Wait, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
     let Wait { object, timeout, .. } = wait;
     let mut deadline: Option<Instant> = None;
-    let first = STATE.with(|state| {
+    let mut waiter = STATE.with(|state| {
         deadline = timeout.map(|timeout| state.now() + timeout);
         if let Some(object) = object {
             state.client.pin(object);
         }
         state.take_waiter()
     });
-    let Some(mut waiter) = first else {
-        if let Some(object) = object {
-            STATE.with(|state| state.client.unpin(object));
-        }
-        return Err(Errno::EMFILE);
-    };
     met(object.unwrap_or(0));
     let result = block_on(wait, deadline, &mut waiter, &mut step);
     waited();
     STATE.with(|state| {
-        state.free_waiters.push(waiter);
+        state.put_waiter(waiter);
         if let Some(object) = object {
             state.client.unpin(object);
         }

@@ -13,10 +13,12 @@ use atoll_sockets::client::session::Session;
 use atoll_sys::epoll::Epoll;
 use atoll_sys::eventfd;
 
+use crate::beyond::with_room;
 use crate::confinement::{EVERY, is_confined};
 use crate::hang_up;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::table::Internal;
+use crate::table::reserved;
 
 /// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
@@ -35,17 +37,25 @@ const BELL_TOKEN: u64 = u64::MAX;
 const CONNECTION_TOKEN: u64 = u64::MAX - 1;
 
 impl Waiter {
-    /// Creates a place to sleep without doorbells. Returns `None` if there are no more descriptors.
-    pub fn new() -> Option<Waiter> {
+    /// Creates a place to sleep without doorbells. If there are no more descriptors, its sleeper looks again
+    /// and again, as one in a confined process does.
+    pub fn new() -> Waiter {
         if is_confined() {
-            return Some(Waiter { epoll: None, known: Vec::new(), connection: 0 });
+            return Waiter { epoll: None, known: Vec::new(), connection: 0 };
         }
-        let epoll = Epoll::new().ok()?;
-        let number = epoll.as_fd().as_raw_fd();
-        std::mem::forget(epoll);
-        // SAFETY: just created, and forgotten by its first owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        Some(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new(), connection: 0 })
+        let epoll = with_room(|room| {
+            let epoll = Epoll::new().ok()?;
+            let number = epoll.as_fd().as_raw_fd();
+            std::mem::forget(epoll);
+            // SAFETY: just created, and forgotten by its first owner.
+            Some(room.keep(unsafe { OwnedFd::from_raw_fd(number) }))
+        });
+        Waiter { epoll, known: Vec::new(), connection: 0 }
+    }
+
+    /// Returns whether another call may sleep here.
+    pub fn is_lasting(&self) -> bool {
+        self.epoll.is_some() || is_confined()
     }
 
     /// Returns the descriptor number of the epoll instance; -1 if there is none.
@@ -97,8 +107,20 @@ impl Waiter {
     /// Sleeps in the instance `epoll`, or, if that is -1, until it is time to look again. Returns whether the
     /// member with `token` 0 is ready; fails with EINTR if a signal came.
     pub fn sleep(epoll: i32, left: Option<Duration>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
+        Waiter::sleep_beside(epoll, -1, left, mask)
+    }
+
+    /// Sleeps as [`Waiter::sleep`] does. `member` is the descriptor of the member with `token` 0, which is
+    /// watched also where there is no instance; -1 if there is none.
+    pub fn sleep_beside(
+        epoll: i32,
+        member: i32,
+        left: Option<Duration>,
+        mask: *const libc::sigset_t,
+    ) -> Result<bool, Errno> {
+        reserved::before_sleep();
         if epoll < 0 {
-            return sleep_until_next_look(left, mask).map(|()| false);
+            return sleep_until_next_look(member, left, mask);
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let millis =
@@ -119,17 +141,22 @@ impl Waiter {
     }
 }
 
-/// Sleeps until it is time to look again, `left` at most. Fails with EINTR if a signal came.
-fn sleep_until_next_look(left: Option<Duration>, mask: *const libc::sigset_t) -> Result<(), Errno> {
+/// Sleeps until it is time to look again, `left` at most, or `member` is ready. Returns whether it is; fails
+/// with EINTR if a signal came.
+fn sleep_until_next_look(
+    member: i32,
+    left: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<bool, Errno> {
     let nap = left.map_or(EVERY, |left| left.min(EVERY));
     let time = libc::timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+    let mut entry = libc::pollfd { fd: member, events: libc::POLLIN, revents: 0 };
     count_system_call();
-    // SAFETY: no entries, a valid time, and the mask, which is null or the program's. 8: size of the kernel's
-    // signal set.
-    let result =
-        unsafe { sys!(libc::SYS_ppoll, std::ptr::null::<libc::pollfd>(), 0, &raw const time, mask, 8) };
+    // SAFETY: one entry (which ppoll(2) passes over if its number is negative), a valid time, and the mask,
+    // which is null or the program's. 8: size of the kernel's signal set.
+    let result = unsafe { sys!(libc::SYS_ppoll, &raw mut entry, 1, &raw const time, mask, 8) };
     hang_up::after_nothing();
-    if result < 0 { Err(last_errno()) } else { Ok(()) }
+    if result < 0 { Err(last_errno()) } else { Ok(result > 0) }
 }
 
 /// The part of an epoll instance beside its Atoll sockets: the kernel's instance, which has the kernel's

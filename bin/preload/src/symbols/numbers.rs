@@ -23,6 +23,7 @@ use crate::confinement::confine;
 use crate::dispatch::{Words, masks};
 use crate::real::sys;
 use crate::settings::settings;
+use crate::table::reserved;
 use crate::{process, real, shadow};
 
 // linux/seccomp.h.
@@ -90,7 +91,10 @@ unsafe fn make(call: &Call) -> c_long {
             .or_else(|| of_processes(call))
             .or_else(|| of_privileges(call))
             .or_else(|| of_files(call))
-            .unwrap_or_else(|| call.pass_on())
+            .unwrap_or_else(|| {
+                reserved::give_back();
+                call.pass_on()
+            })
     }
 }
 
@@ -219,6 +223,7 @@ unsafe fn of_descriptors(call: &Call) -> Option<c_long> {
             libc::SYS_dup2 => d::dup2(fd, n.int(1)),
             libc::SYS_dup3 => d::dup3(fd, n.int(1), n.int(2)),
             libc::SYS_fcntl => d::fcntl(fd, n.int(1), n.pointer(2)),
+            libc::SYS_pidfd_getfd => d::pidfd_getfd(fd, n.int(1), n.unsigned(2)),
             libc::SYS_ioctl => d::ioctl(fd, n.words[1] as c_ulong, n.pointer(2)),
             _ => return None,
         }

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use crate::beyond::with_own_limit;
 use crate::confinement::confine;
 use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
 use crate::hosting::{Start, Strings};
@@ -211,8 +212,11 @@ pub unsafe extern "C" fn pidfd_spawnp(
 /// # Safety
 /// As for posix_spawn(3).
 unsafe fn spawn(program: Program, makes: Makes, start: Start, spawn: impl FnOnce(Start) -> c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    let spawn = |envp| unsafe { unserved::spawn(program, makes, Start { envp, ..start }, spawn) };
+    let spawn = |envp| {
+        let start = Start { envp, ..start };
+        // SAFETY: the caller's promise.
+        unsafe { unserved::spawn(program, makes, start, |start| with_own_limit(|| spawn(start))) }
+    };
     let sockets = || {
         survivors();
         // SAFETY: null or the program's.

@@ -129,6 +129,15 @@ impl<P: Platform> Client<P> {
         }
     }
 
+    /// Returns whether [`Client::accept`] may find a connection: one is on offer, or the verdict on a claim
+    /// has come.
+    pub fn may_accept(&self, object: u32) -> bool {
+        self.listener(object).is_some_and(|listener| match listener.claimed {
+            Some(_) => listener.verdict.is_some(),
+            None => !listener.offers.is_empty(),
+        })
+    }
+
     /// Takes a connection of a listener, and makes it an object. The caller needs a descriptor for it.
     pub fn accept(&mut self, object: u32, nonblocking: bool) -> Result<u32, Failure> {
         self.check_listening(object)?;

@@ -70,7 +70,7 @@ use crate::watch::{Head, Watches};
 pub use self::binding::{Binding, Registration};
 pub use self::connecting::Connecting;
 pub use self::gone::Losses;
-pub use self::inheriting::{PassedListener, Sender};
+pub use self::inheriting::PassedPort;
 pub use self::interest::Change;
 pub use self::questions::Answer;
 
