@@ -185,7 +185,8 @@ impl Life {
         options.sack = sack;
         let (window, urgent) = (input.half(), input.half());
         let ecn = Ecn::from_tos(seq.0 as u8);
-        Segment { src_port: 1, dst_port: 2, seq, ack, flags: Flags(flags), window, urgent, options, len, ecn }
+        let flags = Flags::from_bits_retain(flags);
+        Segment { src_port: 1, dst_port: 2, seq, ack, flags, window, urgent, options, len, ecn }
     }
 
     fn receive(&mut self, segment: &Segment) {

@@ -126,7 +126,7 @@ impl Peers {
             dst_port: flow.port,
             seq,
             ack,
-            flags: Flags(flags),
+            flags: Flags::from_bits_retain(flags),
             window: input.half(),
             urgent: input.half(),
             options,
