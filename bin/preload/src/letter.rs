@@ -130,10 +130,11 @@ pub fn read(fd: c_int) -> Option<Letter> {
         // SAFETY: the header, and all that it points to, is valid.
         let received = unsafe { sys!(libc::SYS_recvmsg, fd, &raw mut header, flags) };
         let mut rights = Vec::new();
+        if received < 0 {
+            return (received, rights);
+        }
         // SAFETY: the kernel has written the control messages.
-        if received >= 0
-            && let Some((place, count)) = unsafe { place_of_rights(&header) }
-        {
+        if let Some((place, count)) = unsafe { place_of_rights(&header) } {
             // SAFETY: as above; the descriptors are new, and nobody else's.
             rights.extend((0..count).map(|at| keep(room, unsafe { place.add(at).read_unaligned() })));
         }

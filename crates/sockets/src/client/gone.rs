@@ -12,6 +12,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
+use atoll_ipc::Ready;
 use atoll_ipc::lease::Voucher;
 
 use super::Client;
@@ -58,7 +59,7 @@ impl<P: Platform> Client<P> {
                 Some(Ended::Waits) => losses.waiting += 1,
                 None => {}
             }
-            self.announce(object, u32::MAX >> 1);
+            self.announce(object, Ready::all());
         }
         self.ring(self.sleepers.all());
         losses
@@ -124,7 +125,7 @@ impl<P: Platform> Client<P> {
             self.accept_if_awaited(object);
         }
         if result.is_ok() || is_news {
-            self.announce(object, u32::MAX >> 1);
+            self.announce(object, Ready::all());
         }
         is_news
     }
