@@ -63,6 +63,7 @@ pub enum Name {
     ReceiveErrors,
     ReceiveErrorsV6,
     Debug,
+    MtuV6,
 }
 
 /// The row of an option in the table.
@@ -108,6 +109,8 @@ pub enum Codec {
     RangeOrDefault(i32, i32),
     /// The value of `TCP_MAXSEG`; 0 stands for what the path allows.
     Segment,
+    /// The value of `IPV6_MTU`: 0, or the size of a packet, at least the least MTU of IPv6.
+    PacketSize,
     /// An int that is replaced by the nearest one between these.
     Nearest(i32, i32),
     /// A buffer size between these, half of what getsockopt(2) returns; negative values are large ones.
@@ -184,6 +187,8 @@ const MTU_WANT: u64 = libc::IP_PMTUDISC_WANT as u64;
 const MTU_VALUES: Codec = Codec::Range(0, libc::IP_PMTUDISC_OMIT);
 /// The number of the option in linux/in6.h; libc does not have it for every target.
 const IPV6_DONTFRAG: i32 = 62;
+/// The least MTU of a link that carries IPv6 (RFC 8200 §5).
+const IPV6_MTU_MIN: i32 = 1280;
 /// The smallest window clamp: Linux's `SOCK_MIN_RCVBUF` / 2.
 const WINDOW_MIN: u64 = 1152;
 /// The MSS where nothing is known of the path (RFC 9293 3.7.1), and the values that tcp(7) allows.
@@ -261,10 +266,11 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::ReceiveErrorsV6, v6(libc::IPV6_RECVERR), Flag, 0, Nobody),
     // As on Linux, the option is kept and does nothing.
     row(Name::Debug, socket(libc::SO_DEBUG), Flag, 0, Nobody),
+    row(Name::MtuV6, v6(libc::IPV6_MTU), Codec::PacketSize, 0, Udp(So::MtuV6)),
 ];
 
 /// The number of options.
-const NAMES: usize = Name::Debug as usize + 1;
+const NAMES: usize = Name::MtuV6 as usize + 1;
 
 const _: () = {
     let mut at = 0;
@@ -318,6 +324,10 @@ impl Row {
             Codec::Segment => match int()? {
                 0 => 0,
                 value => within(value, SEGMENT_MIN, SEGMENT_MAX)?,
+            },
+            Codec::PacketSize => match int()? {
+                0 => 0,
+                value => within(value, IPV6_MTU_MIN, i32::MAX)?,
             },
             Codec::Nearest(least, most) => match int()? {
                 value if value < least => return Err(Errno::EINVAL),

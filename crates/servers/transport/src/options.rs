@@ -95,7 +95,8 @@ impl Inherited {
             | SocketOption::TimeToLive
             | SocketOption::MtuDiscover
             | SocketOption::MtuDiscoverV6
-            | SocketOption::DontFragmentV6 => {
+            | SocketOption::DontFragmentV6
+            | SocketOption::MtuV6 => {
                 return false;
             }
             _ => {
@@ -177,7 +178,8 @@ impl Entry {
             | SocketOption::UnicastHops
             | SocketOption::MtuDiscover
             | SocketOption::MtuDiscoverV6
-            | SocketOption::DontFragmentV6 => {
+            | SocketOption::DontFragmentV6
+            | SocketOption::MtuV6 => {
                 return false;
             }
             _ => {

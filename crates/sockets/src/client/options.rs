@@ -97,6 +97,15 @@ impl<P: Platform> Client<P> {
             SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6 => {}
             _ => return Err(Errno::EOPNOTSUPP),
         }
+        if (level, number) == (IPPROTO_IPV6, libc::IPV6_MTU) {
+            // ipv6(7): the path's MTU is what is asked for, not what was set. Only replicas know it.
+            let is_connected = match &socket.kind {
+                Kind::Stream(..) => true,
+                Kind::Datagram(datagram) => datagram.connected,
+                _ => false,
+            };
+            return Err(if is_connected { Errno::ENOPROTOOPT } else { Errno::ENOTCONN });
+        }
         if let Some(row) = Row::find(level, number) {
             let set = socket.options.set_value(row.name);
             return Ok(row.encode(set.unwrap_or(row.default), set.is_some()));

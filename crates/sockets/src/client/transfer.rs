@@ -375,7 +375,12 @@ impl<P: Platform> Client<P> {
             options.set_value(discover).is_some_and(|value| !FRAGMENTING.contains(&(value as u32)))
                 || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
         let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
-        if is_whole && len + headers > session.mtu_for(to.addr) && !is_inside {
+        let path = if is_inside { usize::MAX } else { session.mtu_for(to.addr) };
+        let most = match options.value(Name::MtuV6) as usize {
+            size if size > 0 && !to.addr.is_v4() => path.min(size),
+            _ => path,
+        };
+        if is_whole && len + headers > most {
             return Err(Errno::EMSGSIZE);
         }
         Ok(())

@@ -99,8 +99,9 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
     let to_inside = multicast && wishes.inside;
     let route = if to_inside { Route::Local } else { route };
     let discovery = options.discovery_to(peer.addr);
+    let most = options.packet_max_to(peer.addr);
     let cut = match route {
-        Route::Via { .. } => discovery.cut(ip, now, peer.addr, record.len as usize),
+        Route::Via { .. } => discovery.cut(ip, now, peer.addr, record.len as usize, most),
         _ => Cut::Whole { dont_fragment: discovery != MtuDiscovery::Dont },
     };
     let is_torn = matches!(cut, Cut::Fragments(_));

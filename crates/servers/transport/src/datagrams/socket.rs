@@ -77,6 +77,8 @@ pub(crate) struct Options {
     discovery_v6: MtuDiscovery,
     /// The value of `IPV6_DONTFRAG`.
     whole_v6: bool,
+    /// The value of `IPV6_MTU`, if set.
+    mtu_v6: Option<u16>,
     multicast: Multicast,
 }
 
@@ -98,6 +100,9 @@ const AREA_MAX: u64 = 16 << 20;
 /// The smallest and the largest buffer that can be set, in octets.
 const BUFFER: (u32, u32) = (4096, 4 << 20);
 
+/// The least value of `IPV6_MTU` (RFC 8200 §5), in octets.
+const IPV6_MTU_MIN: u32 = 1280;
+
 impl Options {
     const fn new() -> Options {
         Options {
@@ -108,6 +113,7 @@ impl Options {
             discovery: MtuDiscovery::Want,
             discovery_v6: MtuDiscovery::Want,
             whole_v6: false,
+            mtu_v6: None,
             multicast: Multicast::new(),
         }
     }
@@ -125,6 +131,14 @@ impl Options {
     /// Returns whether a datagram to `peer` that would be fragmented is refused, whatever else was set.
     pub(crate) const fn is_whole_to(&self, peer: Addr) -> bool {
         self.whole_v6 && !peer.is_v4()
+    }
+
+    /// Returns the size in octets of the largest packet to `peer` that the application wants.
+    pub(crate) const fn packet_max_to(&self, peer: Addr) -> u16 {
+        match self.mtu_v6 {
+            Some(mtu) if !peer.is_v4() => mtu,
+            _ => u16::MAX,
+        }
     }
 
     /// Returns type of service and TTL of packets to `peer`. `hop_limit` is that of IPv6, if none was set.
@@ -271,6 +285,10 @@ impl Datagram {
                 None => return false,
             },
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
+            SocketOption::MtuV6 if value == 0 => options.mtu_v6 = None,
+            SocketOption::MtuV6 if value >= IPV6_MTU_MIN => {
+                options.mtu_v6 = Some(u16::try_from(value).unwrap_or(u16::MAX));
+            }
             // Each record says whether it may go to a broadcast address.
             SocketOption::Broadcast => {}
             _ => return options.multicast.set_option(option, value),
