@@ -118,15 +118,12 @@ impl State {
         if self.client.own().is_some() { self.client.now() } else { Clock::kernel().now() }
     }
 
-    /// Returns a place to sleep for the length of a call, with its doorbell; `None` if there are no more
-    /// descriptors.
+    /// Returns a place to sleep for the length of a call, with its doorbell; `None` if there is no memory.
     pub fn take_waiter(&mut self) -> Option<(Waiter, u32)> {
         match self.free_waiters.pop() {
-            Some(waiter) if !is_confined() => Some(waiter),
-            _ => {
-                let bell = self.client.new_bell();
-                Some((Waiter::new()?, bell))
-            }
+            Some((waiter, bell)) if waiter.number() >= 0 && !is_confined() => Some((waiter, bell)),
+            Some((_, bell)) => Some((Waiter::for_call()?, bell)),
+            None => Some((Waiter::for_call()?, self.client.new_bell())),
         }
     }
 

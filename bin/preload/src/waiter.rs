@@ -20,7 +20,8 @@ use crate::table::Internal;
 /// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The instance; `None` in a confined process, which looks again and again instead of sleeping.
+    /// The instance; `None` in a process that is confined, or may open no more descriptors: it looks again and
+    /// again instead of sleeping.
     epoll: Option<Internal>,
     /// The doorbells of each session (by number) that are in the instance, a bit each.
     known: Vec<(u32, u16)>,
@@ -32,15 +33,36 @@ const BELL_TOKEN: u64 = u64::MAX;
 impl Waiter {
     /// Creates a place to sleep without doorbells. Returns `None` if there are no more descriptors.
     pub fn new() -> Option<Waiter> {
+        Waiter::open().ok()
+    }
+
+    fn open() -> std::io::Result<Waiter> {
         if is_confined() {
-            return Some(Waiter { epoll: None, known: Vec::new() });
+            return Ok(Waiter::looking());
         }
-        let epoll = Epoll::new().ok()?;
+        let epoll = Epoll::new()?;
         let number = epoll.as_fd().as_raw_fd();
         std::mem::forget(epoll);
         // SAFETY: just created, and forgotten by its first owner.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        Some(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new() })
+        Ok(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new() })
+    }
+
+    /// Creates a place to sleep for the length of a call, which may be in a process that has forbidden itself
+    /// descriptors (RLIMIT_NOFILE of 0, as vsftpd's sessions have). Returns `None` if there is no memory.
+    pub fn for_call() -> Option<Waiter> {
+        match Waiter::open() {
+            Ok(waiter) => Some(waiter),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                Some(Waiter::looking())
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Creates a place that needs no descriptor, because whoever waits there looks every millisecond.
+    const fn looking() -> Waiter {
+        Waiter { epoll: None, known: Vec::new() }
     }
 
     /// Returns the descriptor number of the epoll instance; -1 if there is none.
