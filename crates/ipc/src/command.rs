@@ -95,7 +95,7 @@ pub enum SocketOption {
     /// `IPV6_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInsideV6 = 42,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
-    MtuV6 = 43,
+    MtuV6 = 48,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is
     /// off.
     FastOpen = 20,

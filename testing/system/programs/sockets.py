@@ -233,6 +233,38 @@ def reuse_port():
 
 
 @case
+def waiting_without_descriptors():
+    """A process that may open no more descriptors waits for its sockets all the same, as vsftpd's sessions do."""
+    listener = socket.create_server((LOOPBACK, 0))
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 100000))
+    try:
+        server.recv(10)
+    except OSError as error:
+        print("recv", errno.errorcode[error.errno])
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    print("poll", poll.poll(100))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+    for text in (b"one", b"two"):
+        threading.Timer(0.2, client.sendall, (text,)).start()
+        print(server.recv(10))
+    # More than the buffers hold.
+    sender = threading.Thread(target=client.sendall, args=(bytes(20 << 20),))
+    sender.start()
+    left = 20 << 20
+    while left:
+        left -= len(server.recv(1 << 20))
+    sender.join()
+    try:
+        listener.accept()
+    except OSError as error:
+        print("accept", errno.errorcode[error.errno])
+
+
+@case
 def listen_without_bind():
     server = socket.socket()
     server.listen()
