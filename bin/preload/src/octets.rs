@@ -63,7 +63,7 @@ enum Way {
 
 /// Sends text with MSG_FASTOPEN on a stream socket: sendto(2) and sendmsg(2), tcp(7).
 fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
-    let rest = flags & !MSG_FASTOPEN;
+    let rest = flags & !libc::MSG_FASTOPEN;
     let way = STATE.with(|state| {
         if !fast_open::is_enabled(&state.client) {
             return Err(Errno::EOPNOTSUPP);
