@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 
 use atoll_sys::program::image::{Image, PAGE, Segment};
 
+use crate::beyond::with_room;
 use crate::futex_lock::FutexLock;
 use crate::instruction::direct;
 use crate::real::sys;
@@ -70,7 +71,7 @@ unsafe fn execute(value: &OsStr, arguments: *const *const c_char) -> io::Error {
     if !dispatch::is_on() || !shadow::is_possible() {
         return refused("this kernel dispatches no system calls, or this processor has no FSGSBASE");
     }
-    let file = Internal::new(file);
+    let file = with_room(|room| room.keep(file));
     let read = |at, into: &mut [u8]| read_at(file.number(), at, into);
     let Some(image) = Image::read(read) else { return refused("it is no static program") };
     let base = match map(&image, file.number()) {
