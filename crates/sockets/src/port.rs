@@ -6,7 +6,8 @@
 //!   0      lock word of the family (u32): see `bin/preload`
 //!   64     application slots handed out so far (u32), first free slot + 1 (u32);
 //!          free slots are linked by library word 1
-//!   1024   calls resolved (u64), calls that made a system call (u64): read by `atoll status`
+//!   1024   calls resolved (u64), calls that made a system call (u64), the way of interception (u64):
+//!          read by `atoll status`
 //!   4096   pool of the send area
 //! ```
 //! The library region survives the process that wrote it: a child that inherited the arena continues where
@@ -268,6 +269,12 @@ impl<M: Memory> Port<M> {
     pub fn set_counters(&self, calls: u64, with_system_call: u64) {
         self.memory.store64(self.layout.library + COUNTERS, calls);
         self.memory.store64(self.layout.library + COUNTERS + 8, with_system_call);
+    }
+
+    /// Publishes by which way the calls of this process reach the library, a number that the process around
+    /// the client defines.
+    pub fn set_interception(&self, way: u8) {
+        self.memory.store64(self.layout.library + COUNTERS + 16, way.into());
     }
 }
 

@@ -14,6 +14,7 @@ use atoll_ipc::ledger::{LEDGER_BYTES, LedgerConfig, sessions_in, written_version
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::Plan;
+use atoll_sys::interception::Interception;
 use atoll_sys::{View, Views, create_memfd, eventfd};
 
 use super::pairs::Pairs;
@@ -343,6 +344,14 @@ impl SessionMemory {
         }
         sum
     }
+
+    /// Returns what the library has said of the way by which calls reach it.
+    pub fn interception(&self) -> Interception {
+        let at = self.config.layout().library + LIBRARY_COUNTERS;
+        let mapped = self.arenas.first().map(|arena| ShmMemory::map(&**arena, at + 24, Access::ReadOnly));
+        let said = mapped.and_then(Result::ok).map_or(0, |memory| memory.load64(at + 16));
+        u8::try_from(said).map_or(Interception::Unknown, Interception::from_u8)
+    }
 }
 
 /// The offset of the library's counters in its region.
@@ -438,6 +447,24 @@ mod tests {
         for lie in [u64::MAX, u64::MAX / 2, 1 << 60] {
             hostile.store64(layout.library + LIBRARY_COUNTERS, lie);
             assert_eq!(session.library_calls(), LibraryCalls { calls: 100, with_system_call: 3 });
+        }
+    }
+
+    #[test]
+    fn the_way_of_interception_is_what_the_library_says_if_there_is_such_a_way() {
+        let config = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
+        let session = SessionMemory::create(1, User::privileged(0), 2, config).unwrap();
+        assert_eq!(session.interception(), Interception::Unknown);
+        let layout = config.layout();
+        let memory = ShmMemory::map(&*session.arenas[0], layout.total, Access::ReadWrite).unwrap();
+        for (said, way) in [
+            (2, Interception::Dispatch),
+            (255, Interception::Unknown),
+            (u64::MAX, Interception::Unknown),
+            (1 << 32 | 2, Interception::Unknown),
+        ] {
+            memory.store64(layout.library + LIBRARY_COUNTERS + 16, said);
+            assert_eq!(session.interception(), way);
         }
     }
 }
