@@ -71,7 +71,8 @@ fn static_programs_are_served_however_they_are_executed() {
         let mut run = Command::new(atoll());
         run.args(["run", "--private", "--", program, "ways", other]);
         let mut program = Proc::start(&mut NoNet::new().without_network(&run), None);
-        assert_eq!(program.success(30), everywhere, "{}", program.report());
+        assert!(program.end(30).success(), "{}", program.report());
+        assert_eq!(program.output(), everywhere);
         assert_eq!(program.errors(), "");
     }
 }

@@ -34,6 +34,7 @@ mod full_ring;
 mod gone;
 mod groups;
 mod hostile;
+mod interception;
 mod internal;
 mod joined;
 mod late_answers;
