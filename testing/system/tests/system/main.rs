@@ -40,6 +40,7 @@ mod joined;
 mod late_answers;
 mod load;
 mod log;
+mod matrix;
 mod metrics;
 mod naive_accept;
 mod names;
