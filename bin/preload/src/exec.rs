@@ -53,7 +53,7 @@ impl NextProgram {
             let preparation = Preparation::prepare(connections, NextProcess::Program, |state| {
                 given = sockets();
                 let mut objects: Vec<u32> = given.iter().map(|(_, object)| *object).collect();
-                objects.retain(|object| state.client.is_held(*object));
+                objects.retain(|object| state.client.socket(*object).is_some());
                 objects.sort_unstable();
                 objects.dedup();
                 objects

@@ -60,6 +60,7 @@ mod handlers;
 mod heap;
 mod instruction;
 mod interfaces;
+mod letter;
 mod lock;
 mod netlink;
 mod netlink_end;

@@ -138,7 +138,7 @@ impl Process {
             let place = Place { session: 1, replica: 0, slot: socket.slot, generation: socket.generation };
             let mut connection = Connection::new(Protocol::Tcp, false);
             connection.kind = Kind::Stream(place, connection.options.local());
-            let socket_state = SocketState::of(&connection, true, |place| place).expect("open");
+            let socket_state = SocketState::of(&connection, true, |place| place);
             Inherited { socket: socket_state, descriptors: vec![socket.slot.0 as i32] }
         };
         let inherited = sockets.iter().map(inherited).collect();

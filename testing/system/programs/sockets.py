@@ -1830,6 +1830,197 @@ def passing_a_listener_to_another_process():
     attempt("connect", socket.create_connection, name)
 
 
+def receiver(receives):
+    """A process with a socket that this one sends over the channel which is returned: what it prints comes first."""
+    near, far = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        try:
+            receives(far, socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0]))
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    far.close()
+    return near, child
+
+
+@case
+def passing_what_is_bound():
+    def listens(channel, bound):
+        print("name:", bound.getsockname() == name)
+        attempt("listen", bound.listen)
+        channel.send(b"listens")
+        bound.accept()[0].sendall(b"accepted")
+
+    bound = socket.socket()
+    bound.bind((LOOPBACK, 0))
+    name = bound.getsockname()
+    for _ in range(2):
+        near, child = receiver(listens)
+        socket.send_fds(near, [b"x"], [bound.fileno()])
+        print(near.recv(10))
+        print("recv:", receive_all(socket.create_connection(name, timeout=10)))
+        os.waitpid(child, 0)
+    bound.close()
+    attempt("connect", socket.create_connection, name)
+
+
+@case
+def passing_a_new_socket():
+    def serves(channel, new):
+        print("unconnected:", new.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), new.gettimeout())
+        new.bind((LOOPBACK, 0))
+        new.listen()
+        channel.send(b"%d" % new.getsockname()[1])
+        new.accept()[0].sendall(b"accepted")
+
+    def sends(_channel, new):
+        new.sendto(b"a datagram", target.getsockname())
+
+    new = socket.socket()
+    new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    near, child = receiver(serves)
+    socket.send_fds(near, [b"x"], [new.fileno()])
+    new.close()
+    port = int(near.recv(10))
+    print("recv:", receive_all(socket.create_connection((LOOPBACK, port), timeout=10)))
+    os.waitpid(child, 0)
+    target = socket.socket(type=socket.SOCK_DGRAM)
+    target.bind((LOOPBACK, 0))
+    near, child = receiver(sends)
+    new = socket.socket(type=socket.SOCK_DGRAM)
+    socket.send_fds(near, [b"x"], [new.fileno()])
+    print("recv:", target.recv(100))
+    os.waitpid(child, 0)
+
+
+@case
+def passing_datagram_sockets():
+    def answers(channel, bound):
+        channel.send(b"got it")
+        octets, peer = bound.recvfrom(100)
+        bound.sendto(b"answer to " + octets, peer)
+        channel.recv(1)
+
+    def speaks(_channel, connected):
+        print("peer:", connected.getpeername() == bound.getsockname())
+        connected.send(b"from the receiver")
+
+    bound = socket.socket(type=socket.SOCK_DGRAM)
+    bound.bind((LOOPBACK, 0))
+    name = bound.getsockname()
+    near, child = receiver(answers)
+    socket.send_fds(near, [b"x"], [bound.fileno()])
+    print(near.recv(10))
+    bound.close()
+    attempt("bind", socket.socket(type=socket.SOCK_DGRAM).bind, name)
+    client = socket.socket(type=socket.SOCK_DGRAM)
+    client.settimeout(10)
+    client.sendto(b"a question", name)
+    print("recv:", client.recvfrom(100)[0])
+    near.send(b"x")
+    os.waitpid(child, 0)
+    bound = socket.socket(type=socket.SOCK_DGRAM)
+    attempt("bind when all have closed", bound.bind, name)
+    connected = socket.socket(type=socket.SOCK_DGRAM)
+    connected.connect(name)
+    near, child = receiver(speaks)
+    socket.send_fds(near, [b"x"], [connected.fileno()])
+    print("recv:", bound.recv(100))
+    os.waitpid(child, 0)
+
+
+@case
+def who_sends_a_listener_may_end_before_it_is_received():
+    near, far = socket.socketpair()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        server = listener()
+        socket.send_fds(near, [b"x"], [server.fileno()])
+        os.write(writing, b"%d" % server.getsockname()[1])
+        os._exit(0)
+    port = int(os.read(reading, 10))
+    os.waitpid(child, 0)
+    near.close()
+    client = socket.create_connection((LOOPBACK, port), timeout=10)
+    attempt("bind", socket.socket().bind, (LOOPBACK, port))
+    server = socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0])
+    accepted, peer = server.accept()
+    print("accepted:", peer == client.getsockname())
+    accepted.sendall(b"hello")
+    print("recv:", client.recv(10))
+    server.close()
+    attempt("connect", socket.create_connection, (LOOPBACK, port))
+
+
+@case
+def a_listener_that_nobody_receives_ends():
+    near, far = socket.socketpair()
+    server = listener()
+    name = server.getsockname()
+    socket.send_fds(near, [b"x"], [server.fileno()])
+    server.close()
+    socket.create_connection(name, timeout=10).close()
+    far.close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(name, timeout=10).close()
+        except ConnectionRefusedError:
+            break
+        except ConnectionResetError:
+            pass  # Its listener went while it was set up.
+        if time.monotonic() > deadline:
+            break
+    attempt("connect", socket.create_connection, name)
+
+
+@case
+def passing_a_low_port_to_another_user():
+    def accepts(channel, server):
+        print("port:", server.getsockname()[1])
+        channel.send(b"got it")
+        server.accept()[0].sendall(b"accepted")
+
+    server = socket.socket()
+    server.bind((LOOPBACK, 77))
+    server.listen()
+    near, far = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        os.setgid(65534)
+        os.setuid(65534)
+        accepts(far, socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0]))
+        sys.stdout.flush()
+        os._exit(0)
+    socket.send_fds(near, [b"x"], [server.fileno()])
+    print(near.recv(10))
+    server.close()
+    print("recv:", receive_all(socket.create_connection((LOOPBACK, 77), timeout=10)))
+    os.waitpid(child, 0)
+
+
+@case
+def passed_sockets_keep_their_inode():
+    def tells(channel, _passed):
+        channel.send(b"%d" % os.fstat(_passed.fileno()).st_ino)
+
+    client, accepted = pair()
+    bound = socket.socket(type=socket.SOCK_DGRAM)
+    bound.bind((LOOPBACK, 0))
+    for what, sock in (("listener", listener()), ("client", client), ("accepted", accepted), ("datagrams", bound)):
+        before = os.fstat(sock.fileno()).st_ino
+        near, child = receiver(tells)
+        socket.send_fds(near, [b"x"], [sock.fileno()])
+        there = int(near.recv(30))
+        os.waitpid(child, 0)
+        link = os.readlink(f"/proc/self/fd/{sock.fileno()}")
+        print(what, there == before == os.fstat(sock.fileno()).st_ino, link == f"socket:[{before}]")
+
+
 # --- numbers
 
 def connection_to(server):

@@ -295,7 +295,7 @@ unsafe fn is_in_proc(path: *const u8) -> bool {
 }
 
 /// The calls that [`crate::symbols`] knows, whatever their words are.
-const CONCERN_US: [c_long; 55] = [
+const CONCERN_US: [c_long; 56] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -321,6 +321,7 @@ const CONCERN_US: [c_long; 55] = [
     libc::SYS_dup3,
     libc::SYS_fcntl,
     libc::SYS_ioctl,
+    libc::SYS_pidfd_getfd,
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_select,

@@ -1,6 +1,7 @@
 //! close(2), dup(2), fcntl(2), ioctl(2): what numbers name.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::AtomicBool;
 
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
@@ -10,6 +11,8 @@ use atoll_sockets::client::object::{Kind, Socket};
 use super::sockets::SIOCATMARK;
 use super::{answer, fail, streams};
 use crate::lock::STATE;
+use crate::real::sys;
+use crate::settings::settings;
 use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::urgent::{self, OwnerEx};
@@ -193,6 +196,38 @@ pub unsafe extern "C" fn forkpty(
         forget_standard();
     }
     child
+}
+
+/// Takes a descriptor out of another process. A socket of the stack cannot be taken: what its process knows
+/// of it would not come with the kernel's socket behind it, which is of no use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
+    reserved::give_back();
+    // An older C library has no such function.
+    // SAFETY: numbers only.
+    let fd = unsafe { sys!(libc::SYS_pidfd_getfd, pidfd, target, flags) } as c_int;
+    if fd < 0 || settings().socket.is_none() || settings().kernel_network.has_rest() || !is_unused(fd) {
+        return fd;
+    }
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    crate::complain_once(
+        &IS_TOLD,
+        format_args!("libatoll: a socket of the stack cannot be taken out of its process (pidfd_getfd)\n"),
+    );
+    table::close(fd);
+    fail(Errno::EOPNOTSUPP)
+}
+
+/// Returns whether a descriptor is a socket of the Internet families that has no port: the kernel's behind a
+/// socket of the stack.
+fn is_unused(fd: c_int) -> bool {
+    // SAFETY: all-zero is a valid value.
+    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: room for an address, and its size. Both families have the port at the same place.
+    let named = unsafe { real::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
+    let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&address.sin6_family.into());
+    named == 0 && is_internet && address.sin6_port == 0
 }
 
 #[unsafe(no_mangle)]

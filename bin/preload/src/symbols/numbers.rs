@@ -215,6 +215,7 @@ unsafe fn of_descriptors(call: &Call) -> Option<c_long> {
             libc::SYS_dup2 => d::dup2(fd, n.int(1)),
             libc::SYS_dup3 => d::dup3(fd, n.int(1), n.int(2)),
             libc::SYS_fcntl => d::fcntl(fd, n.int(1), n.pointer(2)),
+            libc::SYS_pidfd_getfd => d::pidfd_getfd(fd, n.int(1), n.unsigned(2)),
             libc::SYS_ioctl => d::ioctl(fd, n.words[1] as c_ulong, n.pointer(2)),
             _ => return None,
         }

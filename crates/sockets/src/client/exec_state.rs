@@ -35,7 +35,7 @@ use crate::stream::Local;
 
 /// The version of both forms. Builds before November 2026 wrote the digit 2 here, and something else behind
 /// it.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The octets that a written [`ExecState`] begins with, before the version.
 const INHERITED: [u8; 7] = *b"atollin";
 /// The octets that a written [`PassedSocket`] begins with, before the version.
@@ -113,10 +113,11 @@ pub struct SocketState {
     multicast: Option<Box<Multicast>>,
 }
 
-/// What a socket has become, as other processes have to know it. A socket without a port and a slot is not
-/// written down: it belongs to no stack yet.
+/// What a socket has become, as other processes have to know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KindState {
+    /// The socket is new, and belongs to no stack yet.
+    Fresh,
     /// The socket is bound to a port of the stack.
     Bound,
     /// The socket listens.
@@ -245,9 +246,9 @@ impl PassedSocket {
 }
 
 impl SocketState {
-    /// Returns what another process has to know of a socket; `None` if it belongs to no stack. `there` has
-    /// each of its places as the other process is to see it.
-    pub fn of(socket: &Socket, nonblocking: bool, there: impl Fn(Place) -> Place) -> Option<SocketState> {
+    /// Returns what another process has to know of a socket. `there` has each of its places as the other
+    /// process is to see it.
+    pub fn of(socket: &Socket, nonblocking: bool, there: impl Fn(Place) -> Place) -> SocketState {
         // Every field is named, so that nobody adds one without a decision. A pass is needed before there
         // is a port, and the others that are left out concern this process alone.
         let Socket {
@@ -272,7 +273,7 @@ impl SocketState {
             seen: _,
         } = *socket;
         let kind = match kind {
-            Kind::Fresh => return None,
+            Kind::Fresh => KindState::Fresh,
             Kind::Bound => KindState::Bound,
             Kind::Listening(listener) => KindState::Listening { backlog: listener.backlog },
             Kind::Stream(place, local) => {
@@ -288,7 +289,7 @@ impl SocketState {
                 corked: datagram.corked.clone(),
             }),
         };
-        Some(SocketState {
+        SocketState {
             kind,
             protocol,
             v6,
@@ -302,7 +303,7 @@ impl SocketState {
             remote,
             options: options.clone(),
             multicast: multicast.clone(),
-        })
+        }
     }
 
     /// Creates an object with the socket, which `descriptors` descriptors name.
@@ -311,6 +312,7 @@ impl SocketState {
         object.descriptors = descriptors;
         let Body::Socket(socket) = &mut object.body else { return object };
         socket.kind = match self.kind {
+            KindState::Fresh => Kind::Fresh,
             KindState::Bound => Kind::Bound,
             KindState::Listening { backlog } => {
                 Kind::Listening(Box::new(Listener { backlog, ..Listener::default() }))
@@ -342,7 +344,7 @@ impl SocketState {
         match &self.kind {
             KindState::Stream { place, .. } => core::slice::from_ref(place),
             KindState::Datagram(datagram) => &datagram.places,
-            KindState::Bound | KindState::Listening { .. } => &[],
+            KindState::Fresh | KindState::Bound | KindState::Listening { .. } => &[],
         }
     }
 
@@ -354,7 +356,7 @@ impl SocketState {
             KindState::Datagram(datagram) => {
                 datagram.places.iter_mut().for_each(|place| place.session = session);
             }
-            KindState::Bound | KindState::Listening { .. } => {}
+            KindState::Fresh | KindState::Bound | KindState::Listening { .. } => {}
         }
     }
 
@@ -371,11 +373,6 @@ impl SocketState {
         matches!(self.kind, KindState::Listening { .. })
     }
 
-    /// Returns the local address and port of the socket.
-    pub const fn local(&self) -> Endpoint {
-        self.local
-    }
-
     /// Returns the identity of the port that the socket holds; 0 for none.
     pub const fn lease(&self) -> u64 {
         self.lease
@@ -384,7 +381,7 @@ impl SocketState {
     /// Fails unless a socket can be like this; `has` says which places exist.
     fn judge(&self, has: impl Fn(&Place) -> bool) -> Result<(), BadState> {
         let is_of_its_protocol = match &self.kind {
-            KindState::Bound => true,
+            KindState::Fresh | KindState::Bound => true,
             KindState::Listening { .. } | KindState::Stream { .. } => self.protocol == Protocol::Tcp,
             KindState::Datagram(_) => self.protocol == Protocol::Udp,
         };

@@ -68,7 +68,7 @@ use crate::watch::{Head, Watches};
 
 pub use self::binding::{Binding, Registration};
 pub use self::connecting::Connecting;
-pub use self::inheriting::{PassedListener, Sender};
+pub use self::inheriting::PassedPort;
 pub use self::interest::Change;
 pub use self::questions::Answer;
 

@@ -235,7 +235,7 @@ fn exec_states() -> (Vec<u8>, Vec<u8>) {
     datagrams.kind = Kind::Datagram(Box::new(Datagram { places: vec![place(1, 4)], ..Datagram::default() }));
     datagrams.multicast =
         Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::default() }));
-    let written = |socket: &Socket| SocketState::of(socket, true, |place| place).expect("it has a port");
+    let written = |socket: &Socket| SocketState::of(socket, true, |place| place);
     let inherited = |(n, socket)| Inherited { socket: written(socket), descriptors: vec![n] };
     let sockets = (3..).zip([&connection, &listener, &datagrams]).map(inherited).collect();
     let state = ExecState { control: 400, sessions: vec![session(4, 401), session(3, 422)], sockets };

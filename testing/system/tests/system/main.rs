@@ -41,6 +41,7 @@ mod metrics;
 mod naive_accept;
 mod names;
 mod options;
+mod passing;
 mod privileges;
 mod recovery;
 mod rootless;
