@@ -129,7 +129,8 @@ pub fn set_limit(limit: rlimit, mapped: u64) -> Result<(), Errno> {
 /// [`refit`]. A process that confines itself may be killed for asking, so its limit stays.
 pub fn loosen() {
     let told = TOLD.get();
-    if told.rlim_cur < told.rlim_max && !is_confined() && kernel().is_ok_and(|kernel| own(&kernel).is_some()) {
+    if told.rlim_cur < told.rlim_max && !is_confined() && kernel().is_ok_and(|kernel| own(&kernel).is_some())
+    {
         let _ = tell_kernel(rlimit { rlim_cur: told.rlim_max, rlim_max: told.rlim_max });
     }
 }
