@@ -20,8 +20,8 @@ use crate::table::Internal;
 /// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The instance; `None` in a process that is confined, or may open no more descriptors: it looks again and
-    /// again instead of sleeping.
+    /// The instance; `None` in a process that is confined, or may open no more descriptors: it looks again
+    /// and again instead of sleeping.
     epoll: Option<Internal>,
     /// The doorbells of each session (by number) that are in the instance, a bit each.
     known: Vec<(u32, u16)>,
