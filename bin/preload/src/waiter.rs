@@ -23,7 +23,8 @@ use crate::table::reserved;
 /// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The instance; `None` in a confined process, which looks again and again instead of sleeping.
+    /// The instance; `None` in a process that is confined, or may open no more descriptors: it looks again
+    /// and again instead of sleeping.
     epoll: Option<Internal>,
     /// The doorbells of each session (by key) that are in the instance, a bit each.
     known: Vec<(u64, u16)>,

@@ -1,7 +1,7 @@
 //! Did anything use the kernel's network of a namespace in which only programs on a stack run?
 //!
-//! The kernel counts for each namespace what its TCP/IP has sent and received, ever, and how many sockets have
-//! a port now. In the namespace of a stack's programs all of that stays 0.
+//! The kernel counts for each namespace what its TCP/IP has sent and received, ever, and how many sockets
+//! have a port now. In the namespace of a stack's programs all of that stays 0.
 
 use std::process::Command;
 

@@ -87,10 +87,11 @@ fn programs_see_what_the_kernel_shows_them() {
         let is_error = |answer: &String| answer.rsplit(' ').next().is_some_and(|word| word.starts_with('E'));
         let is_so = match option {
             _ if REFUSED.contains(&option) => answers.iter().all(is_error),
-            _ if NOT_TOLD.contains(&option) => answers
-                .iter()
-                .zip(&kernel[socket])
-                .all(|(ours, theirs)| ours == theirs || ours.ends_with(" ENOPROTOOPT") && !is_error(theirs)),
+            _ if NOT_TOLD.contains(&option) => answers.iter().zip(&kernel[socket]).all(|(ours, theirs)| {
+                // The kernel does not know it, either, when an option has made it forget the route.
+                let is_asked = !is_error(theirs) || theirs.ends_with(" ENOTCONN");
+                ours == theirs || ours.ends_with(" ENOPROTOOPT") && is_asked
+            }),
             _ if DIFFERENT.iter().any(|(name, _)| *name == option) => {
                 let pairs = answers.iter().zip(&kernel[socket]);
                 option == "SO_INCOMING_CPU"

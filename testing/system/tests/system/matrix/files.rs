@@ -1,14 +1,14 @@
-//! Servers of files: rsync, vsftpd, ProFTPD, Samba.
+//! Servers of files: rsync, vsftpd, Samba.
 
 use std::os::unix::fs::PermissionsExt;
 
 use atoll_system_tests::{Net, Proc, Stack};
 
-use super::{folder_of, installed, path, unpacked};
+use super::{folder_of, installed, path};
 use crate::servers::megabyte;
 
 on_both_stacks![vsftpd];
-soak_on_both_stacks![rsync, proftpd, samba];
+soak_on_both_stacks![rsync, samba];
 
 /// Whether a file of the scratch folder holds the megabyte.
 fn is_megabyte(net: &Net, name: &str) -> bool {
@@ -113,26 +113,6 @@ fn vsftpd(stack: Stack) {
     transfers(&net, &mut server, "upload");
 }
 
-/// It forks for each session, which becomes its user and opens the ports for data itself.
-/// http://www.proftpd.org/docs/
-fn proftpd(stack: Stack) {
-    let net = Net::new(stack);
-    let folder = ftp_folder(&net, "nobody");
-    let program = unpacked("proftpd-core").join("usr/sbin/proftpd");
-    let config = net.scratch.file(
-        "proftpd.conf",
-        format!(
-            "ServerName test\nServerType standalone\nPort 21\nUseIPv6 on\nUser nobody\nGroup nogroup\n\
-             ScoreboardFile {folder}/../scores\nDelayTable none\nPidFile {folder}/../pid\nWtmpLog off\n\
-             DefaultServer on\nUseReverseDNS off\nSystemLog none\nTransferLog none\nUseFtpUsers off\n\
-             <Anonymous {folder}>\nUser nobody\nGroup nogroup\nUserAlias anonymous nobody\nRequireValidShell \
-             off\nAllowOverwrite on\n</Anonymous>\n"
-        ),
-    );
-    let mut server = net.serve(&program.to_string_lossy(), &["-n", "-c", &config]);
-    transfers(&net, &mut server, "upload");
-}
-
 /// smbd forks for each connection and has a process that tells the others of changes.
 /// https://www.samba.org/samba/docs/current/man-html/smb.conf.5.html
 fn samba(stack: Stack) {
@@ -162,9 +142,9 @@ fn samba(stack: Stack) {
              [files]\n path = {folder}\n guest ok = yes\n read only = no\n"
         ),
     );
-    // In a session of its own: when it ends it ends its process group.
-    let arguments = [&installed("smbd"), "-F", "--debug-stdout", "-s", &config];
-    let mut server = net.serve("setsid", &arguments);
+    // It begins a session of its own, and when it ends it ends its process group.
+    let arguments = ["-F", "--debug-stdout", "-s", &config];
+    let mut server = net.serve(&installed("smbd"), &arguments);
     net.listens(&mut server, 445);
     let share = format!("//{}/files", Net::SERVER);
     let source = net.scratch.file("new", megabyte());

@@ -97,7 +97,8 @@ fn unbound(stack: Stack) {
              module-config: iterator\n local-zone: example.test. static\n\
              do-not-query-localhost: no\n domain-insecure: test\n local-zone: test. nodefault\n\
              local-data: \"www.example.test. A 192.0.2.7\"\n local-data: \"ns.example.test. A 198.18.0.2\"\n\
-             remote-control:\n control-enable: no\nforward-zone:\n name: here.test\n forward-addr: 198.18.0.1\n"
+             remote-control:\n control-enable: no\nforward-zone:\n name: here.test\n\
+             forward-addr: 198.18.0.1\n"
         ),
     );
     let mut server = net.serve(&installed("unbound"), &["-d", "-c", &config]);
