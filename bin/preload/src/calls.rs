@@ -16,6 +16,7 @@ use crate::platform::Object;
 use crate::real::count_system_call;
 use crate::settings::settings;
 use crate::state::{State, asks};
+use crate::under_way::{Pinned, Ticket};
 use crate::wait::{block, block_at_point};
 use crate::{asking, cancellation, epoll, stats, supervisor, table};
 
@@ -94,9 +95,10 @@ fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
 /// closed when the call ends, as on Linux: its number then names no other socket, to which the answers would
 /// be applied.
 fn pinned<R>(object: u32, call: impl FnOnce() -> R) -> R {
-    STATE.with(|state| state.client.pin(object));
+    let mut ticket = Ticket::outer(&object);
+    STATE.with(|state| state.begin_call(&mut ticket, || Pinned::One(Some(object))));
     let result = call();
-    STATE.with(|state| state.client.unpin(object));
+    STATE.with(|state| state.end_call(ticket));
     result
 }
 
@@ -278,6 +280,8 @@ fn accept_one(
 pub fn close(fd: i32, object: u32) -> bool {
     let _call = stats::Call::new(stats::CLOSE);
     let linger = STATE.with(|state| {
+        // A call that was left by siglongjmp(3) would keep the socket open.
+        state.end_left_calls(std::ptr::from_ref(&fd) as usize);
         let entry = state.client.object(object)?;
         let is_last = entry.descriptors == 1;
         let linger = state

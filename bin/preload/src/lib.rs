@@ -10,7 +10,8 @@
 //! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
-//! * [`wait`], [`waiter`]: how calls sleep
+//! * [`wait`], [`waiter`]: how calls sleep; [`under_way`], [`call_state`]:
+//!   what they hold meanwhile
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`space`]: limits of address space
 //! * [`unserved`]: programs that load no library; [`spawn_actions`]: what posix_spawn(3) does in a child
@@ -42,6 +43,7 @@
 #![warn(clippy::print_stderr)]
 
 mod asking;
+mod call_state;
 mod calls;
 mod cancellation;
 mod child_state;
@@ -81,6 +83,7 @@ mod supervisor;
 mod symbols;
 mod table;
 mod transfer;
+mod under_way;
 mod unserved;
 mod urgent;
 mod wait;
@@ -104,6 +107,7 @@ fn complain_once(is_told: &AtomicBool, text: std::fmt::Arguments<'_>) {
 extern "C" fn start() {
     settings::settings();
     process::install();
+    call_state::install();
     dispatch::start(symbols::carry_out);
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);

@@ -97,8 +97,9 @@ extern "C" fn child() {
         // The supervisor is gone: nothing can be shared.
         None => state.drop_all(),
     }
+    // Signal handlers that were put off run when the last lock is free: they may make calls by instructions.
+    dispatch::begin_child();
     STATE.0.reset_in_child();
     SUPERVISOR.reset_in_child();
-    dispatch::begin_child();
     refit_limit();
 }

@@ -18,6 +18,7 @@ use crate::real::{count_system_call, last_errno};
 use crate::settings::settings;
 use crate::sleepers::Sleepers;
 use crate::table::{self, Internal};
+use crate::under_way::UnderWay;
 use crate::waiter::Waiter;
 
 /// The most descriptor numbers kept for accepted connections.
@@ -33,6 +34,8 @@ pub struct State {
     pub free_waiters: Vec<(Waiter, u32)>,
     /// Descriptor numbers for accepted connections.
     pub reserved: Reserved,
+    /// The calls that wait.
+    pub under_way: UnderWay,
     /// The threads that sleep in cancellation points.
     pub sleepers: Sleepers,
     /// The AF_NETLINK sockets that this library answers.
@@ -96,6 +99,7 @@ impl State {
             refused: None,
             free_waiters: Vec::new(),
             reserved: Reserved { numbers: BinaryHeap::new(), placeholder: None, batch: 4 },
+            under_way: UnderWay::new(),
             sleepers: Sleepers::new(),
             netlinks: Vec::new(),
         }
@@ -133,6 +137,7 @@ impl State {
     /// Forgets the other threads of this process: the child of a fork has one.
     pub fn forget_threads(&mut self) {
         self.free_waiters.clear();
+        self.under_way.clear();
         self.sleepers.clear();
         for object in self.client.indices() {
             if let Some(Body::Epoll(set)) = self.client.object_mut(object).map(|object| &mut object.body) {

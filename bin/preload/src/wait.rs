@@ -20,6 +20,7 @@ use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};
 use crate::sleepers::CANCELLED;
 use crate::state::State;
+use crate::under_way::{Pinned, Sleep, Ticket};
 use crate::waiter::Waiter;
 
 /// Repeats `step` until it does not block any more. `object` is what it waits for; `None` means a reply.
@@ -53,42 +54,25 @@ struct Wait {
 }
 
 fn block_as<R>(wait: Wait, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
-    let Wait { object, timeout, .. } = wait;
-    let mut deadline: Option<Instant> = None;
-    let first = STATE.with(|state| {
-        deadline = timeout.map(|timeout| state.now() + timeout);
-        if let Some(object) = object {
-            state.client.pin(object);
-        }
-        state.take_waiter()
+    let mut ticket = Ticket::new(&wait);
+    let deadline = STATE.with(|state| {
+        state.begin_call(&mut ticket, || Pinned::One(wait.object));
+        wait.timeout.map(|timeout| state.now() + timeout)
     });
-    let Some(mut waiter) = first else {
-        if let Some(object) = object {
-            STATE.with(|state| state.client.unpin(object));
-        }
-        return Err(Errno::EMFILE);
-    };
-    met(object.unwrap_or(0));
-    let result = block_on(wait, deadline, &mut waiter, &mut step);
+    met(wait.object.unwrap_or(0));
+    let result = block_on(wait, deadline, &mut ticket, &mut step);
     waited();
-    STATE.with(|state| {
-        state.free_waiters.push(waiter);
-        if let Some(object) = object {
-            state.client.unpin(object);
-        }
-    });
+    STATE.with(|state| state.end_call(ticket));
     result
 }
 
-// structure: block_on: between two looks at what is awaited nothing may be left out
 fn block_on<R>(
     wait: Wait,
     deadline: Option<Instant>,
-    (waiter, bell): &mut (Waiter, u32),
+    ticket: &mut Ticket,
     step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    let (bell, number) = (*bell, waiter.number());
-    let (object, restarts) = (wait.object, wait.timeout.is_none());
+    let restarts = wait.timeout.is_none();
     let mut handlers = Ran::now();
     if let Err(errno) = spin_until_event()
         && handlers.end_sleep(restarts)
@@ -113,33 +97,26 @@ fn block_on<R>(
             if wait.is_point && state.sleepers.is_requested() {
                 return Err(Err(CANCELLED.into()));
             }
-            waiter.watch(state.client.sessions(), 1 << bell);
-            if let Some(object) = object {
-                state.client.sleep_on(object, bell);
-            }
-            state.client.before_sleep(1 << bell);
+            state.begin_call(ticket, || Pinned::One(wait.object));
+            let Some((number, bell)) = state.place_of_call(*ticket, 0) else {
+                return Err(Err(Errno::EMFILE.into()));
+            };
+            state.sleep(*ticket, Sleep { bells: 1 << bell, bell: Some(bell), ..Sleep::default() });
             state.client.drain();
             // This is the second look: whoever publishes after it sees the sleep word.
             match step(state) {
                 Err(Failure::WouldBlock) => {
-                    state.client.doze_off();
-                    if wait.is_point {
-                        state.sleepers.enter(number);
-                    }
-                    Ok(state.client.nap(left))
+                    state.doze_off(*ticket, wait.is_point.then_some(number));
+                    Ok((number, state.client.nap(left)))
                 }
                 result => {
-                    state.client.after_sleep(1 << bell);
-                    if let Some(object) = object {
-                        state.client.sleep_no_more(object, bell);
-                        state.client.drain();
-                    }
+                    state.wake(*ticket);
                     Err(result)
                 }
             }
         });
-        let left = match asleep {
-            Ok(left) => left,
+        let (number, left) = match asleep {
+            Ok(asleep) => asleep,
             Err(Ok(value)) => return Ok(value),
             Err(Err(Failure::Error(errno))) => return Err(errno),
             Err(Err(Failure::WouldBlock)) => continue,
@@ -152,16 +129,7 @@ fn block_on<R>(
                 slept => slept.map(drop),
             },
         };
-        STATE.with(|state| {
-            state.client.after_sleep(1 << bell);
-            if wait.is_point {
-                state.sleepers.leave(number);
-            }
-            if let Some(object) = object {
-                state.client.sleep_no_more(object, bell);
-                state.client.drain();
-            }
-        });
+        STATE.with(|state| state.wake(*ticket));
         slept?;
     }
 }
