@@ -4,8 +4,11 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use atoll_sockets::Errno;
+
 use crate::lock::STATE;
-use crate::state::State;
+use crate::state::{State, put_number};
+use crate::table;
 use crate::under_way::{Call, Pinned, Sleep, Ticket};
 
 /// The key whose destructor ends the calls that a thread leaves behind, plus 1; 0 if there is none.
@@ -57,16 +60,38 @@ impl State {
     }
 
     /// Returns the descriptor and the doorbell of a call's place to sleep, in which the doorbells of all
-    /// sessions are that `bells` says, and its own; `None` if there are no more descriptors.
+    /// sessions are that `bells` says, and its own; `None` if the call is not under way.
     pub fn place_of_call(&mut self, ticket: Ticket, bells: u16) -> Option<(c_int, u32)> {
         if self.under_way.call_mut(ticket)?.place.is_none() {
-            let place = self.take_waiter()?;
+            let place = self.take_waiter();
             self.under_way.call_mut(ticket)?.place = Some(place);
         }
         let State { under_way, client, .. } = self;
         let (waiter, bell) = under_way.call_mut(ticket)?.place.as_mut()?;
         waiter.watch(client.sessions(), bells | 1 << *bell);
         Some((waiter.number(), *bell))
+    }
+
+    /// Returns the number that a call has for a connection of the listener with the descriptor `listener`: the
+    /// lowest that was free when it was first asked for.
+    pub fn number_of_call(&mut self, ticket: Ticket, listener: c_int) -> Result<c_int, Errno> {
+        if let Some(number) = self.under_way.call_mut(ticket).and_then(|call| call.number) {
+            return Ok(number);
+        }
+        let number = self.take_number(listener)?;
+        table::set_hidden(number);
+        match self.under_way.call_mut(ticket) {
+            Some(call) => call.number = Some(number),
+            None => put_number(number),
+        }
+        Ok(number)
+    }
+
+    /// Notes that a connection has the number of a call.
+    pub fn number_is_used(&mut self, ticket: Ticket) {
+        if let Some(call) = self.under_way.call_mut(ticket) {
+            call.number = None;
+        }
     }
 
     /// Notes that a call is about to sleep. The caller looks once more afterwards, and then either calls
@@ -125,8 +150,9 @@ impl State {
     /// Ends a call: all that it holds is given back.
     pub fn end_call(&mut self, ticket: Ticket) {
         self.wake(ticket);
-        let Some(Call { pinned, place, .. }) = self.under_way.remove(ticket) else { return };
-        self.free_waiters.extend(place);
+        let Some(Call { pinned, place, number, .. }) = self.under_way.remove(ticket) else { return };
+        number.into_iter().for_each(put_number);
+        place.into_iter().for_each(|place| self.put_waiter(place));
         pinned.objects().iter().for_each(|object| self.client.unpin(*object));
     }
 

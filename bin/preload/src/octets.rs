@@ -6,7 +6,7 @@ use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Kind;
 
-use crate::fast_open::{self, MSG_FASTOPEN};
+use crate::fast_open;
 use crate::lock::STATE;
 use crate::transfer::{self, Parts, Received};
 use crate::{calls, cancellation, stats, urgent};
@@ -42,7 +42,7 @@ fn receive_specially(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Recei
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     cancellation::point(|| {
         parts.check()?;
-        match flags & MSG_FASTOPEN != 0 && is_stream(object) {
+        match flags & libc::MSG_FASTOPEN != 0 && is_stream(object) {
             true => send_fast(object, parts, flags, peer),
             false => transfer::send(object, parts, flags, peer),
         }
@@ -63,7 +63,7 @@ enum Way {
 
 /// Sends text with MSG_FASTOPEN on a stream socket: sendto(2) and sendmsg(2), tcp(7).
 fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
-    let rest = flags & !MSG_FASTOPEN;
+    let rest = flags & !libc::MSG_FASTOPEN;
     let way = STATE.with(|state| {
         if !fast_open::is_enabled(&state.client) {
             return Err(Errno::EOPNOTSUPP);

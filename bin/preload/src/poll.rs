@@ -9,11 +9,13 @@ use libc::pollfd;
 use crate::asking;
 use crate::confinement::EVERY;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::sleepers::CANCELLED;
 use crate::state::{State, asks};
 use crate::stats;
+use crate::table::reserved;
 use crate::table::{Fd, lookup, object_at};
 use crate::under_way::{Pinned, Sleep, Ticket};
 use crate::wait::{met, spin_until_event, waited};
@@ -48,6 +50,9 @@ pub fn poll(
         (look_at(state, fds), deadline)
     });
     if ready > 0 || timeout == Some(Duration::ZERO) {
+        if ready == 0 {
+            hang_up::after_nothing();
+        }
         if !kernel.is_empty() {
             poll_kernel(&mut kernel, Some(Duration::ZERO), std::ptr::null())?;
         }
@@ -75,6 +80,7 @@ fn sleep(
     kernel.push(pollfd { fd: -1, events: libc::POLLIN, revents: 0 });
     let mut handlers = Ran::now();
     loop {
+        hang_up::mend();
         let asleep = STATE.with(|state| {
             state.begin_call(ticket, || {
                 Pinned::Many(fds.iter().filter_map(|entry| object_at(entry.fd)).collect())
@@ -83,7 +89,7 @@ fn sleep(
                 .iter()
                 .filter_map(|entry| state.client.set(object_at(entry.fd)?))
                 .fold(0, |all, set| all | set.bells);
-            let Some((number, bell)) = state.place_of_call(*ticket, bells) else { return Err(Errno::ENOMEM) };
+            let Some((number, bell)) = state.place_of_call(*ticket, bells) else { return Err(Errno::EBADF) };
             let bells = bells | 1 << bell;
             kernel[own].fd = number;
             state.sleep(*ticket, Sleep { bells, bell: Some(bell), ..Sleep::default() });
@@ -100,7 +106,7 @@ fn sleep(
             }
             stats::publish(&state.client);
             state.doze_off(*ticket, Some(number));
-            Ok(Some(state.client.nap(left)))
+            Ok(Some(state.nap(left)))
         });
         let Some(left) = asleep? else {
             if own > 0 {
@@ -108,7 +114,11 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
-        // A confined process has no bell among the descriptors, and looks again soon.
+        reserved::before_sleep();
+        // Without a doorbell among the descriptors the thread wakes up soon, and checks again.
+        if kernel[own].fd < 0 {
+            hang_up::after_nothing();
+        }
         let left = if kernel[own].fd < 0 { Some(left.map_or(EVERY, |left| left.min(EVERY))) } else { left };
         let slept =
             if handlers.interrupt(false) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };

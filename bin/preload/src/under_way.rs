@@ -1,5 +1,5 @@
-//! The calls of this process that wait, and what each of them holds: pins, a place to sleep, and where it is
-//! noted as asleep. [`crate::call_state`] begins and ends them.
+//! The calls of this process that wait, and what each of them holds: pins, a place to sleep, a number for a
+//! connection, and where it is noted as asleep. [`crate::call_state`] begins and ends them.
 //!
 //! A call may never come to its end. A signal handler that interrupts its sleep may leave by siglongjmp(3),
 //! end its thread, or fork: then the call goes on in the child, too, which has none of what it holds. So that
@@ -38,6 +38,8 @@ pub struct Call {
     pub pinned: Pinned,
     /// Where it sleeps, with its doorbell.
     pub place: Option<(Waiter, u32)>,
+    /// The number of the descriptor that it has for the connection for which it waits. Nobody else can use it.
+    pub number: Option<c_int>,
     /// How it sleeps now.
     pub sleep: Option<Sleep>,
 }
@@ -108,17 +110,18 @@ impl UnderWay {
         UnderWay { calls: Vec::new(), last: 0 }
     }
 
-    /// Forgets all calls: in the child of a fork, what they hold was given back with everything else.
-    pub fn clear(&mut self) {
-        self.calls.clear();
+    /// Forgets all calls: in the child of a fork, what they hold was given back with everything else, but for
+    /// their numbers, which are returned.
+    pub fn take_numbers(&mut self) -> impl Iterator<Item = c_int> + use<> {
+        std::mem::take(&mut self.calls).into_iter().filter_map(|call| call.number)
     }
 
     /// Notes a call of this thread, and gives it a number.
     pub fn begin(&mut self, ticket: &mut Ticket, pinned: Pinned) {
         self.last += 1;
         ticket.number = self.last;
-        let (place, sleep) = (None, None);
-        self.calls.push(Call { ticket: *ticket, thread: this_thread(), pinned, place, sleep });
+        let (ticket, thread) = (*ticket, this_thread());
+        self.calls.push(Call { ticket, thread, pinned, place: None, number: None, sleep: None });
     }
 
     /// Returns a call; `None` if it is not known, or not any more.
@@ -155,7 +158,7 @@ impl UnderWay {
 
 /// What is between the frame of a call and that of a handler that interrupts it, at least: the red zone, and
 /// what the kernel saves (struct rt_sigframe with the state of x87 and SSE), in octets.
-const FRAME_OF_SIGNAL: usize = 1024;
+pub const FRAME_OF_SIGNAL: usize = 1024;
 
 /// The alternate signal stack of this thread: sigaltstack(2).
 struct AlternateStack(std::ops::Range<usize>);

@@ -9,12 +9,14 @@
 //! ```
 
 use std::cell::Cell;
+use std::ffi::c_int;
 
 use atoll_base::{Duration, Instant, SpinPolicy};
 use atoll_sockets::{Errno, Failure};
 
 use crate::confinement::is_confined;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};
@@ -29,9 +31,9 @@ use crate::waiter::Waiter;
 pub fn block<R>(
     object: Option<u32>,
     timeout: Option<Duration>,
-    step: impl FnMut(&mut State) -> Result<R, Failure>,
+    mut step: impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    block_as(Wait { object, timeout, is_point: false }, step)
+    block_as(Wait { object, timeout, is_point: false, listener: None }, |state, _| step(state))
 }
 
 /// Does what [`block`] does, in a call that is a cancellation point: it fails with [`CANCELLED`] if the
@@ -39,9 +41,21 @@ pub fn block<R>(
 pub fn block_at_point<R>(
     object: u32,
     timeout: Option<Duration>,
-    step: impl FnMut(&mut State) -> Result<R, Failure>,
+    mut step: impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    block_as(Wait { object: Some(object), timeout, is_point: true }, step)
+    let wait = Wait { object: Some(object), timeout, is_point: true, listener: None };
+    block_as(wait, |state, _| step(state))
+}
+
+/// Does what [`block_at_point`] does, in a call that waits for a connection of the listener `object` with the
+/// descriptor `fd`. As on Linux, it has a number for the connection from the beginning: `step` gets that
+/// number, and uses it if it returns a result.
+pub fn block_with_number<R>(
+    (fd, object): (c_int, u32),
+    timeout: Option<Duration>,
+    step: impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
+) -> Result<R, Errno> {
+    block_as(Wait { object: Some(object), timeout, is_point: true, listener: Some(fd) }, step)
 }
 
 /// What a call waits for.
@@ -51,17 +65,35 @@ struct Wait {
     timeout: Option<Duration>,
     /// Whether the call is a cancellation point.
     is_point: bool,
+    /// The descriptor of the listener for a connection of which the call has a number.
+    listener: Option<c_int>,
 }
 
-fn block_as<R>(wait: Wait, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
+impl Wait {
+    /// Begins the call, unless it is under way. Returns the number that it has for a connection.
+    fn begin(&self, state: &mut State, ticket: &mut Ticket) -> Result<Option<c_int>, Errno> {
+        state.begin_call(ticket, || Pinned::One(self.object));
+        self.listener.map(|listener| state.number_of_call(*ticket, listener)).transpose()
+    }
+}
+
+// The frame of this function says where the call is.
+#[inline(never)]
+fn block_as<R>(
+    wait: Wait,
+    mut step: impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
+) -> Result<R, Errno> {
     let mut ticket = Ticket::new(&wait);
-    let deadline = STATE.with(|state| {
-        state.begin_call(&mut ticket, || Pinned::One(wait.object));
-        wait.timeout.map(|timeout| state.now() + timeout)
+    let begun = STATE.with(|state| {
+        wait.begin(state, &mut ticket)?;
+        Ok(wait.timeout.map(|timeout| state.now() + timeout))
     });
-    met(wait.object.unwrap_or(0));
-    let result = block_on(wait, deadline, &mut ticket, &mut step);
-    waited();
+    let result = begun.and_then(|deadline| {
+        met(wait.object.unwrap_or(0));
+        let result = block_on(wait, deadline, &mut ticket, &mut step);
+        waited();
+        result
+    });
     STATE.with(|state| state.end_call(ticket));
     result
 }
@@ -70,7 +102,7 @@ fn block_on<R>(
     wait: Wait,
     deadline: Option<Instant>,
     ticket: &mut Ticket,
-    step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
+    step: &mut impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
     let restarts = wait.timeout.is_none();
     let mut handlers = Ran::now();
@@ -80,12 +112,22 @@ fn block_on<R>(
         return Err(errno);
     }
     loop {
+        hang_up::mend();
         let asleep = STATE.with(|state| {
             state.client.drain();
             state.client.poll_due();
             if handlers.interrupt(restarts) {
                 return Err(Err(Errno::EINTR.into()));
             }
+            // The child of a fork in a handler knows nothing of the call.
+            let connection = wait.begin(state, ticket).map_err(|errno| Err(errno.into()))?;
+            let mut step = |state: &mut State| {
+                let result = step(state, connection);
+                if result.is_ok() {
+                    state.number_is_used(*ticket);
+                }
+                result
+            };
             match step(state) {
                 Err(Failure::WouldBlock) => {}
                 result => return Err(result),
@@ -97,9 +139,8 @@ fn block_on<R>(
             if wait.is_point && state.sleepers.is_requested() {
                 return Err(Err(CANCELLED.into()));
             }
-            state.begin_call(ticket, || Pinned::One(wait.object));
             let Some((number, bell)) = state.place_of_call(*ticket, 0) else {
-                return Err(Err(Errno::EMFILE.into()));
+                return Err(Err(Errno::EBADF.into()));
             };
             state.sleep(*ticket, Sleep { bells: 1 << bell, bell: Some(bell), ..Sleep::default() });
             state.client.drain();
@@ -107,7 +148,7 @@ fn block_on<R>(
             match step(state) {
                 Err(Failure::WouldBlock) => {
                     state.doze_off(*ticket, wait.is_point.then_some(number));
-                    Ok((number, state.client.nap(left)))
+                    Ok((number, state.nap(left)))
                 }
                 result => {
                     state.wake(*ticket);

@@ -5,17 +5,15 @@
 
 use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
-use atoll_ipc::slot::{RECORD_BYTES, SlotState};
+use atoll_ipc::datagram::{
+    DATAGRAM_MAX, DATAGRAM_MAX_V4, Flags, RECORD_LEN, Record, decode, encode, padded_len,
+};
+use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Cause, Memory};
 
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
-/// The largest payload of a datagram over IPv6, in octets.
-pub const DATAGRAM_MAX: usize = 65_527;
-/// The largest payload of a datagram over IPv4, in octets.
-pub const DATAGRAM_MAX_V4: usize = 65_507;
-const FLAG_BROADCAST: u16 = 1;
 /// The library word of a slot that holds the error that was reported last.
 const TOLD: usize = 2;
 
@@ -38,8 +36,10 @@ pub struct Datagrams<'a, M: Memory> {
     generation: u32,
 }
 
-const fn padded(len: usize) -> u64 {
-    (RECORD_BYTES + len).next_multiple_of(8) as u64
+/// Returns the largest payload in octets of a datagram to this address.
+pub const fn len_max(to: Addr) -> usize {
+    // Cannot truncate: both are below 2^16.
+    (if to.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX }) as usize
 }
 
 impl<'a, M: Memory> Datagrams<'a, M> {
@@ -84,13 +84,11 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             if available > self.port.layout().receive_bytes as u64 {
                 return None;
             }
-            let mut bytes = [0; RECORD_BYTES];
+            let mut bytes = [0; RECORD_LEN];
             let area = self.port.layout().receive_area;
-            extents.pieces(head, RECORD_BYTES)?.read(self.port.memory(), area, &mut bytes);
-            let [a, b, c, d, e, f, _, _, addr @ ..] = bytes;
-            let len = u32::from_ne_bytes([a, b, c, d]) as usize;
-            let peer = Endpoint::at(Addr::from_octets(addr), u16::from_ne_bytes([e, f]));
-            (len <= DATAGRAM_MAX && padded(len) <= available).then_some(Waiting { peer, len, head, extents })
+            extents.pieces(head, RECORD_LEN)?.read(self.port.memory(), area, &mut bytes);
+            let Record { len, peer, .. } = decode(&bytes, available).ok()?;
+            Some(Waiting { peer, len: len as usize, head, extents })
         });
         if record.is_none() {
             slot.set_receive_head(tail);
@@ -102,7 +100,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
     /// octets.
     pub fn copy_out(&self, waiting: &Waiting, skip: usize, out: &mut [u8]) -> usize {
         let n = out.len().min(waiting.len.saturating_sub(skip));
-        let at = waiting.head + (RECORD_BYTES + skip) as u64;
+        let at = waiting.head + (RECORD_LEN + skip) as u64;
         match waiting.extents.pieces(at, n) {
             Some(pieces) => pieces.read(self.port.memory(), self.port.layout().receive_area, &mut out[..n]),
             None => out[..n].fill(0),
@@ -113,7 +111,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
     /// Removes a datagram that was read from the buffer. Returns whether the replica is to be kicked.
     pub fn consume(&self, waiting: &Waiting) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
-        let to = waiting.head + padded(waiting.len);
+        let to = waiting.head + padded_len(waiting.len as u32);
         slot.set_receive_head(to);
         self.port.memory().fence();
         let mark = slot.read_mark();
@@ -166,9 +164,15 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         len: usize,
         parts: impl Iterator<Item = &'b [u8]>,
     ) -> Result<(), Failure> {
-        if len > if peer.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX } {
+        if len > len_max(peer.addr) {
             return Err(Errno::EMSGSIZE.into());
         }
+        // Cannot truncate: it is the length of a datagram.
+        let record = Record {
+            len: len as u32,
+            peer,
+            flags: if broadcast { Flags::BROADCAST } else { Flags::empty() },
+        };
         let Some(slot) = self.port.slot(self.slot) else { return Err(Errno::EIO.into()) };
         if slot.replica_generation() != self.generation {
             return Err(Failure::WouldBlock);
@@ -177,8 +181,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         let memory = self.port.memory();
         let tail = slot.send_tail();
         let acknowledged = slot.acknowledged().min(tail);
-        let end = tail + padded(len);
-        let limit = u64::from(slot.send_limit()).max(padded(DATAGRAM_MAX));
+        let end = tail + padded_len(record.len);
+        let limit = u64::from(slot.send_limit()).max(padded_len(DATAGRAM_MAX));
         if end - acknowledged > limit {
             return Err(Failure::WouldBlock);
         }
@@ -186,16 +190,11 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         let size_max = (limit as usize).next_power_of_two();
         let room = extents.reserve(&layout.send_pool.state_in(memory), acknowledged, tail, end, size_max);
         slot.set_send_extents(&extents);
-        let (Some(head), true) = (extents.pieces(tail, RECORD_BYTES), room >= end) else {
+        let (Some(head), true) = (extents.pieces(tail, RECORD_LEN), room >= end) else {
             return Err(Failure::WouldBlock);
         };
-        let mut bytes = [0; RECORD_BYTES];
-        bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        bytes[4..6].copy_from_slice(&peer.port.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&(if broadcast { FLAG_BROADCAST } else { 0 }).to_ne_bytes());
-        bytes[8..].copy_from_slice(&peer.addr.octets());
-        head.write(memory, layout.send_area, &bytes);
-        let mut at = tail + RECORD_BYTES as u64;
+        head.write(memory, layout.send_area, &encode(&record));
+        let mut at = tail + RECORD_LEN as u64;
         let mut left = len;
         for part in parts {
             let part = &part[..part.len().min(left)];
@@ -227,7 +226,10 @@ mod tests {
         let parts: [&[u8]; 2] = [b"ab", b"cde"];
         assert_eq!(socket.send(peer, false, 5, parts.into_iter()), Ok(()));
         assert_eq!(socket.send(peer, false, 0, [].into_iter()), Ok(()));
-        assert_eq!(socket.send(peer, false, DATAGRAM_MAX + 1, [].into_iter()), Err(Errno::EMSGSIZE.into()));
+        assert_eq!(
+            socket.send(peer, false, len_max(peer.addr) + 1, [].into_iter()),
+            Err(Errno::EMSGSIZE.into())
+        );
 
         // The replica plays the send buffer back as a receive buffer.
         let view = port.slot(slot).expect("in range");

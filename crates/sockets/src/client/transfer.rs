@@ -9,7 +9,7 @@ use atoll_ipc::command::SocketOption;
 use super::Client;
 use super::object::{Corked, Kind, Place, Socket};
 use super::platform::Platform;
-use crate::datagram::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
+use crate::datagram::len_max;
 use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
@@ -325,7 +325,7 @@ impl<P: Platform> Client<P> {
             return self.send_whole(object, to, sources, len);
         }
         let mut octets = corked.map_or_else(Vec::new, |corked| corked.octets.clone());
-        let result = if len > if to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX } {
+        let result = if len > len_max(to.addr) {
             Err(Errno::EMSGSIZE.into())
         } else {
             sources.for_each(|source| octets.extend_from_slice(source));
@@ -351,8 +351,11 @@ impl<P: Platform> Client<P> {
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
         let broadcast = socket.options.is_on(Name::Broadcast);
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
+        // Without a place, or with one in a session that is over, the socket waits for a stack that went.
+        let sender = datagram.sender % datagram.places.len().max(1);
+        let is_there = |place: &&Place| self.sessions.get(place.session).is_some_and(|it| !it.is_over());
+        let place = *datagram.places.get(sender).filter(is_there).ok_or(Errno::ENETDOWN)?;
         self.check_route(socket, len, to)?;
-        let place = datagram.places[datagram.sender % datagram.places.len()];
         let family = self.family(object);
         let Some(datagrams) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
         datagrams.send(to, broadcast, len, sources)?;
@@ -363,7 +366,8 @@ impl<P: Platform> Client<P> {
 
     /// Returns whether a datagram of `len` octets can leave the stack, as far as this process knows.
     fn check_route(&self, socket: &Socket, len: usize, to: Endpoint) -> Result<(), Errno> {
-        let (session, options) = (self.own().ok_or(Errno::ENETDOWN)?, &socket.options);
+        let session = self.own().ok_or(Errno::ENETDOWN)?;
+        let options = &socket.options;
         if session.is_cut_off(to.addr) {
             return Err(Errno::ENETUNREACH);
         }
@@ -375,7 +379,12 @@ impl<P: Platform> Client<P> {
             options.set_value(discover).is_some_and(|value| !FRAGMENTING.contains(&(value as u32)))
                 || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
         let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
-        if is_whole && len + headers > session.mtu_for(to.addr) && !is_inside {
+        let path = if is_inside { usize::MAX } else { session.mtu_for(to.addr) };
+        let most = match options.value(Name::MtuV6) as usize {
+            size if size > 0 && !to.addr.is_v4() => path.min(size),
+            _ => path,
+        };
+        if is_whole && len + headers > most {
             return Err(Errno::EMSGSIZE);
         }
         Ok(())

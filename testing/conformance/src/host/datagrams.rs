@@ -1,11 +1,11 @@
 //! The calls on datagram sockets, as in `libatoll.so`.
 
 use atoll_base::{Addr, Endpoint};
+use atoll_ipc::datagram::DATAGRAM_MAX;
 use atoll_sockets::Errno;
 use atoll_sockets::Failure;
 use atoll_sockets::client::simulated::Opening;
 use atoll_sockets::client::transfer::Receiving;
-use atoll_sockets::datagram::DATAGRAM_MAX;
 
 use super::{Host, Outcome};
 
@@ -24,7 +24,7 @@ impl Host {
     /// Calls sendto(2), or send(2) where no peer is named.
     pub fn send_datagram(&mut self, fd: i32, len: usize, to: Option<Endpoint>) -> Outcome {
         let object = self.object(fd)?;
-        if len > DATAGRAM_MAX {
+        if len > DATAGRAM_MAX as usize {
             return Err(Errno::EMSGSIZE.into());
         }
         if self.is_fresh(fd) {
@@ -43,7 +43,7 @@ impl Host {
         if self.is_fresh(fd) {
             return Err(Failure::WouldBlock);
         }
-        let mut bytes = vec![0; most.min(DATAGRAM_MAX)];
+        let mut bytes = vec![0; most.min(DATAGRAM_MAX as usize)];
         let (target, how) = (&mut bytes[..], Receiving { peek, ..Receiving::default() });
         let received = self.client.receive_datagram(object, || std::iter::once(target), how);
         self.step();

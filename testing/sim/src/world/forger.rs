@@ -77,7 +77,7 @@ pub(super) struct Mailer {
 pub(super) struct Forger {
     ends_at: Instant,
     next_lease: u64,
-    /// What the forger was granted, and whether it has released that.
+    /// The grants that the forger got, and whether it has released each.
     grants: Vec<Granted>,
     /// The number of new grants of the mailbox's port.
     news: usize,

@@ -3,10 +3,10 @@
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
+use atoll_ipc::datagram::{self, DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
-use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 
 use super::groups::Multicast;
 use crate::applications::Applications;
@@ -25,7 +25,7 @@ pub(crate) struct Datagram {
     inbox: Inbox,
     outbox: Outbox,
     options: Options,
-    /// What the next event reports to the application, and with which error.
+    /// The facts that the next event reports to the application, and the error with it.
     ready: Ready,
     cause: Cause,
     /// Whether it is on the list for the next flush.
@@ -77,6 +77,8 @@ pub(crate) struct Options {
     discovery_v6: MtuDiscovery,
     /// The value of `IPV6_DONTFRAG`.
     whole_v6: bool,
+    /// The value of `IPV6_MTU`, if set.
+    mtu_v6: Option<u16>,
     multicast: Multicast,
 }
 
@@ -98,6 +100,9 @@ const AREA_MAX: u64 = 16 << 20;
 /// The smallest and the largest buffer that can be set, in octets.
 const BUFFER: (u32, u32) = (4096, 4 << 20);
 
+/// The least value of `IPV6_MTU` (RFC 8200 §5), in octets.
+const IPV6_MTU_MIN: u32 = 1280;
+
 impl Options {
     const fn new() -> Options {
         Options {
@@ -108,6 +113,7 @@ impl Options {
             discovery: MtuDiscovery::Want,
             discovery_v6: MtuDiscovery::Want,
             whole_v6: false,
+            mtu_v6: None,
             multicast: Multicast::new(),
         }
     }
@@ -125,6 +131,14 @@ impl Options {
     /// Returns whether a datagram to `peer` that would be fragmented is refused, whatever else was set.
     pub(crate) const fn is_whole_to(&self, peer: Addr) -> bool {
         self.whole_v6 && !peer.is_v4()
+    }
+
+    /// Returns the size in octets of the largest packet to `peer` that the application wants.
+    pub(crate) const fn packet_max_to(&self, peer: Addr) -> u16 {
+        match self.mtu_v6 {
+            Some(mtu) if !peer.is_v4() => mtu,
+            _ => u16::MAX,
+        }
     }
 
     /// Returns type of service and TTL of packets to `peer`. `hop_limit` is that of IPv6, if none was set.
@@ -271,6 +285,10 @@ impl Datagram {
                 None => return false,
             },
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
+            SocketOption::MtuV6 if value == 0 => options.mtu_v6 = None,
+            SocketOption::MtuV6 if value >= IPV6_MTU_MIN => {
+                options.mtu_v6 = Some(u16::try_from(value).unwrap_or(u16::MAX));
+            }
             // Each record says whether it may go to a broadcast address.
             SocketOption::Broadcast => {}
             _ => return options.multicast.set_option(option, value),
@@ -293,7 +311,7 @@ impl Datagram {
         cast: Cast,
         payload: &[u8],
     ) -> bool {
-        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
+        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::empty() };
         let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else {
             return false;
         };
@@ -325,7 +343,7 @@ impl Datagram {
         let Outbox { rings, head, tail, .. } = &self.outbox;
         let mut bytes = [0; RECORD_LEN];
         rings.pieces(*head, RECORD_LEN)?.read(&session.arena, session.layout.send_area, &mut bytes);
-        let record = atoll_udp::decode(&bytes, tail - head).ok()?;
+        let record = datagram::decode(&bytes, tail - head).ok()?;
         Some((record, rings.pieces(head + RECORD_LEN as u64, record.len as usize)?))
     }
 
@@ -425,8 +443,8 @@ impl Datagram {
         core::mem::take(&mut self.ready)
     }
 
-    /// Gives back what it held, when no datagram finds it any more, and tells its application. Returns the
-    /// session.
+    /// Frees what the socket held, when no datagram finds it any more, and notifies its application. Returns
+    /// the session.
     pub(crate) fn give_back<M: Memory>(
         mut self,
         (now, ip): (Instant, &mut Ip),
@@ -459,7 +477,7 @@ impl Inbox {
         }
         self.make_room(session, slot, end)?;
         let area = session.layout.receive_area;
-        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &atoll_udp::encode(record));
+        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &datagram::encode(record));
         let at = self.tail + RECORD_LEN as u64;
         self.rings.pieces(at, payload.len())?.write(&session.arena, area, payload);
         self.tail = end;

@@ -166,7 +166,7 @@ impl Process {
         }
     }
 
-    /// Takes the events that have come, and goes on with what waits for them.
+    /// Takes the events that have come, and continues with what waits for them.
     pub(crate) fn poll(&mut self, now: Instant) {
         self.clock.set(now);
         self.client.drain();
@@ -272,7 +272,7 @@ impl Process {
                         Some(peer),
                         false,
                     );
-                    // There may be no memory, or news of an error.
+                    // There may be no memory, or a pending error.
                     mark(19, u64::from(sent.is_ok()));
                 }
             }
