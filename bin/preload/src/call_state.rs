@@ -72,8 +72,8 @@ impl State {
         Some((waiter.number(), *bell))
     }
 
-    /// Returns the number that a call has for a connection of the listener with the descriptor `listener`: the
-    /// lowest that was free when it was first asked for.
+    /// Returns the number that a call has for a connection of the listener with the descriptor `listener`:
+    /// the lowest that was free when it was first asked for.
     pub fn number_of_call(&mut self, ticket: Ticket, listener: c_int) -> Result<c_int, Errno> {
         if let Some(number) = self.under_way.call_mut(ticket).and_then(|call| call.number) {
             return Ok(number);

@@ -17,7 +17,7 @@ use atoll_sys::Clock;
 
 use crate::confinement::is_confined;
 use crate::real::{count_system_call, sys};
-use crate::under_way::FRAME_OF_SIGNAL;
+use crate::signals::FRAME_OF_SIGNAL;
 
 /// How this process stands with its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use std::ffi::c_int;
 use libc::pthread_t;
 
 use crate::real::sys;
+use crate::signals::FRAME_OF_SIGNAL;
 use crate::waiter::Waiter;
 
 /// The calls that wait.
@@ -38,7 +39,7 @@ pub struct Call {
     pub pinned: Pinned,
     /// Where it sleeps, with its doorbell.
     pub place: Option<(Waiter, u32)>,
-    /// The number of the descriptor that it has for the connection for which it waits. Nobody else can use it.
+    /// The number that it has for the connection for which it waits. Nobody else can use that.
     pub number: Option<c_int>,
     /// How it sleeps now.
     pub sleep: Option<Sleep>,
@@ -155,10 +156,6 @@ impl UnderWay {
         self.calls.iter().find(is_left).map(|call| call.ticket)
     }
 }
-
-/// What is between the frame of a call and that of a handler that interrupts it, at least: the red zone, and
-/// what the kernel saves (struct rt_sigframe with the state of x87 and SSE), in octets.
-pub const FRAME_OF_SIGNAL: usize = 1024;
 
 /// The alternate signal stack of this thread: sigaltstack(2).
 struct AlternateStack(std::ops::Range<usize>);

@@ -119,42 +119,7 @@ fn block_on<R>(
             if handlers.interrupt(restarts) {
                 return Err(Err(Errno::EINTR.into()));
             }
-            // The child of a fork in a handler knows nothing of the call.
-            let connection = wait.begin(state, ticket).map_err(|errno| Err(errno.into()))?;
-            let mut step = |state: &mut State| {
-                let result = step(state, connection);
-                if result.is_ok() {
-                    state.number_is_used(*ticket);
-                }
-                result
-            };
-            match step(state) {
-                Err(Failure::WouldBlock) => {}
-                result => return Err(result),
-            }
-            let left = deadline.map(|at| at.since(state.now()));
-            if left == Some(Duration::ZERO) {
-                return Err(Err(Errno::EAGAIN.into()));
-            }
-            if wait.is_point && state.sleepers.is_requested() {
-                return Err(Err(CANCELLED.into()));
-            }
-            let Some((number, bell)) = state.place_of_call(*ticket, 0) else {
-                return Err(Err(Errno::EBADF.into()));
-            };
-            state.sleep(*ticket, Sleep { bells: 1 << bell, bell: Some(bell), ..Sleep::default() });
-            state.client.drain();
-            // This is the second look: whoever publishes after it sees the sleep word.
-            match step(state) {
-                Err(Failure::WouldBlock) => {
-                    state.doze_off(*ticket, wait.is_point.then_some(number));
-                    Ok((number, state.nap(left)))
-                }
-                result => {
-                    state.wake(*ticket);
-                    Err(result)
-                }
-            }
+            look_twice(state, (&wait, deadline), ticket, step)
         });
         let (number, left) = match asleep {
             Ok(asleep) => asleep,
@@ -172,6 +137,52 @@ fn block_on<R>(
         };
         STATE.with(|state| state.wake(*ticket));
         slept?;
+    }
+}
+
+/// Looks, and once more when the call is noted as asleep. Returns where it is to sleep and for how long, or
+/// what it has found.
+fn look_twice<R>(
+    state: &mut State,
+    (wait, deadline): (&Wait, Option<Instant>),
+    ticket: &mut Ticket,
+    step: &mut impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
+) -> Result<(c_int, Option<Duration>), Result<R, Failure>> {
+    // The child of a fork in a handler knows nothing of the call.
+    let connection = wait.begin(state, ticket).map_err(|errno| Err(errno.into()))?;
+    let mut step = |state: &mut State| {
+        let result = step(state, connection);
+        if result.is_ok() {
+            state.number_is_used(*ticket);
+        }
+        result
+    };
+    match step(state) {
+        Err(Failure::WouldBlock) => {}
+        result => return Err(result),
+    }
+    let left = deadline.map(|at| at.since(state.now()));
+    if left == Some(Duration::ZERO) {
+        return Err(Err(Errno::EAGAIN.into()));
+    }
+    if wait.is_point && state.sleepers.is_requested() {
+        return Err(Err(CANCELLED.into()));
+    }
+    let Some((number, bell)) = state.place_of_call(*ticket, 0) else {
+        return Err(Err(Errno::EBADF.into()));
+    };
+    state.sleep(*ticket, Sleep { bells: 1 << bell, bell: Some(bell), ..Sleep::default() });
+    state.client.drain();
+    // This is the second look: whoever publishes after it sees the sleep word.
+    match step(state) {
+        Err(Failure::WouldBlock) => {
+            state.doze_off(*ticket, wait.is_point.then_some(number));
+            Ok((number, state.nap(left)))
+        }
+        result => {
+            state.wake(*ticket);
+            Err(result)
+        }
     }
 }
 
