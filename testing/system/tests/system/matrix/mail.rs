@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use atoll_system_tests::{Net, Proc, Stack};
 
-use super::{folder_of, give, installed, path, unpacked};
+use super::{folder_of, give, path, unpacked};
 
 soak_on_both_stacks![postfix];
 
