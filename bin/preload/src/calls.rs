@@ -18,7 +18,8 @@ use crate::real::count_system_call;
 use crate::settings::settings;
 use crate::state::{State, asks, put_number};
 use crate::table::reserved;
-use crate::wait::{block, block_at_point};
+use crate::under_way::{Pinned, Ticket};
+use crate::wait::{block, block_at_point, block_with_number};
 use crate::{asking, cancellation, epoll, stats, supervisor, table};
 
 /// The time that a replica has to answer a command; one that takes longer counts as gone.
@@ -96,9 +97,10 @@ fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
 /// closed when the call ends, as on Linux: its number then names no other socket, to which the answers would
 /// be applied.
 fn pinned<R>(object: u32, call: impl FnOnce() -> R) -> R {
-    STATE.with(|state| state.client.pin(object));
+    let mut ticket = Ticket::outer(&object);
+    STATE.with(|state| state.begin_call(&mut ticket, || Pinned::One(Some(object))));
     let result = call();
-    STATE.with(|state| state.client.unpin(object));
+    STATE.with(|state| state.end_call(ticket));
     result
 }
 
@@ -243,22 +245,16 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
             Err(Failure::Error(errno)) => Err(errno),
             Err(Failure::WouldBlock) if state.client.is_nonblocking(object) => Err(Errno::EAGAIN),
             Err(Failure::WouldBlock) => {
-                // As on Linux, a call that waits has its number before.
-                let number = state.promise_number(fd)?;
-                let timeout =
-                    state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout));
-                Ok(Err((number, timeout)))
+                Ok(Err(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
             }
         }
     });
-    let (number, timeout) = match first.inspect_err(|_| hang_up::after_nothing())? {
+    let timeout = match first.inspect_err(|_| hang_up::after_nothing())? {
         Ok(accepted) => return Ok(accepted),
-        Err(waits) => waits,
+        Err(timeout) => timeout,
     };
     let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
-    let accepted = block_at_point(object, timeout, |state| step(state, Some(number)));
-    STATE.with(|state| state.end_promise(number));
-    accepted
+    block_with_number((fd, object), timeout, step)
 }
 
 /// Accepts a connection in the naive way (P4): every call asks for one and waits for the answer.
@@ -339,6 +335,8 @@ fn accept_one(state: &mut State, wanted: Wanted, number: Option<i32>) -> Result<
 pub fn close(fd: i32, object: u32) -> bool {
     let _call = stats::Call::new(stats::CLOSE);
     let linger = STATE.with(|state| {
+        // A call that was left by siglongjmp(3) would keep the socket open.
+        state.end_left_calls(std::ptr::from_ref(&fd) as usize);
         let entry = state.client.object(object)?;
         let is_last = entry.descriptors == 1;
         let linger = state

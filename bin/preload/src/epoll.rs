@@ -24,6 +24,7 @@ use crate::state::{State, asks};
 use crate::stats;
 use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
+use crate::under_way::{Pinned, Sleep, Ticket};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::{KernelSet, Waiter};
 
@@ -161,27 +162,32 @@ pub fn wait(
         hang_up::after_nothing();
         return Ok(0);
     }
-    let (mut deadline, only_kernel) = STATE.with(|state| {
+    let mut ticket = Ticket::new(&timeout);
+    let (deadline, only_kernel) = STATE.with(|state| {
+        state.begin_call(&mut ticket, || Pinned::One(Some(epoll)));
         let only_kernel = state.client.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
             set.kernel.sleepers += 1;
             set.kernel.fd
         });
         if let Some(fd) = only_kernel {
-            state.sleepers.enter(fd);
+            state.sleep(ticket, Sleep { kernel_set: Some(epoll), ..Sleep::default() });
+            state.doze_off(ticket, Some(fd));
         }
-        state.client.pin(epoll);
         (timeout.map(|timeout| state.now() + timeout), only_kernel)
     });
     let mut result = Ok(0);
     if let Some(fd) = only_kernel {
-        result = wait_in_kernel(epoll, fd, events, timeout, mask);
+        // The thread sleeps in the kernel's instance, because there is nothing else in the set.
+        reserved::before_sleep();
+        result = ask_kernel(fd, events, millis(timeout), mask);
+        STATE.with(|state| state.wake(ticket));
     }
     if result == Ok(0) && STATE.with(|state| deadline.is_none_or(|at| at > state.now())) {
         let spun = if mask.is_null() { spin_until_event() } else { Ok(()) };
-        result = spun.and_then(|()| wait_in_set(epoll, events, &mut deadline, mask));
+        result = spun.and_then(|()| wait_in_set((epoll, &mut ticket), events, deadline, mask));
         waited();
     }
-    STATE.with(|state| state.client.unpin(epoll));
+    STATE.with(|state| state.end_call(ticket));
     result
 }
 
@@ -220,32 +226,10 @@ fn look_once(
     Ok(Look { count, kernel: Some(fd) })
 }
 
-/// Sleeps in the kernel's instance, because there is nothing else in the set.
-fn wait_in_kernel(
-    epoll: u32,
-    fd: i32,
-    events: &mut [epoll_event],
-    timeout: Option<Duration>,
-    mask: *const libc::sigset_t,
-) -> Result<usize, Errno> {
-    reserved::before_sleep();
-    let result = ask_kernel(fd, events, millis(timeout), mask);
-    STATE.with(|state| {
-        state.sleepers.leave(fd);
-        if let Some(set) = state.client.set_mut(epoll) {
-            set.kernel.sleepers -= 1;
-            if set.kernel.sleepers == 0 {
-                set.kernel.interrupt = None;
-            }
-        }
-    });
-    result
-}
-
 fn wait_in_set(
-    epoll: u32,
+    (epoll, ticket): (u32, &mut Ticket),
     events: &mut [epoll_event],
-    deadline: &mut Option<Instant>,
+    deadline: Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let mut handlers = Ran::now();
@@ -267,34 +251,30 @@ fn wait_in_set(
                 state.client.ask_before_sleep_in_set();
             }
             let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EBADF)) };
-            state.client.before_sleep(bells);
+            state.begin_call(ticket, || Pinned::One(Some(epoll)));
+            state.sleep(*ticket, Sleep { bells, ..Sleep::default() });
             state.client.drain();
             state.client.accept_watched(epoll);
             let count = collect(state, epoll, events);
             if count > 0 {
-                state.client.after_sleep(bells);
+                state.wake(*ticket);
                 return Err(Ok(count));
             }
             stats::publish(&state.client);
-            state.client.doze_off();
             let nap = state.nap(left);
-            let Some((number, fd)) = note_sleeper(state, epoll) else { return Err(Err(Errno::EBADF)) };
-            Ok((number, fd, bells, nap))
+            let Some((number, fd)) = note_sleeper(state, epoll, *ticket) else {
+                return Err(Err(Errno::EBADF));
+            };
+            Ok((number, fd, nap))
         });
-        let (number, fd, bells, left) = match asleep {
+        let (number, fd, left) = match asleep {
             Ok(asleep) => asleep,
             Err(found) => return found,
         };
         // A signal that has come since the call began has the same effect as one during the sleep.
         let is_late = handlers.interrupt(false);
         let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep_beside(number, fd, left, mask) };
-        STATE.with(|state| {
-            state.client.after_sleep(bells);
-            state.sleepers.leave(number);
-            if let Some(set) = state.client.set_mut(epoll) {
-                set.sleepers = set.sleepers.saturating_sub(1);
-            }
-        });
+        STATE.with(|state| state.wake(*ticket));
         if slept? {
             let count = ask_kernel(fd, events, 0, std::ptr::null())?;
             if count > 0 {
@@ -314,11 +294,11 @@ fn wait_in_set(
 
 /// Notes that the running thread sleeps in a set. Returns the descriptors of its place to sleep and of the
 /// kernel's instance.
-fn note_sleeper(state: &mut State, epoll: u32) -> Option<(i32, i32)> {
+fn note_sleeper(state: &mut State, epoll: u32, ticket: Ticket) -> Option<(i32, i32)> {
     let set = state.client.set_mut(epoll)?;
-    set.sleepers += 1;
     let (number, fd) = (set.kernel.waiter.as_ref().map_or(-1, Waiter::number), set.kernel.fd);
-    state.sleepers.enter(number);
+    state.sleep_in_set(ticket, epoll);
+    state.doze_off(ticket, Some(number));
     Some((number, fd))
 }
 

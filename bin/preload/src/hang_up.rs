@@ -17,6 +17,7 @@ use atoll_sys::Clock;
 
 use crate::confinement::is_confined;
 use crate::real::{count_system_call, sys};
+use crate::signals::FRAME_OF_SIGNAL;
 
 /// How this process stands with its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +72,20 @@ pub fn install(mend: fn(Demand)) {
     MEND.store(mend as usize, Ordering::Relaxed);
 }
 
+/// Calls what goes on after the end of the stack, from as far below the frame of a call that sleeps as a
+/// handler would be: [`crate::under_way`] can tell by that that the call has not been left.
 #[cold]
+#[inline(never)]
 fn mend_now(demand: Demand) {
     let mend = MEND.load(Ordering::Relaxed);
     if mend != 0 {
+        let distance = [0u8; FRAME_OF_SIGNAL];
         // SAFETY: `install` has put the function there.
         let mend: fn(Demand) = unsafe { std::mem::transmute(mend) };
+        std::hint::black_box(&distance);
         mend(demand);
+        // The frame lasts until here.
+        std::hint::black_box(&distance);
     }
 }
 

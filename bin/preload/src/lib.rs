@@ -10,7 +10,8 @@
 //! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
-//! * [`wait`], [`waiter`]: how calls sleep; [`hang_up`], [`gone`]: a stack that is gone
+//! * [`wait`], [`waiter`]: how calls sleep; [`under_way`], [`call_state`]: what they hold meanwhile;
+//!   [`hang_up`], [`gone`]: a stack that is gone
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`space`]: limits of address space
 //! * [`shadow`]: threads whose memory is not the C library's; [`host`], [`hosting`]: static programs
@@ -48,6 +49,7 @@
 
 mod asking;
 mod beyond;
+mod call_state;
 mod calls;
 mod cancellation;
 mod child_state;
@@ -93,6 +95,7 @@ mod supervisor;
 mod symbols;
 mod table;
 mod transfer;
+mod under_way;
 mod unserved;
 mod urgent;
 mod wait;
@@ -118,6 +121,7 @@ fn complain_once(is_told: &AtomicBool, text: std::fmt::Arguments<'_>) {
 unsafe extern "C" fn start(_count: c_int, arguments: *const *const c_char) {
     settings::settings();
     process::install();
+    call_state::install();
     hang_up::install(gone::mend);
     dispatch::start(symbols::carry_out);
     say_how();

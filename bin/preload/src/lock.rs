@@ -33,17 +33,27 @@ impl StateLock {
     /// Afterwards it may wait until commands of this thread are sent, and handlers of SIGURG may run.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let (result, owes, has_signals) = self.0.with(|state| {
+        let (mut owes, mut has_signals) = (false, false);
+        let result = self.0.with(|state| {
             let result = f(state);
-            (result, state.client.take_owed(), state.client.has_signals())
+            (owes, has_signals) = (state.client.take_owed(), state.client.has_signals());
+            result
         });
+        if owes | has_signals {
+            self.finish(owes, has_signals);
+        }
+        result
+    }
+
+    /// Does what a call has left to do without the lock.
+    #[cold]
+    fn finish(&self, owes: bool, has_signals: bool) {
         if owes {
             settle();
         }
         if has_signals {
             self.raise();
         }
-        result
     }
 
     /// Sends SIGURG to the owners that are to get it. The caller does not hold the lock.

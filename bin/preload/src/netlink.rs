@@ -13,7 +13,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_sockets::Errno;
 use atoll_sockets::view::netlink;
@@ -25,13 +24,10 @@ use libc::{
 use crate::beyond::with_room;
 use crate::interfaces::{file_status, view};
 use crate::lock::STATE;
-use crate::netlink_end::{Netlink, port_of};
+use crate::netlink_end::{self, Netlink, port_of};
 use crate::real::{count_system_call, last_errno, sys};
 use crate::settings::settings;
 use crate::transfer::Parts;
-
-/// Whether this process has netlink sockets: other programs pay nothing for them.
-static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The most octets that a program may send at once, as with the kernel's usual buffer.
 const PACKET_MAX: usize = 212_992;
@@ -74,14 +70,14 @@ fn create(kind: c_int, flags: c_int) -> Result<c_int, Errno> {
     STATE.with(|state| {
         state.netlinks.retain(|netlink| !netlink.has_ended());
         state.netlinks.push(Netlink { inode, other, kind, port: 0, caps_errors: false });
-        ANY.store(true, Ordering::Relaxed);
+        netlink_end::note_any();
     });
     Ok(ends[0])
 }
 
 /// Runs `f` with the netlink socket behind a descriptor; `None` if it is no such socket.
 fn with<R>(fd: c_int, f: impl FnOnce(&mut Netlink) -> R) -> Option<R> {
-    if !ANY.load(Ordering::Relaxed) {
+    if !netlink_end::any() {
         return None;
     }
     let inode = file_status(fd).filter(|status| status.st_mode & libc::S_IFMT == libc::S_IFSOCK)?.st_ino;
@@ -94,15 +90,10 @@ fn with<R>(fd: c_int, f: impl FnOnce(&mut Netlink) -> R) -> Option<R> {
     })
 }
 
-/// Returns whether the process has had a netlink socket of this library.
-pub fn any() -> bool {
-    ANY.load(Ordering::Relaxed)
-}
-
 /// Returns whether the descriptor is a netlink socket of this library.
 #[inline]
 pub fn is_at(fd: c_int) -> bool {
-    ANY.load(Ordering::Relaxed) && with(fd, |_| ()).is_some()
+    netlink_end::any() && with(fd, |_| ()).is_some()
 }
 
 /// Answers what the program sends: sendmsg(2). `None` for other sockets. `to` is null or an address.

@@ -1,14 +1,29 @@
 //! What this library keeps of an AF_NETLINK socket of the program: see [`crate::netlink`].
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_sockets::Errno;
 
 use crate::real::{count_system_call, sys};
 use crate::table::Internal;
 
+/// Whether the process has had a netlink socket of this library: other programs pay nothing for them.
+static ANY: AtomicBool = AtomicBool::new(false);
+
 /// The first of the numbers of a process's further sockets; its first socket has the number of the process.
 const FURTHER_PORTS: u32 = 0xf000_0000;
+
+/// Returns whether the process has had a netlink socket of this library.
+#[inline]
+pub fn any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+/// Notes that the process has a netlink socket of this library.
+pub fn note_any() {
+    ANY.store(true, Ordering::Relaxed);
+}
 
 /// A netlink socket of this process.
 #[derive(Debug)]

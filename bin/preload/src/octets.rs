@@ -14,18 +14,16 @@ use crate::{calls, cancellation, stats, urgent};
 /// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
 #[inline]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
-    cancellation::point(|| receive_any(object, parts, flags))
+    // tcp(7): with MSG_TRUNC octets are taken and put nowhere.
+    let check = || if flags & libc::MSG_TRUNC == 0 { parts.check() } else { Ok(()) };
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0 {
+        return cancellation::point(|| check().and_then(|()| transfer::receive(object, parts, flags)));
+    }
+    cancellation::point(|| check().and_then(|()| receive_specially(object, parts, flags)))
 }
 
-#[inline]
-fn receive_any(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
-    // tcp(7): with MSG_TRUNC octets are taken and put nowhere.
-    if flags & libc::MSG_TRUNC == 0 {
-        parts.check()?;
-    }
-    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0 {
-        return transfer::receive(object, parts, flags);
-    }
+#[cold]
+fn receive_specially(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     let _call = stats::Call::new(stats::RECEIVE);
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(Errno::EAGAIN);
@@ -42,16 +40,18 @@ fn receive_any(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
 /// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
-    cancellation::point(|| send_any(object, parts, flags, peer))
+    cancellation::point(|| {
+        parts.check()?;
+        match flags & libc::MSG_FASTOPEN != 0 && is_stream(object) {
+            true => send_fast(object, parts, flags, peer),
+            false => transfer::send(object, parts, flags, peer),
+        }
+    })
 }
 
-#[inline]
-fn send_any(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
-    parts.check()?;
-    let is_fast = flags & libc::MSG_FASTOPEN != 0
-        && STATE
-            .with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
-    if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }
+#[cold]
+fn is_stream(object: u32) -> bool {
+    STATE.with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp))
 }
 
 /// The state in which text with MSG_FASTOPEN finds its socket.

@@ -17,6 +17,7 @@ use crate::state::{State, asks};
 use crate::stats;
 use crate::table::reserved;
 use crate::table::{Fd, lookup, object_at};
+use crate::under_way::{Pinned, Sleep, Ticket};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::Waiter;
 
@@ -60,60 +61,54 @@ pub fn poll(
     if mask.is_null() {
         spin_until_event()?;
     }
-    let mut waiter = STATE.with(|state| {
-        fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.client.pin(object));
-        state.take_waiter()
-    });
-    let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
-    kernel.push(pollfd { fd: waiter.0.number(), events: libc::POLLIN, revents: 0 });
-    let result = sleep(fds, &objects, &mut kernel, &mut waiter, deadline, mask);
-    STATE.with(|state| {
-        objects.iter().for_each(|object| state.client.unpin(*object));
-        state.put_waiter(waiter);
-    });
+    let mut ticket = Ticket::new(&deadline);
+    let result = sleep(fds, &mut kernel, &mut ticket, deadline, mask);
+    STATE.with(|state| state.end_call(ticket));
     waited();
     result
 }
 
 fn sleep(
     fds: &mut [pollfd],
-    objects: &[u32],
-    kernel: &mut [pollfd],
-    (waiter, bell): &mut (Waiter, u32),
+    kernel: &mut Vec<pollfd>,
+    ticket: &mut Ticket,
     deadline: Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    let (bell, own) = (*bell, kernel.len() - 1);
+    // The place to sleep is the last entry.
+    let own = kernel.len();
+    kernel.push(pollfd { fd: -1, events: libc::POLLIN, revents: 0 });
     let mut handlers = Ran::now();
     loop {
         hang_up::mend();
         let asleep = STATE.with(|state| {
-            let bells = objects
+            state.begin_call(ticket, || {
+                Pinned::Many(fds.iter().filter_map(|entry| object_at(entry.fd)).collect())
+            });
+            let bells = fds
                 .iter()
-                .filter_map(|object| state.client.set(*object))
-                .fold(1 << bell, |all, set| all | set.bells);
-            waiter.watch(state.client.sessions(), bells);
-            for object in objects {
-                state.client.sleep_on(*object, bell);
-            }
-            state.client.before_sleep(bells);
+                .filter_map(|entry| state.client.set(object_at(entry.fd)?))
+                .fold(0, |all, set| all | set.bells);
+            let Some((number, bell)) = state.place_of_call(*ticket, bells) else { return Err(Errno::EBADF) };
+            let bells = bells | 1 << bell;
+            kernel[own].fd = number;
+            state.sleep(*ticket, Sleep { bells, bell: Some(bell), ..Sleep::default() });
             state.client.drain();
             let left = deadline.map(|at| at.since(state.now()));
             state.client.poll_due();
             if look_at(state, fds) > 0 || left == Some(Duration::ZERO) {
-                wake_up(state, objects, bell, bells);
+                state.wake(*ticket);
                 return Ok(None);
             }
             if state.sleepers.is_requested() {
-                wake_up(state, objects, bell, bells);
+                state.wake(*ticket);
                 return Err(CANCELLED);
             }
             stats::publish(&state.client);
-            state.client.doze_off();
-            state.sleepers.enter(waiter.number());
-            Ok(Some((state.nap(left), bells)))
+            state.doze_off(*ticket, Some(number));
+            Ok(Some(state.nap(left)))
         });
-        let Some((left, bells)) = asleep? else {
+        let Some(left) = asleep? else {
             if own > 0 {
                 poll_kernel(&mut kernel[..own], Some(Duration::ZERO), std::ptr::null())?;
             }
@@ -129,11 +124,10 @@ fn sleep(
             if handlers.interrupt(false) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {
             // This takes the bell's event, so that it can come again.
-            let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());
+            let _ = Waiter::sleep(kernel[own].fd, Some(Duration::ZERO), std::ptr::null());
         }
         let ready = STATE.with(|state| {
-            state.sleepers.leave(waiter.number());
-            wake_up(state, objects, bell, bells);
+            state.wake(*ticket);
             look_at(state, fds)
         });
         slept?;
@@ -141,14 +135,6 @@ fn sleep(
             return Ok(merge(fds, &kernel[..own]));
         }
     }
-}
-
-fn wake_up(state: &mut State, objects: &[u32], bell: u32, bells: u16) {
-    state.client.after_sleep(bells);
-    for object in objects {
-        state.client.sleep_no_more(*object, bell);
-    }
-    state.client.drain();
 }
 
 /// Returns whether the kernel has to examine a descriptor: its own ones, and epoll instances, which may have

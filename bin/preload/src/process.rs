@@ -113,8 +113,9 @@ extern "C" fn child() {
         None => state.drop_all(),
     }
     hang_up::begin_child(state.client.is_stack_gone(), !state.client.waiting_for_stack().is_empty());
+    // Signal handlers that were put off run when the last lock is free: they may make calls by instructions.
+    dispatch::begin_child();
     STATE.0.reset_in_child();
     SUPERVISOR.reset_in_child();
-    dispatch::begin_child();
     refit_limit();
 }

@@ -18,7 +18,7 @@ macro_rules! real {
         /// # Safety
         /// As for the function itself.
         #[inline]
-        #[allow(missing_docs, clippy::too_many_arguments)]
+        #[allow(missing_docs, non_snake_case, clippy::too_many_arguments)]
         pub unsafe fn $name($($arg: $ty),*) -> $ret {
             static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let mut address = ADDRESS.load(Ordering::Relaxed);
@@ -213,6 +213,7 @@ real! {
         thread: *mut pthread_t, start: extern "C" fn(*mut c_void) -> c_int, argument: *mut c_void
     ) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
+    fn _Fork() -> pid_t;
     fn pthread_cancel(thread: pthread_t) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn getrlimit(resource: c_int, old: *mut rlimit) -> c_int;

@@ -4,6 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::real::sys;
 
+/// What is between the frame of a call and that of a handler that interrupts it, at least: the red zone, and
+/// what the kernel saves (struct rt_sigframe with the state of x87 and SSE), in octets.
+pub const FRAME_OF_SIGNAL: usize = 1024;
+
 /// The signals that are never blocked in this process, a bit each; see [`crate::dispatch::masks`].
 static HIDDEN: AtomicU64 = AtomicU64::new(0);
 

@@ -20,7 +20,8 @@ use crate::real::{count_system_call, kernel_socket, last_errno};
 use crate::settings::settings;
 use crate::sleepers::Sleepers;
 use crate::table::reserved;
-use crate::table::{self, Fd, Internal};
+use crate::table::{self, Internal};
+use crate::under_way::UnderWay;
 use crate::waiter::Waiter;
 
 /// The whole state of this process, behind one lock ([`crate::lock`]).
@@ -34,8 +35,8 @@ pub struct State {
     /// The kernel's socket of which the descriptors of accepted connections are duplicates. It is never used;
     /// fstat(2) reports a socket, and close(2) costs little.
     placeholder: Option<Internal>,
-    /// The numbers of threads that wait in accept(2), which have them before there is a connection.
-    promised: Vec<i32>,
+    /// The calls that wait.
+    pub under_way: UnderWay,
     /// The threads that sleep in cancellation points.
     pub sleepers: Sleepers,
     /// The AF_NETLINK sockets that this library answers.
@@ -89,7 +90,7 @@ impl State {
             refused: None,
             free_waiters: Vec::new(),
             placeholder: None,
-            promised: Vec::new(),
+            under_way: UnderWay::new(),
             sleepers: Sleepers::new(),
             netlinks: Vec::new(),
         }
@@ -158,26 +159,9 @@ impl State {
         }
     }
 
-    /// Takes the lowest free number for a call that waits for a connection of `listener`. Others than that
-    /// call cannot use it.
-    pub fn promise_number(&mut self, listener: i32) -> Result<i32, Errno> {
-        let fd = self.take_number(listener)?;
-        table::set_hidden(fd);
-        self.promised.push(fd);
-        Ok(fd)
-    }
-
-    /// Ends what [`State::promise_number`] began. The number is free if no connection has it.
-    pub fn end_promise(&mut self, fd: i32) {
-        self.promised.retain(|promised| *promised != fd);
-        if table::lookup(fd) == Fd::Hidden {
-            put_number(fd);
-        }
-    }
-
     /// Forgets the other threads of this process: the child of a fork has one.
     pub fn forget_threads(&mut self) {
-        std::mem::take(&mut self.promised).into_iter().for_each(put_number);
+        self.under_way.take_numbers().for_each(put_number);
         self.free_waiters.clear();
         self.sleepers.clear();
         for object in self.client.indices() {

@@ -33,6 +33,7 @@ use crate::lock::STATE;
 use crate::platform::Session;
 use crate::settings::settings;
 use crate::state::{SHUT_IN, State, is_away, note_user, own};
+use crate::under_way::{Pinned, Ticket};
 
 /// The connections of this process to the supervisor, behind the lock that a thread holds while it asks.
 pub static SUPERVISOR: FutexLock<Connections> = FutexLock::new(Connections { own: None, kept: None });
@@ -140,11 +141,12 @@ pub fn with_choice<R>(object: u32, f: impl FnOnce(&mut State, bool) -> R) -> R {
     hang_up::before_use();
     let is_undecided =
         |state: &State| state.client.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Fresh));
+    let mut ticket = Ticket::outer(&object);
     let mut f = Some(f);
     let mut first = |state: &mut State| {
         let undecided = is_undecided(state);
         if undecided && state.has_joined().is_none() {
-            state.client.pin(object);
+            state.begin_call(&mut ticket, || Pinned::One(Some(object)));
             return None;
         }
         f.take().map(|f| f(state, undecided))
@@ -154,7 +156,7 @@ pub fn with_choice<R>(object: u32, f: impl FnOnce(&mut State, bool) -> R) -> R {
     }
     join();
     STATE.with(|state| {
-        state.client.unpin(object);
+        state.end_call(ticket);
         let undecided = is_undecided(state);
         f.take().expect("it was not run")(state, undecided)
     })

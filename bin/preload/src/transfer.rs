@@ -31,12 +31,17 @@ impl Parts<'_> {
 
     /// Fails with EFAULT where a part is nowhere, and with EINVAL where one is longer than memory can be.
     /// Other pointers that lead nowhere are found by whoever follows them (docs/limits.md).
+    #[inline]
     pub fn check(&self) -> Result<(), Errno> {
-        let bad = |part: &iovec| match isize::try_from(part.iov_len) {
-            Err(_) => Some(Errno::EINVAL),
-            Ok(len) => (len > 0 && part.iov_base.is_null()).then_some(Errno::EFAULT),
-        };
-        self.0.iter().find_map(bad).map_or(Ok(()), Err)
+        for part in self.0 {
+            if part.iov_len > isize::MAX as usize {
+                return Err(Errno::EINVAL);
+            }
+            if part.iov_base.is_null() && part.iov_len > 0 {
+                return Err(Errno::EFAULT);
+            }
+        }
+        Ok(())
     }
 
     /// The parts as slices to read from.
@@ -64,7 +69,8 @@ enum Now<R> {
 }
 
 /// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
-#[inline]
+// It is a part of one caller: on the fast path a call more, and its result once more, are felt.
+#[inline(always)]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     let _call = stats::Call::new(stats::RECEIVE);
     let want = parts.len();
@@ -89,8 +95,8 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     // This is the fast path: no clock, no timeout, one lock.
     let first = STATE.with(|state| {
         let mut result = step(state);
-        if matches!(result, Err(Failure::WouldBlock)) {
-            state.client.drain();
+        // Octets are there as soon as they are shown in the slot; what else there may be comes by an event.
+        if matches!(result, Err(Failure::WouldBlock)) && state.client.drain() {
             result = step(state);
         }
         match result {
@@ -130,7 +136,8 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
 }
 
 /// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
-#[inline]
+// As `receive`.
+#[inline(always)]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::SEND);
     let want = parts.len();

@@ -9,6 +9,7 @@
 //! ```
 
 use std::cell::Cell;
+use std::ffi::c_int;
 
 use atoll_base::{Duration, Instant, SpinPolicy};
 use atoll_sockets::{Errno, Failure};
@@ -21,6 +22,7 @@ use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};
 use crate::sleepers::CANCELLED;
 use crate::state::State;
+use crate::under_way::{Pinned, Sleep, Ticket};
 use crate::waiter::Waiter;
 
 /// Repeats `step` until it does not block any more. `object` is what it waits for; `None` means a reply.
@@ -29,9 +31,9 @@ use crate::waiter::Waiter;
 pub fn block<R>(
     object: Option<u32>,
     timeout: Option<Duration>,
-    step: impl FnMut(&mut State) -> Result<R, Failure>,
+    mut step: impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    block_as(Wait { object, timeout, is_point: false }, step)
+    block_as(Wait { object, timeout, is_point: false, listener: None }, |state, _| step(state))
 }
 
 /// Does what [`block`] does, in a call that is a cancellation point: it fails with [`CANCELLED`] if the
@@ -39,9 +41,21 @@ pub fn block<R>(
 pub fn block_at_point<R>(
     object: u32,
     timeout: Option<Duration>,
-    step: impl FnMut(&mut State) -> Result<R, Failure>,
+    mut step: impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    block_as(Wait { object: Some(object), timeout, is_point: true }, step)
+    let wait = Wait { object: Some(object), timeout, is_point: true, listener: None };
+    block_as(wait, |state, _| step(state))
+}
+
+/// Does what [`block_at_point`] does, in a call that waits for a connection of the listener `object` with the
+/// descriptor `fd`. As on Linux, it has a number for the connection from the beginning: `step` gets that
+/// number, and uses it if it returns a result.
+pub fn block_with_number<R>(
+    (fd, object): (c_int, u32),
+    timeout: Option<Duration>,
+    step: impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
+) -> Result<R, Errno> {
+    block_as(Wait { object: Some(object), timeout, is_point: true, listener: Some(fd) }, step)
 }
 
 /// What a call waits for.
@@ -51,39 +65,46 @@ struct Wait {
     timeout: Option<Duration>,
     /// Whether the call is a cancellation point.
     is_point: bool,
+    /// The descriptor of the listener for a connection of which the call has a number.
+    listener: Option<c_int>,
 }
 
-fn block_as<R>(wait: Wait, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
-    let Wait { object, timeout, .. } = wait;
-    let mut deadline: Option<Instant> = None;
-    let mut waiter = STATE.with(|state| {
-        deadline = timeout.map(|timeout| state.now() + timeout);
-        if let Some(object) = object {
-            state.client.pin(object);
-        }
-        state.take_waiter()
+impl Wait {
+    /// Begins the call, unless it is under way. Returns the number that it has for a connection.
+    fn begin(&self, state: &mut State, ticket: &mut Ticket) -> Result<Option<c_int>, Errno> {
+        state.begin_call(ticket, || Pinned::One(self.object));
+        self.listener.map(|listener| state.number_of_call(*ticket, listener)).transpose()
+    }
+}
+
+// The frame of this function says where the call is.
+#[inline(never)]
+fn block_as<R>(
+    wait: Wait,
+    mut step: impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
+) -> Result<R, Errno> {
+    let mut ticket = Ticket::new(&wait);
+    let begun = STATE.with(|state| {
+        wait.begin(state, &mut ticket)?;
+        Ok(wait.timeout.map(|timeout| state.now() + timeout))
     });
-    met(object.unwrap_or(0));
-    let result = block_on(wait, deadline, &mut waiter, &mut step);
-    waited();
-    STATE.with(|state| {
-        state.put_waiter(waiter);
-        if let Some(object) = object {
-            state.client.unpin(object);
-        }
+    let result = begun.and_then(|deadline| {
+        met(wait.object.unwrap_or(0));
+        let result = block_on(wait, deadline, &mut ticket, &mut step);
+        waited();
+        result
     });
+    STATE.with(|state| state.end_call(ticket));
     result
 }
 
-// structure: block_on: between two looks at what is awaited nothing may be left out
 fn block_on<R>(
     wait: Wait,
     deadline: Option<Instant>,
-    (waiter, bell): &mut (Waiter, u32),
-    step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
+    ticket: &mut Ticket,
+    step: &mut impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    let (bell, number) = (*bell, waiter.number());
-    let (object, restarts) = (wait.object, wait.timeout.is_none());
+    let restarts = wait.timeout.is_none();
     let mut handlers = Ran::now();
     if let Err(errno) = spin_until_event()
         && handlers.end_sleep(restarts)
@@ -98,44 +119,10 @@ fn block_on<R>(
             if handlers.interrupt(restarts) {
                 return Err(Err(Errno::EINTR.into()));
             }
-            match step(state) {
-                Err(Failure::WouldBlock) => {}
-                result => return Err(result),
-            }
-            let left = deadline.map(|at| at.since(state.now()));
-            if left == Some(Duration::ZERO) {
-                return Err(Err(Errno::EAGAIN.into()));
-            }
-            if wait.is_point && state.sleepers.is_requested() {
-                return Err(Err(CANCELLED.into()));
-            }
-            waiter.watch(state.client.sessions(), 1 << bell);
-            if let Some(object) = object {
-                state.client.sleep_on(object, bell);
-            }
-            state.client.before_sleep(1 << bell);
-            state.client.drain();
-            // This is the second look: whoever publishes after it sees the sleep word.
-            match step(state) {
-                Err(Failure::WouldBlock) => {
-                    state.client.doze_off();
-                    if wait.is_point {
-                        state.sleepers.enter(number);
-                    }
-                    Ok(state.nap(left))
-                }
-                result => {
-                    state.client.after_sleep(1 << bell);
-                    if let Some(object) = object {
-                        state.client.sleep_no_more(object, bell);
-                        state.client.drain();
-                    }
-                    Err(result)
-                }
-            }
+            look_twice(state, (&wait, deadline), ticket, step)
         });
-        let left = match asleep {
-            Ok(left) => left,
+        let (number, left) = match asleep {
+            Ok(asleep) => asleep,
             Err(Ok(value)) => return Ok(value),
             Err(Err(Failure::Error(errno))) => return Err(errno),
             Err(Err(Failure::WouldBlock)) => continue,
@@ -148,17 +135,54 @@ fn block_on<R>(
                 slept => slept.map(drop),
             },
         };
-        STATE.with(|state| {
-            state.client.after_sleep(1 << bell);
-            if wait.is_point {
-                state.sleepers.leave(number);
-            }
-            if let Some(object) = object {
-                state.client.sleep_no_more(object, bell);
-                state.client.drain();
-            }
-        });
+        STATE.with(|state| state.wake(*ticket));
         slept?;
+    }
+}
+
+/// Looks, and once more when the call is noted as asleep. Returns where it is to sleep and for how long, or
+/// what it has found.
+fn look_twice<R>(
+    state: &mut State,
+    (wait, deadline): (&Wait, Option<Instant>),
+    ticket: &mut Ticket,
+    step: &mut impl FnMut(&mut State, Option<c_int>) -> Result<R, Failure>,
+) -> Result<(c_int, Option<Duration>), Result<R, Failure>> {
+    // The child of a fork in a handler knows nothing of the call.
+    let connection = wait.begin(state, ticket).map_err(|errno| Err(errno.into()))?;
+    let mut step = |state: &mut State| {
+        let result = step(state, connection);
+        if result.is_ok() {
+            state.number_is_used(*ticket);
+        }
+        result
+    };
+    match step(state) {
+        Err(Failure::WouldBlock) => {}
+        result => return Err(result),
+    }
+    let left = deadline.map(|at| at.since(state.now()));
+    if left == Some(Duration::ZERO) {
+        return Err(Err(Errno::EAGAIN.into()));
+    }
+    if wait.is_point && state.sleepers.is_requested() {
+        return Err(Err(CANCELLED.into()));
+    }
+    let Some((number, bell)) = state.place_of_call(*ticket, 0) else {
+        return Err(Err(Errno::EBADF.into()));
+    };
+    state.sleep(*ticket, Sleep { bells: 1 << bell, bell: Some(bell), ..Sleep::default() });
+    state.client.drain();
+    // This is the second look: whoever publishes after it sees the sleep word.
+    match step(state) {
+        Err(Failure::WouldBlock) => {
+            state.doze_off(*ticket, wait.is_point.then_some(number));
+            Ok((number, state.nap(left)))
+        }
+        result => {
+            state.wake(*ticket);
+            Err(result)
+        }
     }
 }
 

@@ -194,6 +194,14 @@ impl KernelSet {
         }
     }
 
+    /// Notes that a thread does not sleep in the kernel's instance any more.
+    pub fn leave(&mut self) {
+        self.sleepers = self.sleepers.saturating_sub(1);
+        if self.sleepers == 0 {
+            self.interrupt = None;
+        }
+    }
+
     /// Forgets the threads that slept in it: the child of a fork has one thread.
     pub fn forget_threads(&mut self) {
         (self.waiter, self.sleepers, self.interrupt) = (None, 0, None);

@@ -259,7 +259,9 @@ impl<'a, M: Memory> Stream<'a, M> {
         let flags = self.flags();
         let head = self.slot.receive_head();
         let len = self.slot.receive_tail().wrapping_sub(head);
-        if len != 0 && len <= self.layout.receive_bytes as u64 && !self.is_void() {
+        // A connection that has been ended since is found void when its octets have been copied.
+        let is_void = flags & REPLICA_CLOSED != 0 && self.is_void();
+        if len != 0 && len <= self.layout.receive_bytes as u64 && !is_void {
             let Some(readable) = self.octets_at(head, len) else {
                 return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
             };
@@ -272,17 +274,17 @@ impl<'a, M: Memory> Stream<'a, M> {
                 return Ok(readable);
             }
         }
-        let end = Ok(Readable { head, len: 0, is_cut: false, extents: Extents::default() });
+        let end = || Ok(Readable { head, len: 0, is_cut: false, extents: Extents::default() });
         if flags & REPLICA_FIN != 0 {
             // The peer has sent the whole stream, whatever became of the connection afterwards.
-            return end;
+            return end();
         }
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
             // recv(2): a pending error is reported once; afterwards the stream has ended.
-            return self.take_error(local).map_or(end, |errno| Err(errno.into()));
+            return self.take_error(local).map_or_else(end, |errno| Err(errno.into()));
         }
         if self.slot.app_flags() & APP_SHUT_RECEIVE != 0 {
-            return end;
+            return end();
         }
         Err(Failure::WouldBlock)
     }

@@ -1,6 +1,7 @@
 /* What do the calls do that scripts cannot make? One behaviour by name; what it prints must be the same on every stack:
  * calls CASE. Both ends live in one process (or its children), on the loopback. */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -244,6 +245,12 @@ static double seconds(void)
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
+static void handler_exits(int number)
+{
+    (void)number;
+    pthread_exit("from the handler");
+}
+
 /* Sends, polls and receives for a second, under a timer. */
 static void interrupt_at_any_instruction(void (*handler)(int), long us)
 {
@@ -292,6 +299,131 @@ static void handlers_fork(void)
 static void handlers_jump(void)
 {
     interrupt_at_any_instruction(handler_jumps, 997);
+}
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (readdir(all))
+        count++;
+    closedir(all);
+    return count;
+}
+
+/* Leaves a call by siglongjmp, as programs do that give it a deadline. */
+static void leave_a_call(int which, int fd, int server, int set)
+{
+    char byte;
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    struct epoll_event event;
+    if (sigsetjmp(loop, 1) == 0) {
+        struct itimerval timer = {.it_value = {0, 2000}};
+        MUST(setitimer(ITIMER_REAL, &timer, NULL));
+        if (which == 0)
+            recv(fd, &byte, 1, 0);
+        else if (which == 1)
+            poll(&entry, 1, 5000);
+        else if (which == 2)
+            epoll_wait(set, &event, 1, 5000);
+        else
+            accept(server, NULL, NULL);
+        printf("call %d comes to its end\n", which);
+    }
+}
+
+static void *receive_until_the_handler_exits(void *fd)
+{
+    char byte;
+    recv(*(int *)fd, &byte, 1, 0);
+    return NULL;
+}
+
+static void calls_that_were_left_hold_nothing(void)
+{
+    int ends[2], server = listening(), set = MUST(epoll_create1(0));
+    char byte;
+    struct timeval limit = {10, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    on_signal(SIGUSR1, 0);
+    signal(SIGALRM, handler_jumps);
+    for (int round = 0; round < 2; round++) {
+        make_pair(ends);
+        MUST(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event));
+        int before = open_descriptors();
+        if (round == 0) {
+            for (int i = 0; i < 100; i++)
+                leave_a_call(i % 4, ends[0], server, set);
+        } else {
+            signal(SIGUSR1, handler_exits);
+            for (int i = 0; i < 5; i++) {
+                pthread_t thread;
+                pthread_create(&thread, NULL, receive_until_the_handler_exits, &ends[0]);
+                pause_ms(20);
+                pthread_kill(thread, SIGUSR1);
+                pthread_join(thread, NULL);
+            }
+        }
+        printf("descriptors are lost: %d\n", open_descriptors() > before + 4);
+        MUST(close(ends[0]));
+        show("the peer hears", recv(ends[1], &byte, 1, 0));
+        MUST(close(ends[1]));
+    }
+    show("recv of a number that is free", recv(ends[0], &byte, 1, 0));
+}
+
+static pid_t forked;
+static void handler_forks_and_returns(int number)
+{
+    (void)number;
+    forked = fork();
+}
+
+static void *kill_and_send(void *fd)
+{
+    pause_ms(50);
+    kill(getpid(), SIGALRM);
+    for (int i = 0; i < 40; i++) {
+        pause_ms(5);
+        MUST(send(*(int *)fd, "x", 1, 0));
+    }
+    return NULL;
+}
+
+/* The handler interrupts recv, and its child returns to that, too. Each then waits for octets of its own. */
+static void a_handler_forks_and_both_go_on(void)
+{
+    int of_parent[2], of_child[2], status;
+    char byte;
+    pthread_t thread;
+    sigset_t mask;
+    struct timeval moment = {0, 3000};
+    make_pair(of_parent);
+    make_pair(of_child);
+    MUST(setsockopt(of_child[0], SOL_SOCKET, SO_RCVTIMEO, &moment, sizeof moment));
+    struct sigaction action = {.sa_handler = handler_forks_and_returns};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    pthread_create(&thread, NULL, kill_and_send, &of_parent[1]);
+    pthread_sigmask(SIG_UNBLOCK, &mask, NULL);
+    ssize_t result = recv(of_parent[0], &byte, 1, 0);
+    if (!forked) {
+        while ((result = recv(of_child[0], &byte, 1, 0)) < 0 && errno == EAGAIN)
+            ;
+        _exit(result == 1 && byte == 'c' ? 7 : 8);
+    }
+    show("recv", result);
+    int received = 0;
+    while (received < 40 && recv(of_parent[0], &byte, 1, 0) == 1)
+        received++;
+    printf("octets: %d\n", received);
+    MUST(send(of_child[1], "c", 1, 0));
+    MUST(waitpid(forked, &status, 0));
+    printf("the child: %d\n", WEXITSTATUS(status));
+    pthread_join(thread, NULL);
 }
 
 static void timed_receive_is_not_restarted(void)
@@ -938,12 +1070,6 @@ static void one_of_many_is_cancelled(void)
     }
 }
 
-static void handler_exits(int number)
-{
-    (void)number;
-    pthread_exit("from the handler");
-}
-
 static void *exit_by_a_handler(void *in_a_call)
 {
     char byte;
@@ -1090,7 +1216,8 @@ static const struct {
 } cases[] = {
 #define CASE(name) {#name, name}
     CASE(interrupted), CASE(restarted), CASE(restarted_by_one_of_two), CASE(handlers_receive),
-    CASE(handlers_fork), CASE(handlers_jump), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
+    CASE(handlers_fork), CASE(handlers_jump), CASE(calls_that_were_left_hold_nothing),
+    CASE(a_handler_forks_and_both_go_on), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
     CASE(many_messages), CASE(messages_on_streams), CASE(short_names), CASE(vectors_of_many_parts),
     CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
     CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),

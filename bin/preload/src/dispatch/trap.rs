@@ -15,7 +15,7 @@ use crate::instruction::{INSTRUCTION, direct};
 use crate::settings::settings;
 use crate::shadow::{self, ANY, LIBRARY_FS, PROGRAM_FS, SHADOWS, SHADOWS_LEN, Shadow};
 use crate::table::{Fd, lookup};
-use crate::{handlers, netlink};
+use crate::{handlers, netlink_end};
 
 // asm-generic/siginfo.h: the call was dispatched.
 const SYS_USER_DISPATCH: c_int = 2;
@@ -427,7 +427,7 @@ unsafe fn concerns_us(number: c_long, registers: &Registers<'_>) -> bool {
             lookup(word(libc::REG_RDI) as c_int) != Fd::Kernel
         }
         libc::SYS_write | libc::SYS_writev => {
-            lookup(word(libc::REG_RDI) as c_int) != Fd::Kernel || netlink::any()
+            lookup(word(libc::REG_RDI) as c_int) != Fd::Kernel || netlink_end::any()
         }
         // SAFETY: the program's paths.
         libc::SYS_open => unsafe { is_in_proc(word(libc::REG_RDI) as *const u8) },

@@ -1,7 +1,7 @@
 //! execve(2), posix_spawn(3), vfork(2): runs other programs, with the sockets that they inherit. See
 //! [`crate::exec`].
 
-use std::ffi::{c_char, c_int, c_ulong};
+use std::ffi::{c_char, c_int, c_long, c_ulong};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -10,6 +10,7 @@ use crate::confinement::confine;
 use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
 use crate::hosting::{Start, Strings};
 use crate::lock::STATE;
+use crate::process::fork_by;
 use crate::real::sys;
 use crate::spawn_actions::sockets_after;
 use crate::state::is_away;
@@ -293,6 +294,14 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     keep_connection();
     // SAFETY: passed on.
     unsafe { real::setns(fd, kind) }
+}
+
+/// Makes a child as fork(3) does, but without what other libraries have registered for that: _Fork(3). It may
+/// be called in signal handlers, and its child may use sockets.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    // SAFETY: no arguments.
+    fork_by(|| c_long::from(unsafe { real::_Fork() })) as pid_t
 }
 
 /// With sockets of ours vfork(2) is fork(2), as POSIX allows, because a child that shares our memory would

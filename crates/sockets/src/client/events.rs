@@ -21,10 +21,12 @@ impl<P: Platform> Client<P> {
         self.sessions.first().is_some_and(Session::has_event) || !self.inherited.is_empty()
     }
 
-    /// Takes what the replicas have sent, and wakes threads of this process that wait for it.
+    /// Takes what the replicas have sent, and wakes threads of this process that wait for it. Returns whether
+    /// there was anything, or may have been.
     ///
     /// Events of inherited sessions go to their owner, so their slots are polled instead.
-    pub fn drain(&mut self) {
+    pub fn drain(&mut self) -> bool {
+        let mut any_of_all = !self.inherited.is_empty();
         for replica in 0..self.replicas() {
             let mut any = false;
             while let Some(event) = self.sessions[0].replicas_mut()[replica].port_mut().next_event() {
@@ -35,7 +37,10 @@ impl<P: Platform> Client<P> {
             if any {
                 from.port_mut().publish();
             }
-            match from.take_news() {
+            any_of_all |= any;
+            let news = from.take_news();
+            any_of_all |= !matches!(news, News::None);
+            match news {
                 News::None => {}
                 News::EventsLost => self.rescan(replica, false),
                 News::Successor => self.rescan(replica, true),
@@ -47,6 +52,7 @@ impl<P: Platform> Client<P> {
         if !self.passed.is_empty() {
             self.let_go_of_passed();
         }
+        any_of_all
     }
 
     fn handle_event(&mut self, replica: usize, event: Event) {

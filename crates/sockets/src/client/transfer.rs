@@ -127,12 +127,12 @@ impl<P: Platform> Client<P> {
         }
         let kick = stream.consume(end);
         *done += take;
-        let ended = stream.has_ended();
+        let goes_on = how.wait_all && *done < want && !stream.has_ended();
         drop(family);
         if kick {
             self.kick(place);
         }
-        if how.wait_all && *done < want && !ended {
+        if goes_on {
             return Err(Failure::WouldBlock);
         }
         all(*done)
@@ -392,6 +392,7 @@ impl<P: Platform> Client<P> {
 }
 
 /// Copies the octets of a stream up to `end` to `targets`, behind the first `skip` octets of these.
+#[inline]
 fn copy_out<'b, M: atoll_ipc::Memory>(
     stream: &Stream<'_, M>,
     readable: &Readable,

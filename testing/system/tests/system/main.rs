@@ -53,6 +53,7 @@ mod scaling;
 mod semantics;
 mod servers;
 mod shortage;
+mod signals;
 mod space;
 mod stack;
 mod stand_still;

@@ -84,6 +84,7 @@ cases! {
 cases! {
     c,
         interrupted, restarted, restarted_by_one_of_two, handlers_receive, handlers_fork, handlers_jump,
+        calls_that_were_left_hold_nothing, a_handler_forks_and_both_go_on,
         timed_receive_is_not_restarted, masks_while_waiting, many_messages,
         messages_on_streams, short_names, vectors_of_many_parts, flags_at_birth, ranges_of_descriptors,
         standard_io, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
