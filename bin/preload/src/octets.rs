@@ -4,6 +4,7 @@
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
+use atoll_sockets::ancillary::{self, Addressed};
 use atoll_sockets::client::object::Kind;
 
 use crate::fast_open::{self, MSG_FASTOPEN};
@@ -39,19 +40,25 @@ fn receive_any(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     }
 }
 
-/// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+/// Sends octets or a datagram: send(2), write(2), sendto(2), sendmsg(2).
 #[inline]
-pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
-    cancellation::point(|| send_any(object, parts, flags, peer))
+pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Result<usize, Errno> {
+    cancellation::point(|| send_any(object, parts, flags, to))
 }
 
 #[inline]
-fn send_any(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+fn send_any(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Result<usize, Errno> {
     parts.check()?;
+    if !to.control.is_empty()
+        && STATE
+            .with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp))
+    {
+        ancillary::check(to.control)?;
+    }
     let is_fast = flags & MSG_FASTOPEN != 0
         && STATE
             .with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
-    if is_fast { send_fast(object, parts, flags, peer) } else { transfer::send(object, parts, flags, peer) }
+    if is_fast { send_fast(object, parts, flags, to.peer) } else { transfer::send(object, parts, flags, to) }
 }
 
 /// The state in which text with MSG_FASTOPEN finds its socket.
@@ -93,10 +100,10 @@ fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>)
                 return Err(Errno::EINPROGRESS);
             }
             calls::await_connection(object)?;
-            return transfer::send(object, parts, rest, None);
+            return transfer::send(object, parts, rest, Addressed::default());
         }
     }
-    let sent = transfer::send(object, parts, rest, None)?;
+    let sent = transfer::send(object, parts, rest, Addressed::default())?;
     if !nonblocking && !matches!(way, Way::Connected) {
         // The call returns when the connection is open.
         calls::await_connection(object)?;

@@ -93,6 +93,8 @@ pub enum SocketOption {
     MulticastAllV6 = 41,
     /// `IPV6_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInsideV6 = 42,
+    /// Whether received datagrams bring [`crate::Details`]: 0 or 1 (datagram sockets).
+    Details = 43,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is
     /// off.
     FastOpen = 20,

@@ -28,6 +28,7 @@ pub mod buffer;
 pub mod channel;
 pub mod command;
 pub mod control;
+pub mod details;
 pub mod event;
 pub mod info;
 pub mod ip;
@@ -48,6 +49,7 @@ pub mod slot;
 mod tally;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
+pub use details::Details;
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 pub use message::Message;

@@ -11,6 +11,6 @@ extern crate std;
 mod record;
 
 pub use record::{
-    BadRecord, DATAGRAM_MAX, DATAGRAM_MAX_V4, Flags, RECORD_ALIGN, RECORD_LEN, Record, decode, encode,
-    padded_len,
+    BadRecord, DATAGRAM_MAX, DATAGRAM_MAX_V4, DETAILS_LEN, Flags, RECORD_ALIGN, RECORD_LEN, Record, decode,
+    encode, padded_len,
 };

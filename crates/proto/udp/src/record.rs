@@ -1,8 +1,9 @@
-//! A datagram in a socket buffer is a record: 24 bytes of head, the payload, and padding to 8 bytes.
+//! A datagram in a socket buffer is a record: 24 bytes of head, 24 bytes of details if it has some, the
+//! payload, and padding to 8 bytes.
 //!
 //! ```text
 //!   0        4      6       8                       24
-//!   | len    | port | flags | addr                  | payload (len bytes) ... | padding |
+//!   | len    | port | flags | addr                  | details ? | payload (len bytes) ... | padding |
 //! ```
 //! All fields are in the byte order of the machine, which both sides share. The process that writes the
 //! buffer may be hostile: the head is copied out and decoded, and only the copy is used.
@@ -11,6 +12,10 @@ use atoll_base::{Addr, Endpoint};
 
 /// The length of a record's head in bytes.
 pub const RECORD_LEN: usize = 24;
+
+/// The length in bytes of what a record with [`Flags::DETAILED`] has between its head and its payload:
+/// `atoll_ipc::Details`.
+pub const DETAILS_LEN: usize = 24;
 
 /// The alignment of records: they start at multiples of this offset in the stream, in bytes.
 pub const RECORD_ALIGN: u64 = 8;
@@ -65,7 +70,7 @@ pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
 }
 
 /// Decodes and validates a head. `available` is the number of bytes in the stream from the head on, head
-/// included. If the head is valid, `padded_len(record.len) <= available`.
+/// included. If the head is valid, `record.padded_len() <= available`.
 pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
     let [a, b, c, d, e, f, g, h, addr @ ..] = *bytes;
     let len = u32::from_ne_bytes([a, b, c, d]);
@@ -77,14 +82,27 @@ pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, 
     if flags & !Flags::ALL.0 != 0 {
         return Err(BadRecord::Reserved);
     }
-    if padded_len(len) > available {
+    let record = Record { len, peer, flags: Flags(flags) };
+    if record.padded_len() > available {
         return Err(BadRecord::Incomplete);
     }
-    Ok(Record { len, peer, flags: Flags(flags) })
+    Ok(record)
 }
 
-/// Returns the bytes of the stream that a record with `len` bytes of payload takes: head, payload and
-/// padding.
+impl Record {
+    /// Returns the bytes before the payload: head and details.
+    pub const fn payload_at(&self) -> usize {
+        RECORD_LEN + if self.flags.contains(Flags::DETAILED) { DETAILS_LEN } else { 0 }
+    }
+
+    /// Returns the bytes of the stream that the record takes: head, details, payload and padding.
+    pub const fn padded_len(&self) -> u64 {
+        (self.payload_at() as u64 + self.len as u64).next_multiple_of(RECORD_ALIGN)
+    }
+}
+
+/// Returns the bytes of the stream that a record without details and with `len` bytes of payload takes: head,
+/// payload and padding.
 pub const fn padded_len(len: u32) -> u64 {
     (RECORD_LEN as u64 + len as u64).next_multiple_of(RECORD_ALIGN)
 }
@@ -95,12 +113,19 @@ impl Flags {
     /// In a receive buffer, the datagram was sent to a broadcast address. In a send buffer, broadcast is
     /// allowed (`SO_BROADCAST`).
     pub const BROADCAST: Flags = Flags(1);
+    /// Details follow the head.
+    pub const DETAILED: Flags = Flags(2);
     /// All flags that are defined.
-    pub const ALL: Flags = Flags(1);
+    pub const ALL: Flags = Flags(3);
 
     /// Returns whether all of `flags` are set.
     pub const fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
+    }
+
+    /// Returns the flags as they are written.
+    pub const fn bits(self) -> u16 {
+        self.0
     }
 
     /// Returns the union of these flags and `flags`.

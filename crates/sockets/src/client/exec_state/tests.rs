@@ -34,7 +34,12 @@ fn sockets() -> Vec<Socket> {
         next: 1,
         shut_receive: true,
         shut_send: true,
-        corked: Some(Corked { to: Endpoint::at(Addr::v4(0x0a00_0001), 53), octets: vec![1, 2, 3] }),
+        corked: Some(Corked {
+            to: Endpoint::at(Addr::v4(0x0a00_0001), 53),
+            octets: vec![1, 2, 3],
+            details: Some([7; 24]),
+            segment: 9,
+        }),
     };
     let local = Local { error_taken: true, ..Local::default() };
     let kinds = [
@@ -271,8 +276,12 @@ fn what_cannot_be_is_refused() {
         (BadState::Socket, |state| state.sockets[2].socket.protocol = Protocol::Udp),
         (BadState::Socket, |state| state.sockets[3].socket.protocol = Protocol::Tcp),
         (BadState::Socket, |state| {
-            datagram(state).corked =
-                Some(Corked { to: Endpoint::default(), octets: vec![0; CORKED_MAX + 1] });
+            datagram(state).corked = Some(Corked {
+                to: Endpoint::default(),
+                octets: vec![0; CORKED_MAX + 1],
+                details: None,
+                segment: 0,
+            });
         }),
         (BadState::Socket, |state| {
             let joined = vec![(Addr::v4(0xe000_0001), false); MEMBERSHIPS_MAX + 1];
