@@ -44,6 +44,7 @@ mod options;
 mod privileges;
 mod recovery;
 mod rootless;
+mod runtimes;
 mod scaling;
 mod semantics;
 mod servers;
