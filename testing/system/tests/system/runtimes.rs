@@ -134,7 +134,7 @@ async def app(scope, receive, send):
     await send({'type': 'http.response.body', 'body': data})
 ";
     let options = ["--loop", "uvloop", "--host", "0.0.0.0", "--port", "8000", "--log-level", "warning"];
-    python_serves(stack, source, &[&["-m", "uvicorn"], &options[..], &["app:app"]].concat());
+    python_serves(stack, source, &[&["-m", "uvicorn"][..], &options, &["app:app"]].concat());
 }
 
 fn aiohttp(stack: Stack) {
@@ -546,7 +546,7 @@ fn bubblewrap(stack: Stack) {
     let library = atoll_system_tests::atoll();
     let library = library.parent().expect("a folder").to_string_lossy().into_owned();
     let library = ["--ro-bind", &library, &library];
-    let bwrap = [&["bwrap"], &system[..], &rest, &library, &["--chdir", &own]].concat();
+    let bwrap = [&["bwrap"][..], &system, &rest, &library, &["--chdir", &own]].concat();
     let apart = ["--unshare-user", "--unshare-pid", "--unshare-uts", "--unshare-ipc"];
     fetches(&net, &[&bwrap[..], &apart].concat());
     if stack == Stack::Atoll {
