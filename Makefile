@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 60
 # How long `make chaos` takes, in seconds.
 CHAOS_SECONDS ?= 3600
 
-# How many system tests run at once: most of them wait, for programs, timers and deaths.
+# The number of system tests that run at once: most of them wait, for programs, timers and deaths.
 TEST_THREADS ?= $(shell expr 3 '*' $$(nproc))
 
 # Documentation of private items is built, too, and may name them.
@@ -34,7 +34,7 @@ test: install-deps build
 	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test -p atoll-system-tests --no-fail-fast || status=1; \
 	exit $$status
 
-# What needs no running: format, lints of compiler, clippy and rustdoc, and the structure (HACKING.md).
+# Checks that run no test: format, lints of compiler, clippy and rustdoc, and the structure (HACKING.md).
 lint: install-deps
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -45,12 +45,12 @@ lint: install-deps
 bench: install-deps
 	$(CARGO) xtask bench $(BENCH)
 
-# The papers' experiments: CSV, SVG and a sentence each, in papers/. Half an hour, most of it for real.
+# The papers' experiments: CSV, SVG and a sentence each, in papers/. Takes half an hour, most of it for real runs.
 papers:
 	testing/install-deps valgrind:valgrind
 	$(CARGO) xtask papers $(PAPERS)
 
-# Every fuzz target for so long, each time from other random numbers; needs nothing but the stable compiler.
+# Runs every fuzz target for this time, each time from other random numbers; needs only the stable compiler.
 fuzz:
 	$(CARGO) run --profile checked -p atoll-fuzz-targets --bin fuzz -- --seconds $(FUZZ_SECONDS) --number $$(date +%s)
 
@@ -60,19 +60,19 @@ fuzz-coverage:
 		mkdir -p corpus/$$target && cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
-# The system tests with the amounts that take long: 1 GiB per transfer, a million connections. Attacks with rates that are judged.
+# The system tests with amounts that take long: 1 GiB per transfer, a million connections. The attacks, with judged rates.
 soak: install-deps build
 	ATOLL_SOAK=1 $(CARGO) test --release -p atoll-system-tests -p atoll-attacks --no-fail-fast
 
-# Programs that attack the stack they run on (testing/attacks), beside a neighbour who is measured.
+# Programs that attack the stack they run on (testing/attacks), beside a neighbour that is measured.
 attacks: install-deps build
 	ATTACK_SECONDS=$(ATTACK_SECONDS) $(CARGO) test --release -p atoll-attacks --test attacks -- --nocapture $(ATTACKS)
 
-# Servers of a stack are killed and stopped for so long (in seconds) under programs that check everything.
+# Kills and stops servers of a stack for this time (in seconds) under programs that check everything.
 chaos: install-deps build
 	ATOLL_CHAOS=$(CHAOS_SECONDS) $(CARGO) test --release -p atoll-system-tests chaos:: -- --nocapture
 
-# Whether the same source gives the same programs: builds HEAD twice, in other folders, and leaves the programs in target/reproducible.
+# Checks that equal sources give equal programs: builds HEAD twice, in other folders, and leaves the programs in target/reproducible.
 reproducible: install-deps
 	testing/reproducible
 

@@ -1,9 +1,9 @@
 // Hostile frames at a bounded rate: attacks INTERFACE KIND RATE SECONDS STATION ADDRESS PORT PEER PEER_PORT
 //
-// STATION and ADDRESS: whom the frames are for. PORT: where it listens. PEER, PEER_PORT: the other end of a good connection to PORT,
+// STATION and ADDRESS: the receiver of the frames. PORT: its listening port. PEER, PEER_PORT: the other end of a good connection to PORT,
 // into which some kinds forge. Says how many frames were sent. Sources are random addresses of ADDRESS's own /24 beyond .99, where
-// nobody should be. Some kinds open a connection of their own first, from .98 to PORT + 1, where somebody should write without end, and lie on
-// that: no other stack has a hand in it. At most a million frames a second, for a minute.
+// no host should be. Some kinds open a connection of their own first, from .98 to PORT + 1, whose server should write without end, and lie on
+// that: no other stack takes part in it. At most a million frames a second, for a minute.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -76,7 +76,7 @@ static int segment(uint8_t *frame, uint32_t source, int from, int to, uint32_t s
     if (options == 1) memcpy(tcp + 20, usual, sizeof usual);
     if (options == 2) memcpy(tcp + 20, stamps, sizeof stamps);
     if (options == 4) memcpy(tcp + 20, other_options, other_len);
-    // As many options as there is room for, of a kind that nobody knows.
+    // As many options as there is room for, of an unknown kind.
     for (int at = 20; options == 3 && at < 60; at += 2) tcp[at] = 253, tcp[at + 1] = 2;
     uint32_t pseudo = (source >> 16) + (source & 0xffff) + (target >> 16) + (target & 0xffff) + 6 + len;
     uint16_t check = fold(sum(tcp, len, pseudo));
@@ -207,7 +207,7 @@ static int holes(uint8_t *f) { return lie(f, 1 + 2 * (draw() % 16000), 0, OPEN, 
 static int window_shut(uint8_t *f) { return lie(f, 0, 0, 0, 0, 0); }
 static int window_flaps(uint8_t *f) { static int n; return lie(f, 0, 0, n++ % 2 ? OPEN : 0, 0, 0); }
 
-// What no stack looks at: what sending and receiving cost.
+// Frames that no stack reads: they show what sending and receiving cost.
 static int nothing(uint8_t *f) { memset(f + 14, 0, 50); return ethernet(f, 0x88b5) + 50; }
 
 static const struct { const char *name; int (*make)(uint8_t *); } kinds[] = {
@@ -228,14 +228,14 @@ static double seconds_now(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// A socket that hears one protocol of the interface.
+// Opens a socket that receives one protocol of the interface.
 static int hear(int index, int protocol) {
     struct sockaddr_ll from = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index};
     int heard = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, 0);
     if (heard < 0 || bind(heard, (void *)&from, sizeof from)) perror("AF_PACKET"), exit(1);
     return heard;
 }
-// Answers who asks for the liar's station, so that frames to it go where nobody takes them.
+// Answers requests for the liar's station, so that frames to it go where no host takes them.
 static void answer(int raw, int heard) {
     uint8_t frame[FRAME_MAX], reply[FRAME_MAX];
     while (recv(heard, frame, sizeof frame, 0) >= 42) {
@@ -325,7 +325,7 @@ int main(int argc, char **argv) {
         if (done < 0 && errno != ENOBUFS && errno != EAGAIN) return perror("sendmmsg"), 1;
         sent += done > 0 ? done : 0;
     }
-    // It is reset, so that nothing of it costs whoever is measured next.
+    // The connection is reset, so that it costs the next measurement nothing.
     if (lies) send(raw, frames[0], segment(frames[0], liar(), own_port, port + 1, own_next, 0, 4, 0, 0), 0);
     printf("sent %llu\n", (unsigned long long)sent);
     return 0;

@@ -136,7 +136,7 @@ class Lab:
 
 
 def down(name):
-    """Takes a stack down. Its log stays, for people who look for a reason."""
+    """Takes a stack down. Its log stays, so that a reason can be found."""
     sh(ATOLL, "down", name, check=False)
     try:
         os.remove(f"/run/atoll/{name}.log")
@@ -327,7 +327,7 @@ def start_nginx(lab, stack, cpu, workers=2, port=80, log_workers=False):
 
 
 class Account:
-    """CPU time of everything the lab starts, and of everybody else.
+    """CPU time of everything the lab starts, and of all other processes.
 
     A control group, because daemons leave the process tree; both versions of control groups count CPU time exactly.
     Without either, the sampled time of all CPUs is all there is.

@@ -44,7 +44,7 @@ pub enum StructureError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error that the system reports.
         error: std::io::Error,
     },
     /// There is no index of the tables of requirements.
@@ -62,7 +62,7 @@ pub enum StructureError {
     /// The output of cargo lacks this.
     #[error("cargo metadata: no {0}")]
     Incomplete(&'static str),
-    /// So many rules are broken, and have been printed.
+    /// This number of rules is broken, each of which has been printed.
     #[error("{0} violations of the structure (ARCHITECTURE.md, \"Layout\")")]
     Violations(usize),
 }

@@ -1,4 +1,4 @@
-//! Lets two processes measure together. One tells the other which case comes next; both start at once.
+//! Lets two processes measure together. One announces the next case to the other, and both start it at once.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,7 +52,7 @@ const ATTEMPTS_MAX: u32 = 8;
 /// One of the two processes, as a case sees it.
 pub struct Side {
     pub memory: ShmMemory,
-    /// The bells of the measuring process and of the other one.
+    /// The doorbells of the measuring process and of the other one.
     pub bells: [OwnedFd; 2],
     pub place: Place,
     pub clock: Clock,
@@ -82,7 +82,7 @@ impl Side {
         match self.place {
             Place::Apart => {
                 // There is no pause instruction here: a pause takes longer than the transfer of a line, and
-                // costs microseconds where the hypervisor takes it for a lock that nobody gives back.
+                // costs microseconds where the hypervisor takes it for a lock that is never released.
                 while !ready() {}
             }
             Place::Together => {

@@ -72,7 +72,7 @@ pub fn futex_theirs(side: &Side, count: u64) -> io::Result<()> {
     })
 }
 
-/// Measures a bell alone.
+/// Measures a doorbell alone.
 pub fn eventfd_ours(side: &Side, count: u64) -> io::Result<Option<Duration>> {
     wake(side, count, |_| eventfd::ring(&side.bells[1]))
 }
@@ -82,7 +82,7 @@ pub fn eventfd_theirs(side: &Side, count: u64) -> io::Result<()> {
     sleep(side, count, |_| waiter.wait())
 }
 
-/// Measures a bell that is waited for as servers do: edge-triggered, so that it need not be read.
+/// Measures a doorbell that is waited for as servers do: edge-triggered, so that it need not be read.
 struct Waiter(Epoll);
 
 impl Waiter {
@@ -101,10 +101,10 @@ impl Waiter {
 
 /// The ways in which the end of a channel sleeps and is woken.
 enum Bell<'a> {
-    /// It sleeps on a word that the ringer counts up. The sleep word itself will not do, because the ringer
-    /// may not write it, and a ring that comes before the sleep would be lost.
+    /// The sleeper waits on a futex, a word that the ringer counts up. The sleep word itself will not do,
+    /// because the ringer may not write it, and a ring that comes before the sleep would be lost.
     Futex(&'a AtomicU32),
-    /// It sleeps on a bell, as servers do.
+    /// The sleeper waits on a doorbell, as servers do.
     Eventfd(Waiter),
 }
 

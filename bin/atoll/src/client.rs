@@ -222,7 +222,7 @@ fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failur
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(closed()),
         Err(error) => return Err(unanswered(name, &error)),
     };
-    // No session has this number, so a user who may join gets the refusal NoSession.
+    // No session has this number, so a user that may join gets the refusal NoSession.
     let _ = channel.send_as_effective(&Request::Join { session: 0, key: 0 }.encode());
     let mut packet = [0; 256];
     let mut received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());

@@ -42,7 +42,7 @@ impl fmt::Display for Failure {
 /// The exit status of a process that ends because the system is short of something (EX_TEMPFAIL, sysexits.h).
 pub const EXIT_OF_SHORTAGE: i32 = 75;
 
-/// Returns the exit status of a process that cannot go on.
+/// Returns the exit status of a process that cannot continue.
 pub fn exit_code(is_shortage: bool) -> ExitCode {
     if is_shortage { ExitCode::from(EXIT_OF_SHORTAGE as u8) } else { ExitCode::FAILURE }
 }

@@ -7,8 +7,8 @@
 //!
 //! Servers and applications notice nothing: the guardian holds a second reference to their sockets to the
 //! supervisor, which therefore stay open. They close only when both processes are gone, and servers end then.
-//! The supervisor notes what it knows before anybody else hears of it; a note that is in the socket's buffer
-//! when the supervisor dies is read before the next one starts.
+//! The supervisor notes what it knows before any other process learns it; a note that is in the socket's
+//! buffer when the supervisor dies is read before the next one starts.
 //!
 //! If the guardian dies, the supervisor starts another one and sends it all notes. A supervisor that makes
 //! way for one of another build notes that build before it ends; if that one does not take over, one of the
@@ -93,7 +93,7 @@ impl Guardian {
         let mut exit = self.watch(&child, &channel, &mut life).or_fail(WATCHING)?;
         drop((child, channel));
         while !self.is_over && self.notes.contains_key(STACK) && !life.is_hopeless() {
-            // Servers and applications go on without a supervisor for now.
+            // Servers and applications continue without a supervisor for now.
             std::thread::sleep(self.choose(&mut life, exit));
             let (child, channel) = self.start_next(job, &mut life)?;
             life.started(clock::now());
@@ -167,7 +167,7 @@ impl Guardian {
         life.died(clock::now())
     }
 
-    /// Goes back to the previous build, if there is one, and notes the reason for its supervisor. Returns
+    /// Returns to the previous build, if there is one, and notes the reason for its supervisor. Returns
     /// whether it did.
     fn go_back(&mut self, why: &str) -> bool {
         let Some(before) = self.before.take() else { return false };

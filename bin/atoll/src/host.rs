@@ -6,8 +6,8 @@
 //!   several in one process        they use less of the machine; if one dies, all die, and come back together
 //! ```
 //!
-//! A replica that leaves goes on in another process, with everything in its ledger (`docs/ledger.md`); nobody
-//! outside the stack notices.
+//! A replica that leaves continues in another process, with everything in its ledger (`docs/ledger.md`). No
+//! process outside the stack notices.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ use crate::setup::{HostSetup, ReplicaSetup};
 /// How late a timer may fire: as late as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
 
-/// Runs replicas until the last one has left or was told to stop. Returns the exit status of the process.
+/// Runs replicas until the last one has left or was stopped. Returns the exit status of the process.
 pub fn main(setup: &HostSetup) -> ExitCode {
     server::report(&format!("process {} of replicas", setup.process.index), serve(setup))
 }

@@ -22,7 +22,7 @@ use atoll_ip::{Ip, V6Config};
 use atoll_ip_server::{Egress, IpServer, Party};
 use atoll_ipc::control::Request;
 use atoll_ipc::ip::IpMessage;
-use atoll_ipc::mesh::{KIND_FRAME, KIND_IP, PAYLOAD_MAX};
+use atoll_ipc::mesh::{FRAME_PREFIX, FramePrefix, KIND_FRAME, KIND_IP, Mark, PAYLOAD_MAX};
 use atoll_ipc::page::{StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
@@ -31,9 +31,7 @@ use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
 
-use crate::link::{
-    FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, RetryQueue, Rings, forwarded_prefix, partner_of,
-};
+use crate::link::{Outgoing, Received, RetryQueue, Rings, forwarded_prefix, partner_of, prefix_of};
 use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::IpServerSetup;
@@ -41,7 +39,7 @@ use crate::setup::IpServerSetup;
 /// The number of frames taken from the queue, and from the rings, before the other source gets its turn.
 const BATCH: usize = 64;
 
-/// Runs an IP server until it is told to stop. Returns the exit status of the process.
+/// Runs an IP server until it is stopped. Returns the exit status of the process.
 pub fn main(setup: &IpServerSetup) -> ExitCode {
     server::main::<IpProcess>(setup)
 }
@@ -142,34 +140,36 @@ impl IpProcess {
     /// first.
     fn handle_record(&mut self, now: Instant, peer: usize, len: usize, is_replica: bool) {
         let record = &mut self.frame[..len];
-        let Some((prefix, frame)) = record.split_first_chunk_mut::<FRAME_PREFIX>() else {
+        let prefix = FramePrefix::decode(record);
+        let (Some(FramePrefix { vnet, mark, .. }), Some((octets, frame))) =
+            (prefix, record.split_first_chunk_mut::<FRAME_PREFIX>())
+        else {
             self.counts.bad += 1;
             return;
         };
-        let Some(&vnet) = prefix.first_chunk() else { return };
         self.server.patience.met(partner_of(frame));
-        match prefix[vnet::HEADER_LEN] {
-            OUTBOUND if is_replica => {
+        match mark {
+            Mark::Outbound if is_replica => {
                 self.ip.transmit(now, peer as u8, &vnet, frame, &mut self.outputs);
                 if self.ip.is_crowded() && !self.holds_up {
                     self.hold_up(true);
                 }
             }
             // This comes from an IP server without a queue.
-            OUTBOUND => {
+            Mark::Outbound => {
                 let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
                 match queue {
                     Some(queue) => retry_queue.send(queue, rings, peer, record),
                     None => self.counts.bad += 1,
                 }
             }
-            FORWARDED if !is_replica => {
+            Mark::Forwarded if !is_replica => {
                 self.counts.frames_in += 1;
                 self.counts.bytes_in += frame.len() as u64;
-                self.outputs.prefix = *prefix;
+                self.outputs.prefix = *octets;
                 self.ip.handle_frame(now, &vnet, frame, &mut self.outputs);
             }
-            _ => self.counts.bad += 1,
+            Mark::Internal | Mark::Forwarded => self.counts.bad += 1,
         }
     }
 
@@ -222,9 +222,7 @@ impl Egress for Outputs {
         if let Some(queue) = &mut self.queue {
             return self.retry_queue.put(queue, vnet, frame);
         }
-        let mut prefix = [0; FRAME_PREFIX];
-        prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
-        prefix[vnet::HEADER_LEN] = OUTBOUND;
+        let prefix = prefix_of(vnet, Mark::Outbound);
         let taken =
             self.rings.send_frame(self.link, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
         if taken {
@@ -256,7 +254,7 @@ impl Egress for Outputs {
 
 impl OwnProcess for IpProcess {
     type Setup = IpServerSetup;
-    /// The queue of the device, if the server has one, and the bells of all servers.
+    /// The queue of the device, if the server has one, and the doorbells of all servers.
     type Given = (Option<Queue>, Vec<OwnedFd>);
     const NAME: &'static str = "IP server";
     const PROCESS: &'static str = "atoll-ip";
@@ -414,7 +412,7 @@ impl Role for IpProcess {
         self.outputs.rings.publish();
     }
 
-    /// Ignores all requests; transport servers tell an IP server about sessions.
+    /// Ignores all requests; an IP server learns of sessions from transport servers.
     fn handle_request(&mut self, _: Instant, _: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
         Ok(())
     }

@@ -15,14 +15,14 @@ use std::process::ExitCode;
 
 use atoll_base::{Instant, ReplicaId};
 use atoll_ipc::control::Request;
-use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
+use atoll_ipc::mesh::{FRAME_PREFIX, KIND_FRAME, Mark, PAYLOAD_MAX, mark_of};
 use atoll_ipc::page::{StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
-use crate::link::{FRAME_PREFIX, OUTBOUND, RetryQueue, Rings, partner_of};
+use crate::link::{RetryQueue, Rings, partner_of};
 use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::LinkServerSetup;
@@ -30,7 +30,7 @@ use crate::setup::LinkServerSetup;
 /// The number of frames taken from the queue, and from the rings, before the other source gets its turn.
 const BATCH: usize = 64;
 
-/// Runs a link server until it is told to stop. Returns the exit status of the process.
+/// Runs a link server until it is stopped. Returns the exit status of the process.
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
     server::main::<LinkServer>(setup)
 }
@@ -92,7 +92,7 @@ impl LinkServer {
             let Some(record) = self.rings.receive(turn, &mut self.frame) else { return turn > 0 };
             let payload = &self.frame[..record.len];
             // A peer that follows the protocol sends nothing else here.
-            if record.kind == KIND_FRAME && payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) {
+            if record.kind == KIND_FRAME && mark_of(payload) == Some(Mark::Outbound) {
                 self.server.patience.met(payload.get(FRAME_PREFIX..).map_or(0, partner_of));
                 self.retry_queue.send(&mut self.queue, &mut self.rings, record.peer, payload);
             }
@@ -103,7 +103,7 @@ impl LinkServer {
 
 impl OwnProcess for LinkServer {
     type Setup = LinkServerSetup;
-    /// The queue of the link server, and the bells of its peers.
+    /// The queue of the link server, and the doorbells of its peers.
     type Given = (Queue, Vec<OwnedFd>);
     const NAME: &'static str = "link server";
     const PROCESS: &'static str = "atoll-link";

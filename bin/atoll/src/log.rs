@@ -54,7 +54,7 @@ macro_rules! event {
     ($name:ident, $($text:tt)+) => { event!($name, {}, $($text)+) };
 }
 
-/// Writes text to standard error, and ignores errors: a command's message to the person who gave the command.
+/// Writes text to standard error, and ignores errors. The text is a command's message to its user.
 macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -62,7 +62,7 @@ macro_rules! complain {
     }};
 }
 
-/// What a process's log is like.
+/// The form and level of a process's log.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The name of the stack.
@@ -73,8 +73,8 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
-/// Prepares this supervisor or guardian for a log that perhaps nobody reads: writing never waits for a
-/// reader, and panics become an event.
+/// Prepares this supervisor or guardian for a log that may have no reader: writing never waits for one, and
+/// panics become an event.
 pub fn open(settings: Settings) {
     let level = match settings.level {
         LogLevel::Error => Level::ERROR,
@@ -137,7 +137,7 @@ struct Log {
     own: Mutex<Budget>,
 }
 
-/// What becomes of an event.
+/// The form of an event.
 #[derive(Debug)]
 enum Form {
     /// A line for people.
@@ -245,7 +245,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// Where the lines of a log go.
+/// The destination of the lines of a log.
 #[derive(Debug)]
 struct Output {
     way: ErrorOutput,

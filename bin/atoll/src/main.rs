@@ -1,6 +1,6 @@
 //! The atoll command: one binary for the command line, the supervisor and the servers.
 #![forbid(unsafe_code)]
-// The print macros of the standard library panic if nobody reads; `event!` and `complain!` do not.
+// The print macros of the standard library panic if no process reads; `event!` and `complain!` do not.
 #![cfg_attr(not(test), warn(clippy::print_stderr))]
 
 #[macro_use]
@@ -87,6 +87,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The arguments are another program's then.
+    if let Err(failure) = commands::run::check_hosting() {
+        complain!("atoll: {failure}");
+        return ExitCode::from(126);
+    }
     // The directory depends on the user, so it is found before anything changes that.
     runtime::directory();
     let result = match Cli::parse().command {

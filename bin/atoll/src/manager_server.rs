@@ -1,5 +1,5 @@
-//! A connection manager in a process of its own. Transport servers tell it which acceptors there are and what
-//! becomes of connections; it decides who gets the next connection. It has one thread.
+//! A connection manager in a process of its own. Transport servers report acceptors and the states of
+//! connections to it, and it decides which acceptor gets the next connection. It has one thread.
 //!
 //! ```text
 //!   loop   messages of transport servers, offers and reports of other connection managers (at most a batch)
@@ -7,7 +7,7 @@
 //!          bells of sleeping servers
 //! ```
 //!
-//! It has no sessions and no frames: transport servers tell it everything it knows.
+//! It has no sessions and no frames, and learns everything from transport servers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,7 +30,7 @@ use crate::setup::ManagerSetup;
 /// The number of messages taken before the answers go out.
 const BATCH: usize = 64;
 
-/// Runs a connection manager until it is told to stop. Returns the exit status of the process.
+/// Runs a connection manager until it is stopped. Returns the exit status of the process.
 pub fn main(setup: &ManagerSetup) -> ExitCode {
     server::main::<ManagerServer>(setup)
 }
@@ -117,7 +117,7 @@ impl ManagerServer {
 
 impl OwnProcess for ManagerServer {
     type Setup = ManagerSetup;
-    /// The bells of the connection managers, then those of the replicas.
+    /// The doorbells of the connection managers, then those of the replicas.
     type Given = Vec<OwnedFd>;
     const NAME: &'static str = "connection manager";
     const PROCESS: &'static str = "atoll-cm";
@@ -224,7 +224,7 @@ impl Role for ManagerServer {
         }
     }
 
-    /// Takes changes of the balancing rules; transport servers tell a connection manager about sessions.
+    /// Takes changes of the balancing rules. A connection manager learns of sessions from transport servers.
     fn handle_request(&mut self, _: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
         if let Request::Balance { rules } = request {
             self.manager.set_balance(rules);

@@ -28,10 +28,6 @@ const CHANNEL_CAPACITY: usize = 256;
 pub const PAIR_BYTES: usize = (CHANNELS + 2 * channel::ring_bytes(CHANNEL_CAPACITY)).next_multiple_of(4096);
 /// Bytes of the memory that holds the keys.
 pub const SECRETS_BYTES: usize = 4096;
-/// Offset of the key of Fast Open cookies in the memory of the keys.
-pub const COOKIE_KEY: usize = 0;
-/// Offset of the key that seals grants in the memory of the keys.
-pub const LEASE_KEY: usize = 16;
 
 /// The two rings between this server and another one.
 pub struct Way {

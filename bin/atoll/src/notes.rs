@@ -23,7 +23,7 @@ pub const CLIENTS: &str = "~client.";
 /// Longest note in bytes: it holds a configuration.
 const NOTE_MAX: usize = 128 << 10;
 
-/// What a supervisor sends to its guardian, and the guardian to the next supervisor.
+/// The messages from a supervisor to its guardian, and from the guardian to the next supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {

@@ -34,8 +34,8 @@ use crate::setup::ServerUser;
 /// A kind of server, as far as privileges differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A process that gets replicas at any time, with their memory, rings, bells and queues, and the memory
-    /// and bells of their sessions.
+    /// A process that gets replicas at any time, with their memory, rings, doorbells and queues, and the
+    /// memory and doorbells of their sessions.
     Replica {
         /// Whether it has a queue of the device.
         queue: bool,
@@ -164,8 +164,8 @@ pub fn calls(kind: Kind, ends_with: EndsWith) -> Calls {
 
 /// Allows what `server.rs` does in every server.
 fn loop_of_all(calls: &mut Calls) {
-    // Sleep until a bell, the device, the supervisor or the timer wakes the process. (rustix uses this call
-    // for epoll_wait.)
+    // Sleep until a doorbell, the device, the supervisor or the timer wakes the process. (rustix uses this
+    // call for epoll_wait.)
     calls.allow(libc::SYS_epoll_pwait);
     // Arm that timer.
     calls.allow(libc::SYS_timerfd_settime);
@@ -174,7 +174,7 @@ fn loop_of_all(calls: &mut Calls) {
     // Receive requests of the supervisor, with the descriptors of sessions, and send answers.
     calls.allow(libc::SYS_recvmsg);
     calls.allow(libc::SYS_sendmsg);
-    // Ring bells.
+    // Ring doorbells.
     calls.allow_if(libc::SYS_read, &[Condition::Is(2, 8)]);
     // Log why the server ends.
     calls.allow(libc::SYS_write);
@@ -228,11 +228,11 @@ fn end_of_all(calls: &mut Calls) {
 
 /// Allows what a process for replicas does after it was confined: it gets replicas, one per packet
 /// (`host.rs`), and their sessions. Not everything that a replica will need can be there before, because it
-/// may have to go on in a process that exists already. Therefore a process for replicas may receive
+/// may have to continue in a process that exists already. Therefore a process for replicas may receive
 /// descriptors as long as it lives, which other servers cannot (their limit is 0), map shared memory, and
 /// change what it watches. All of this depends on the supervisor: descriptors come over its sockets only.
 fn coming_and_going(calls: &mut Calls) {
-    // A replica's control socket, bell and queue are watched; the last two are removed when it leaves.
+    // A replica's control socket, doorbell and queue are watched; the last two are removed when it leaves.
     calls.allow(libc::SYS_epoll_ctl);
     // Shared memory that arrives is checked for its seals and its size, and mapped. Memory that applications
     // do not use any more is freed.
@@ -263,7 +263,7 @@ const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
 /// SETPCAP and SYS_CHROOT let servers that it starts later give up theirs, and get an empty root without
 /// Landlock.
 const SUPERVISORS: CapabilitySet = CapabilitySet::SETPCAP.union(CapabilitySet::SYS_CHROOT);
-/// The capabilities that the supervisor keeps besides if its servers run as another user: servers become that
+/// The capabilities that the supervisor keeps besides if its servers run as another user. Servers become that
 /// user, and the supervisor signals them (also by its end, see PR_SET_PDEATHSIG(2const)), and moves the
 /// standby to another processor.
 const OF_OTHER_USERS: CapabilitySet = TO_BECOME.union(CapabilitySet::KILL).union(CapabilitySet::SYS_NICE);
@@ -306,7 +306,7 @@ pub fn protect_from_oom() {
     let path = "/proc/self/oom_score_adj";
     let own = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok());
     if own.is_some_and(|own| own > OOM_SUPERVISOR) {
-        // Without CAP_SYS_RESOURCE the score stays as it is.
+        // Without CAP_SYS_RESOURCE the score does not change.
         let _ = std::fs::write(path, OOM_SUPERVISOR.to_string());
     }
 }

@@ -1,4 +1,4 @@
-//! A replica: takes frames, commands and time; gives frames, events and bells. It has one thread.
+//! A replica: takes frames, commands and time; gives frames, events and doorbells. It has one thread.
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
@@ -29,28 +29,26 @@ use atoll_ipc::control::{Request, User};
 use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
-use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, PAYLOAD_MAX};
+use atoll_ipc::mesh::{
+    FRAME_PREFIX, FramePrefix, KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, Mark,
+    PAYLOAD_MAX, mark_of,
+};
 use atoll_ipc::page::{
-    APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat,
+    APP_PAGE_BYTES, AppPage, BELLS, COOKIE_KEY, LEASE_KEY, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts,
+    StackPage, Stat,
 };
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
-use atoll_transport::{
-    Charge, Config, FastOpenSides, Listing, Recovery, Secrets, Stopwatch, Transport, past,
-};
+use atoll_transport::{Charge, Config, Listing, Recovery, Secrets, Stopwatch, Transport, past};
 use atoll_wire::vnet;
 
 use self::listing::{acceptors_of, row};
 use crate::address;
 use crate::ip_server::network_config;
-use crate::link::{
-    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, partner_of,
-    waited,
-};
-use crate::mesh::{COOKIE_KEY, LEASE_KEY};
+use crate::link::{Device, InternalLink, Joined, Links, Received, Rings, Way, partner_of, waited};
 use crate::ringing::Ringer;
 use crate::rows::{self, SocketRow};
 use crate::self_check;
@@ -85,7 +83,7 @@ pub struct Replica {
     recovery: Recovery,
     /// The server that has IP, if another server does, and this replica's side of it.
     ip_server: Option<(usize, Client)>,
-    /// The bells of each session, by number.
+    /// The doorbells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     ringer: Ringer,
     /// Sessions that are not opened yet. Those that the ledger names are opened before the replica serves,
@@ -94,7 +92,7 @@ pub struct Replica {
     /// Sessions that have ended but still use their memory. They must not be opened a second time.
     ending: BTreeSet<SessionId>,
     frame: Box<[u8]>,
-    /// The generation of the IPv4 address that each other replica was told.
+    /// The generation of the IPv4 address that was last sent to each other replica.
     told: [u64; REPLICAS_MAX],
     counts: Counts,
     /// The listing of sockets that is under way.
@@ -340,7 +338,7 @@ impl Replica {
                         self.transport.ip_mut().handle_v4_address(address);
                     }
                 }
-                KIND_FRAME if payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) => {
+                KIND_FRAME if mark_of(payload) == Some(Mark::Outbound) => {
                     self.links.carry(record.peer, payload)
                 }
                 KIND_FRAME => self.handle_internal(now, record.len),
@@ -374,10 +372,11 @@ impl Replica {
     /// Handles a frame from another server: one of the internal link, or one from outside that was passed on.
     fn handle_internal(&mut self, now: Instant, len: usize) {
         let payload = &self.frame[..len];
-        let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else {
+        let (Some(prefix), Some(frame)) = (FramePrefix::decode(payload), payload.get(FRAME_PREFIX..)) else {
             return;
         };
-        let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
+        let Ok((header, _)) = vnet::parse(&prefix.vnet) else { return };
+        let outside = prefix.mark == Mark::Forwarded;
         self.server.patience.met(partner_of(frame));
         if outside && matches!(self.links.device, Device::Server(_)) {
             self.counts.frames_in += 1;
@@ -386,7 +385,7 @@ impl Replica {
             self.counts.internal += 1;
         }
         if outside {
-            self.transport.note_wait(waited(now, payload));
+            self.transport.note_wait(waited(now, &prefix));
         }
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
@@ -409,7 +408,7 @@ impl Replica {
     }
 
     /// Returns whether a replica does not know the newest address yet. Only the replica that asks DHCP
-    /// servers tells the others.
+    /// servers sends it to the others.
     fn has_untold(&mut self) -> bool {
         let (me, replicas) = (usize::from(self.index.0), usize::from(self.facts.replicas));
         let ip = self.transport.ip_mut();
@@ -434,8 +433,8 @@ impl Replica {
     }
 
     /// Makes the next rows of a requested listing: few at a time, and seldom while there is other work, so
-    /// that connections do not wait for listings. A listing waits until the connections of a predecessor go
-    /// on. Returns whether rows were made.
+    /// that connections do not wait for listings. A listing waits until the connections of a predecessor
+    /// continue. Returns whether rows were made.
     fn list_some(&mut self, now: Instant, busy: bool) -> bool {
         let Some(listed) = &mut self.listing else { return false };
         let waits = self.transport.is_adopting() || self.server.answers.len() >= ANSWERS_MAX;
@@ -500,7 +499,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Forgets the bells of a session that nobody waits at any more.
+    /// Forgets the doorbells of a session on which no process waits any more.
     fn forget_bells(&mut self, session: SessionId) {
         self.bells.remove(&session);
         self.ringer.forget(session);
@@ -692,6 +691,8 @@ impl Role for Replica {
         self.transport.ip_mut().release(now);
         self.transport.flush(now, &mut self.links);
         self.links.publish();
+        // Programs that wait hear that their connections are reset.
+        self.ring_bells();
     }
 
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<()> {
@@ -709,7 +710,7 @@ impl Role for Replica {
             }
             Request::SessionGone { session } => {
                 self.open_now(now, SessionId(session))?;
-                // Programs of a session that is cut off still exist, and are told that their sockets fail.
+                // Programs of a session that is cut off still exist, and learn that their sockets fail.
                 let is_heard = self.transport.is_cut_off(SessionId(session));
                 self.ending.insert(SessionId(session));
                 self.transport.close_session(now, SessionId(session));
@@ -769,9 +770,9 @@ fn offload_of(header: &vnet::Header) -> ChecksumOffload {
 struct Given {
     ledger: ShmMemory,
     queue: Option<Queue>,
-    /// The bells of all servers.
+    /// The doorbells of all servers.
     bells: Vec<OwnedFd>,
-    /// The bells of the replicas once more, for [`Siblings`].
+    /// The doorbells of the replicas once more, for [`Siblings`].
     for_messages: Vec<OwnedFd>,
     link: Option<GivenLink>,
 }
@@ -841,12 +842,9 @@ fn make_ip(
 
 fn transport_config(setup: &ReplicaSetup, facts: &StackFacts) -> Config {
     Config {
-        ephemeral: facts.ephemeral,
-        claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
-        fast_open: FastOpenSides::from_bits(facts.fast_open),
         managers: setup.managers,
         managers_apart: setup.managers_apart,
-        ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
+        ..Config::from_facts(facts, ReplicaId(setup.index), Epoch(setup.epoch))
     }
 }
 
@@ -874,4 +872,30 @@ fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
         ledger.set_secrets(&secrets);
     }
     *secrets.first_chunk().expect("more than 16 octets")
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_transport::EcnMode;
+
+    use super::*;
+    use crate::setup::tests::a_replica;
+
+    #[test]
+    fn what_the_stack_page_says_of_tcp_is_what_the_transport_server_does() {
+        let setup = a_replica();
+        let config = |ecn| {
+            let facts =
+                StackFacts { replicas: 2, ecn, claim_timeout_us: 7, fast_open: 1, ..StackFacts::default() };
+            transport_config(&setup, &facts)
+        };
+        let modes = [EcnMode::Off, EcnMode::Request, EcnMode::Accept, EcnMode::RequestAccurate];
+        assert_eq!([0, 1, 2, 3].map(|ecn| config(ecn).ecn), modes);
+        let Config { claim_timeout, fast_open, managers, .. } = config(0);
+        assert_eq!(
+            (claim_timeout, fast_open.client, fast_open.server),
+            (Duration::from_micros(7), true, false)
+        );
+        assert_eq!(managers, setup.managers);
+    }
 }

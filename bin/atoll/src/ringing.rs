@@ -1,6 +1,6 @@
-//! Bounds what ringing the sessions' bells may cost a replica. A ring walks past everything that waits on the
-//! bell, and a program may attach as much to its own bell as it likes: twenty thousand entries of epoll take
-//! a millisecond, during which all other sessions wait.
+//! Bounds what ringing the sessions' doorbells may cost a replica. The kernel visits everything that waits on
+//! a doorbell when it is rung, and a program may attach any number of entries to its own. Twenty thousand
+//! entries of epoll take a millisecond, during which all other sessions wait.
 //!
 //! ```text
 //!   rings of a round take longer than they should -> in the next rounds each is measured, in processor time
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use atoll_base::{Duration, Instant, SessionId};
 use atoll_sys::Clock;
 
-/// Rings the bells of sessions.
+/// Rings the doorbells of sessions.
 pub struct Ringer {
     clock: Clock,
     /// The number of further rounds in which each ring is measured.
@@ -40,7 +40,7 @@ struct Debtor {
     debt: Duration,
     /// Whether the session has owed so much that it waits for its turn.
     is_slow: bool,
-    /// A bit for each bell that is to be rung in the session's turn.
+    /// A bit for each doorbell that is to be rung in the session's turn.
     bells: u32,
 }
 
@@ -51,7 +51,7 @@ impl Ringer {
         Ringer { clock, measured_rounds: 0, debtors, turns, due, round: None }
     }
 
-    /// Rings a bell by calling `act`, unless the session is slow and has to wait for its turn.
+    /// Rings a doorbell by calling `act`, unless the session is slow and has to wait for its turn.
     pub fn ring(&mut self, session: SessionId, bell: u32, act: impl FnOnce()) {
         if let Some(slow) = self.debtors.get_mut(&session).filter(|debtor| debtor.is_slow) {
             if slow.bells == 0 {
@@ -70,8 +70,8 @@ impl Ringer {
         self.charge(session, cost);
     }
 
-    /// Ends a round: rings slow sessions whose turn it is by calling `act`. Returns how many bells were rung
-    /// in the round.
+    /// Ends a round: rings slow sessions whose turn it is by calling `act`. Returns how many doorbells were
+    /// rung in the round.
     pub fn end_round(&mut self, mut act: impl FnMut(SessionId, u32)) -> u64 {
         let mut rung = 0;
         if let Some((began, count)) = self.round.take() {
@@ -146,7 +146,7 @@ fn measured(act: impl FnOnce()) -> Duration {
 /// A ring that takes longer has more to wake than a program has use for. A ring that wakes another processor
 /// in a virtual machine takes 12 us.
 const SLOW: Duration = Duration::from_micros(50);
-/// After a slow ring, other work is done for so many times as long as the ring took.
+/// After a slow ring, other work is done for this many times as long as the ring took.
 const SHARE: u32 = 20;
 /// The most that counts of one ring: whatever takes longer may have been something else.
 const COUNTED_MAX: Duration = Duration::from_micros(200);
@@ -164,7 +164,7 @@ const MEASURED_ROUNDS: u32 = 16;
 mod tests {
     use super::*;
 
-    /// Uses so much processor time.
+    /// Uses this much processor time.
     fn work(time: Duration) {
         let begin = atoll_sys::processor_time();
         while atoll_sys::processor_time() - begin < time {}
@@ -244,7 +244,8 @@ mod tests {
         assert!(at_once);
     }
 
-    /// Occasional slow rings are caused by interrupts, or by the host of a virtual machine.
+    /// Interrupts, or the host of a virtual machine, cause occasional slow rings; those are no reason to
+    /// defer a doorbell.
     #[test]
     fn who_is_slow_now_and_then_is_rung_at_once() {
         let mut ringer = Ringer::new(Clock::kernel());
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Checks what the kernel does with many epoll entries on one bell, and that the ringer would see it.
+    /// Checks what the kernel does with many epoll entries on one doorbell, and that the ringer would see it.
     #[test]
     fn a_bell_that_much_hangs_on_is_slow() {
         use atoll_sys::epoll::Epoll;

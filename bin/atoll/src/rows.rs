@@ -158,7 +158,8 @@ pub const ROWS_PER_PACKET: usize = 64;
 
 /// Returns the packets of a listing, made one by one, [`END`] last.
 ///
-/// A replica whose control socket is full keeps the iterator, and goes on when the socket is writable again.
+/// A replica whose control socket is full keeps the iterator, and continues when the socket is writable
+/// again.
 pub fn packets(rows: impl IntoIterator<Item = SocketRow>) -> impl Iterator<Item = Vec<u8>> {
     let mut rows = rows.into_iter().peekable();
     let mut ended = false;

@@ -1,4 +1,5 @@
-//! What every server process has in common: how it starts, waits, and hears from its supervisor.
+//! The parts that all server processes have in common: how they start, wait, and get requests of the
+//! supervisor.
 //!
 //! ```text
 //!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
@@ -32,10 +33,10 @@ use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
 use crate::setup::{LEFT, OwnSetup, ProcessSetup, READY, Setup, UP};
 
-/// Time between two looks at the control socket while there is work, and delay before a ring or a socket that
-/// was full is offered its data again.
+/// The time between two checks of the control socket while there is work, and the delay before a ring or a
+/// socket that was full is offered its data again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
-/// Time between two publications of the counters, and between two looks at the steering table.
+/// The time between two publications of the counters, and between two checks of the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// The most requests of the supervisor that a serving server carries out before its next round.
 const REQUESTS_AT_ONCE: u32 = 16;
@@ -53,13 +54,13 @@ const TOKEN_KINDS: u64 = 4;
 const TOKEN_TIMER: u64 = u64::MAX;
 const TOKEN_INTAKE: u64 = u64::MAX - 1;
 
-/// Whether a server goes on.
+/// Whether a server continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
     /// The server stops.
     Stop,
-    /// Another process goes on with this server, and gets a ledger of this version.
+    /// Another process continues with this server, and gets a ledger of this version.
     Leave(u32),
 }
 
@@ -168,13 +169,13 @@ impl ProcessConfig<'_> {
     }
 }
 
-/// What a process sleeps with.
+/// The clock, epoll instances and timer with which a process sleeps.
 struct Waiting {
     clock: Clock,
     epoll: Epoll,
     timer: LazyTimer,
     /// Watches the control socket alone, until the supervisor has said everything. If this is `None`, a
-    /// server's bell and device are watched once it serves.
+    /// server's doorbell and device are watched once it serves.
     briefing: Option<Epoll>,
     /// Whether the process outlives its supervisor.
     guarded: bool,
@@ -210,7 +211,7 @@ pub struct ServerProcess {
     pub patience: SpinPolicy,
     /// Packets for the supervisor that its socket has not taken yet.
     pub answers: VecDeque<Vec<u8>>,
-    /// The number of bells of others that this server has rung.
+    /// The number of doorbells of others that this server has rung.
     pub bells_rung: u64,
     sleeps: u64,
     rounds: u64,
@@ -228,29 +229,28 @@ pub struct ServerProcess {
     leaving: Option<u32>,
     /// `Some` while the server is idle; the flag says whether to spin before sleeping.
     waits: Option<bool>,
-    /// What the process sleeps with, held here until a [`Process`] of this one server takes it.
+    /// The means to sleep, held here until a [`Process`] of this one server takes them.
     waiting: Option<Waiting>,
     doorbells: Doorbells,
 }
 
-/// The bells by which sessions ring a replica, one per session, so that whatever a program attaches to its
-/// bell slows down only its own ring.
+/// The doorbells by which sessions ring a replica, one per session, so that whatever a program attaches to
+/// its doorbell slows down only its own ring.
 ///
-/// New bells are watched only before the next sleep: a replica that succeeds another one is busy, and gets
-/// many bells at once.
-/// once.
+/// New doorbells are watched only before the next sleep: a replica that succeeds another one is busy, and
+/// gets many doorbells at once.
 #[derive(Default)]
 struct Doorbells {
     all: BTreeMap<u32, OwnedFd>,
-    /// Sessions whose bells are not watched yet. They may have ended.
+    /// Sessions whose doorbells are not watched yet. They may have ended.
     new: Vec<u32>,
-    /// Bells of sessions that have ended. They are still watched, because other processes have the same files
-    /// open.
+    /// Doorbells of sessions that have ended. They are still watched, because other processes have the same
+    /// files open.
     old: Vec<OwnedFd>,
 }
 
 impl Doorbells {
-    /// Watches new bells, and stops watching those of ended sessions. Tries again later what the kernel
+    /// Watches new doorbells, and stops watching those of ended sessions. Tries again later what the kernel
     /// refuses, and returns whether anything is left to try.
     fn settle(&mut self, epoll: &Epoll, token: u64) -> bool {
         for bell in self.old.drain(..) {
@@ -276,7 +276,7 @@ impl ServerProcess {
         bells.new.push(session);
     }
 
-    /// Stops watching the bell of a session that has ended.
+    /// Stops watching the doorbell of a session that has ended.
     pub fn unwatch(&mut self, session: u32) {
         let bells = &mut self.doorbells;
         bells.old.extend(bells.all.remove(&session));
@@ -399,13 +399,13 @@ pub trait Role {
     /// Returns the state that does not depend on the kind of server, for reading.
     fn own(&self) -> &ServerProcess;
 
-    /// Does one round of all work. Returns whether there was anything to do.
+    /// Runs one round of all work. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool>;
 
-    /// Sends what others must know before this server sleeps. Returns how many bells were rung.
+    /// Sends what others must know before this server sleeps. Returns how many doorbells were rung.
     fn before_sleep(&mut self, now: Instant) -> u64;
 
-    /// Writes the sleep word where senders look: an odd `word` says that the server's bell is wanted.
+    /// Writes the sleep word where senders look: an odd `word` says that the server's doorbell is wanted.
     fn set_sleep_word(&mut self, word: u32);
 
     /// Returns whether there is work for which no sender will ring. Call after the sleep word was set.
@@ -441,7 +441,7 @@ pub trait Role {
         Ok(())
     }
 
-    /// Does one round of sending what a successor would not find. Returns whether there is more to send.
+    /// Runs one round of sending what a successor would not find. Returns whether more is left to send.
     fn pass_on(&mut self, _now: Instant) -> bool {
         false
     }
@@ -492,7 +492,8 @@ pub trait Role {
         self.set_sleep_word(word);
     }
 
-    /// Publishes counters that are due, and carries out the supervisor's requests. Returns whether to go on.
+    /// Publishes counters that are due, and carries out the supervisor's requests. Returns whether to
+    /// continue.
     fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
         let server = self.server();
         if now >= server.publish_at {
@@ -579,7 +580,7 @@ pub trait OwnProcess: Role + Sized {
     ) -> io::Result<Self>;
 }
 
-/// What a server sees of its stack.
+/// The part of the stack that a server sees.
 pub struct Surroundings {
     /// The stack page, mapped read-only.
     pub page: StackPage<ShmMemory>,
@@ -591,8 +592,8 @@ pub struct Surroundings {
     pub clock: Clock,
 }
 
-/// Runs a server with the descriptors and the setup of the supervisor until it is told to stop. Returns the
-/// exit status of the process.
+/// Runs a server with the descriptors and the setup of the supervisor until it is stopped. Returns the exit
+/// status of the process.
 pub fn main<R: OwnProcess>(setup: &R::Setup) -> ExitCode {
     run(&format!("{} {}", R::NAME, setup.process().index), start::<R>(setup))
 }
@@ -630,14 +631,14 @@ pub struct Process<R> {
     /// The number of the next server.
     next: u64,
     intake: Option<Intake<R>>,
-    /// When to look at control sockets and counters again.
+    /// When to check control sockets and counters again.
     look_at: Instant,
 }
 
 struct Member<R> {
     number: u64,
     role: R,
-    /// Whether the server serves, and its bell and device are watched.
+    /// Whether the server serves, and its doorbell and device are watched.
     serves: bool,
 }
 
@@ -685,7 +686,7 @@ impl<R: Role> Process<R> {
         number
     }
 
-    /// Serves until all servers have left or were told to stop, or the supervisor goes away.
+    /// Serves until all servers have left or were stopped, or the supervisor is gone.
     pub fn serve(mut self) -> io::Result<()> {
         let clock = self.waiting.clock;
         let mut now = clock.now();
@@ -724,7 +725,7 @@ impl<R: Role> Process<R> {
         }
     }
 
-    /// Handles the supervisor's requests to each server and to the process. Returns whether to go on.
+    /// Handles the supervisor's requests to each server and to the process. Returns whether to continue.
     fn look(&mut self, now: Instant) -> io::Result<Verdict> {
         self.look_at = now + CONTROL_EVERY;
         let mut at = 0;
@@ -750,7 +751,7 @@ impl<R: Role> Process<R> {
         let Some(member) = self.members.get_mut(at) else { return Ok(()) };
         member.serves = true;
         if self.waiting.briefing.take().is_some() {
-            // The bell and the device of the only server are watched from the start.
+            // The doorbell and the device of the only server are watched from the start.
             return Ok(());
         }
         let (epoll, first) = (&self.waiting.epoll, member.number * TOKEN_KINDS);
@@ -760,7 +761,7 @@ impl<R: Role> Process<R> {
         epoll.add(&member.role.server().bell, first + TOKEN_BELL, eventfd::WATCHED)
     }
 
-    /// Removes a server that was told to stop, or leaves.
+    /// Removes a server that was stopped, or leaves.
     fn end(&mut self, at: usize, now: Instant, verdict: Verdict) -> io::Result<()> {
         let Member { mut role, serves, .. } = self.members.remove(at);
         if let (Verdict::Leave(ledger), true) = (verdict, serves) {
@@ -808,7 +809,7 @@ impl<R: Role> Process<R> {
         }
     }
 
-    /// Sleeps until a bell, a device, the supervisor or the timer wakes the process.
+    /// Sleeps until a doorbell, a device, the supervisor or the timer wakes the process.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         if let Some(briefing) = &self.waiting.briefing {
             briefing.wait(&mut [epoll::EMPTY; 1], None)?;
@@ -831,7 +832,7 @@ impl<R: Role> Process<R> {
         }
         let is_ready = self.members.iter().any(|member| member.serves && member.role.is_ready());
         if !is_ready {
-            // Bells that are not watched may have been rung.
+            // Doorbells that are not watched may have been rung.
             let mut deadline = unwatched.then_some(now + CONTROL_EVERY);
             let mut answers = false;
             for Member { role, serves, .. } in &mut self.members {
@@ -866,7 +867,7 @@ impl<R: Role> Process<R> {
     }
 }
 
-/// Runs the one server of a process until it is told to stop. `name` names the server in messages to people.
+/// Runs the one server of a process until it is stopped. `name` is the server's name in messages.
 fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
     report(name, role.and_then(Process::of).and_then(Process::serve))
 }

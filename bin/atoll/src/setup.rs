@@ -22,8 +22,8 @@
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
 //!
-//! A process for replicas starts with only three: a socket over which it is given replicas, one per packet;
-//! the stack page; and a page of its own, which says how it is confined. Servers are numbered as in
+//! A process for replicas starts with only three. These are a socket over which it gets replicas, one per
+//! packet; the stack page; and a page of its own, which says how it is confined. Servers are numbered as in
 //! `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::page::REPLICAS_MAX;
@@ -53,7 +53,7 @@ pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
 /// The command line of a process that the supervisor starts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SetupArgs<S: Setup + Clone + Send + Sync + 'static> {
-    /// The number of the process, for people who look at the process list.
+    /// The number of the process, which the process list shows.
     #[arg(long)]
     pub index: u8,
     /// The setup as JSON.
@@ -186,7 +186,7 @@ pub struct ReplicaSetup {
     pub software_steering: bool,
     /// The shared-memory link to another stack, if there is one.
     pub link: Option<LinkSetup>,
-    /// What becomes of the connections that a predecessor had.
+    /// The fate of the connections that a predecessor had.
     pub recovery: RecoveryMode,
 }
 
@@ -366,8 +366,32 @@ pub fn is_cut_off(packet: &[u8]) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// Returns the setup of some replica.
+    pub fn a_replica() -> ReplicaSetup {
+        ReplicaSetup {
+            index: 1,
+            replicas: 2,
+            servers: 3,
+            epoch: 1,
+            pairs: vec![0, 2],
+            epochs: vec![1, 1],
+            has_tap: true,
+            managers: 1,
+            manager: Some(2),
+            manager_epoch: 4,
+            managers_apart: true,
+            ip_server: Some(2),
+            ip_servers: 1,
+            link_server: None,
+            segment_max: SEGMENT_MAX,
+            software_steering: false,
+            link: Some(LinkSetup { side: LinkSide::Guest }),
+            recovery: RecoveryMode::Stateless,
+        }
+    }
 
     fn process() -> ProcessSetup {
         ProcessSetup {
@@ -391,26 +415,7 @@ mod tests {
     fn the_setup_survives_the_command_line() {
         let setup = HostSetup { process: process(), standby: Some(1 << 20), has_tap: true };
         assert_eq!(HostSetup::from_json(&setup.to_json()).unwrap(), setup);
-        let setup = ReplicaSetup {
-            index: 1,
-            replicas: 2,
-            servers: 3,
-            epoch: 1,
-            pairs: vec![0, 2],
-            epochs: vec![1, 1],
-            has_tap: true,
-            managers: 1,
-            manager: Some(2),
-            manager_epoch: 4,
-            managers_apart: true,
-            ip_server: Some(2),
-            ip_servers: 1,
-            link_server: None,
-            segment_max: SEGMENT_MAX,
-            software_steering: false,
-            link: Some(LinkSetup { side: LinkSide::Guest }),
-            recovery: RecoveryMode::Stateless,
-        };
+        let setup = a_replica();
         assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()).unwrap(), setup);
         let setup = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
         assert_eq!(LinkServerSetup::from_json(&setup.to_json()).unwrap(), setup);
@@ -426,8 +431,8 @@ mod tests {
         assert_eq!(ManagerSetup::from_json(&setup.to_json()).unwrap(), setup);
     }
 
-    /// A supervisor of one build may start a server of another, older or newer one: these are the field names
-    /// of version 3.
+    /// A supervisor of one build may start a server of another build, older or newer. These are the field
+    /// names of version 3.
     #[test]
     fn what_processes_share_stands_beside_what_only_some_are_told() {
         let of_process = r#""stack":"web","supervisor":1,"user":{"uid":990,"gid":991},"guarded":true,"descriptors":8,"index":1"#;

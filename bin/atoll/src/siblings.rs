@@ -1,9 +1,9 @@
 //! Messages between the replicas of a stack, besides the frames that they pass on. Each pair has a channel
 //! (P3, N8).
 //!
-//! A replica that starts greets the others, and they greet it when they hear from the supervisor that it has
-//! started again. Afterwards each replica spreads what it alone has learned: the hardware address of a
-//! neighbour, the MTU of a path. A message of a sibling is hostile until `Ip` finds it plausible.
+//! A replica that starts greets the others, and they greet it when the supervisor reports that it has started
+//! again. Afterwards each replica spreads what it alone has learned: the hardware address of a neighbour, the
+//! MTU of a path. A message of a sibling is hostile until `Ip` finds it plausible.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -38,7 +38,7 @@ pub struct Siblings {
     me: ReplicaId,
     own: Epoch,
     dispatcher: Dispatcher<ShmMemory, Transport<ShmMemory>, Thread>,
-    /// The bells of the siblings, by number of the peer.
+    /// The doorbells of the siblings, by number of the peer.
     bells: Vec<OwnedFd>,
     /// A bit for each peer that has answered the greeting.
     greeted: Rc<Cell<u64>>,
@@ -108,7 +108,7 @@ impl Siblings {
         !self.bells.is_empty() && self.dispatcher.turn(now, transport, BATCH)
     }
 
-    /// Tells the siblings what this replica has learned about neighbours and paths since the last call.
+    /// Sends the siblings what this replica has learned about neighbours and paths since the last call.
     pub fn spread_news(&mut self, transport: &mut Transport<ShmMemory>) {
         while let Some(update) = transport.ip_mut().poll_neighbour() {
             self.tell(neighbour_message(update));
@@ -118,21 +118,21 @@ impl Siblings {
         }
     }
 
-    /// Makes sent messages visible, and rings the bells of sleeping siblings. Returns how many were rung.
+    /// Makes sent messages visible, and rings the doorbells of sleeping siblings. Returns how many were rung.
     pub fn publish(&mut self) -> u64 {
         let bells = &self.bells;
         self.dispatcher.publish(|peer| {
-            // Ringing a bell does not fail; a descriptor that is no bell wakes nobody.
+            // Ringing a doorbell does not fail; a descriptor that is no doorbell wakes no process.
             let _ = eventfd::ring(&bells[peer.0 as usize]);
         })
     }
 
-    /// Tells the siblings that this replica wants to be rung.
+    /// Asks the siblings to ring this replica from now on.
     pub fn fall_asleep(&mut self) {
         self.dispatcher.fall_asleep();
     }
 
-    /// Tells the siblings that this replica does not need to be rung.
+    /// Asks the siblings not to ring this replica any more.
     pub fn wake_up(&mut self) {
         self.dispatcher.wake_up();
     }

@@ -56,13 +56,13 @@ impl Rig {
     }
 }
 
-/// Tells when a test has taken too long: one side waits for the other.
+/// Returns a function that says whether a test has taken too long. Each side may wait for the other.
 fn deadline() -> impl Fn() -> bool {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     move || std::time::Instant::now() > end
 }
 
-/// Who has the reply may connect at once, and looks at the page to see whose port it is.
+/// A program that has the reply may connect at once, and finds the port's replica on the page.
 #[test]
 fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
     let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +114,7 @@ fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
     });
 }
 
-/// The same of a datagram socket, whose reply is the state of its slot.
+/// A datagram socket's port is on the page before the state of its slot, which is its reply.
 #[test]
 fn a_port_is_on_the_page_before_the_datagram_socket_is_open() {
     let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);

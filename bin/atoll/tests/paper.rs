@@ -8,7 +8,7 @@ fn atoll(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_atoll")).args(arguments).output().expect("it was built")
 }
 
-/// A folder of this test's own.
+/// Creates a folder for this test alone.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("paper-{name}-{}", std::process::id()));
     fs::create_dir_all(folder.join("real")).expect("a folder");

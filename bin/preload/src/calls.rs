@@ -11,11 +11,13 @@ use atoll_sockets::{Errno, Failure};
 
 use crate::control::Reason;
 use crate::fast_open::{self, Opened};
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::Object;
 use crate::real::count_system_call;
 use crate::settings::settings;
-use crate::state::{State, asks};
+use crate::state::{State, asks, put_number};
+use crate::table::reserved;
 use crate::wait::{block, block_at_point};
 use crate::{asking, cancellation, epoll, stats, supervisor, table};
 
@@ -105,6 +107,39 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     pinned(object, || bind_pinned(object, local))
 }
 
+/// Binds a socket that had its port on a stack that went to that port on the next one, and has it listen if
+/// it did.
+pub fn register_again(object: u32) -> Result<(), Errno> {
+    pinned(object, || register_again_pinned(object))
+}
+
+fn register_again_pinned(object: u32) -> Result<(), Errno> {
+    let binding = STATE.with(|state| state.client.start_binding_again(object))?;
+    // Another process of the family may have the port already; then it needs no pass.
+    let shown = if binding.needs_pass {
+        passes(object, binding.lease, binding.port).unwrap_or_default()
+    } else {
+        vec![]
+    };
+    let ask =
+        |shown: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, shown))?);
+    let bound = match ask(&shown) {
+        Err(Errno::EACCES) if shown.is_empty() => ask(&passes(object, binding.lease, binding.port)?),
+        bound => bound,
+    }?;
+    let (backlog, protocol, peer) = STATE.with(|state| {
+        state.client.finish_binding(object, &binding, &bound)?;
+        let protocol = state.client.socket(object).ok_or(Errno::EBADF)?.protocol;
+        let backlog = state.client.listener(object).map(|listener| listener.backlog);
+        Ok((backlog, protocol, state.client.peer_to_open(object)))
+    })?;
+    match backlog {
+        Some(backlog) => listen_pinned(object, backlog as i32),
+        None if protocol == Protocol::Udp => open_datagrams(object, peer),
+        None => Ok(()),
+    }
+}
+
 fn bind_pinned(object: u32, local: Endpoint) -> Result<(), Errno> {
     let binding = STATE.with(|state| state.client.start_binding(object, local))?;
     let ask =
@@ -191,30 +226,39 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
     if asks() {
         return accept_by_asking(fd, object, nonblocking, close_on_exec);
     }
-    let step = |state: &mut State| {
+    let kind = Wanted { listener: fd, object, nonblocking, close_on_exec };
+    let step = |state: &mut State, number: Option<i32>| {
         state.client.accept_connections(object);
-        accept_one(state, fd, object, nonblocking, close_on_exec)
+        accept_one(state, kind, number)
     };
     let first = STATE.with(|state| {
         state.client.check_listening(object)?;
-        let mut result = step(state);
+        let mut result = step(state, None);
         if matches!(result, Err(Failure::WouldBlock)) {
             state.client.drain();
-            result = step(state);
+            result = step(state, None);
         }
         match result {
             Ok(accepted) => Ok(Ok(accepted)),
             Err(Failure::Error(errno)) => Err(errno),
             Err(Failure::WouldBlock) if state.client.is_nonblocking(object) => Err(Errno::EAGAIN),
             Err(Failure::WouldBlock) => {
-                Ok(Err(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
+                // As on Linux, a call that waits has its number before.
+                let number = state.promise_number(fd)?;
+                let timeout =
+                    state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout));
+                Ok(Err((number, timeout)))
             }
         }
-    })?;
-    match first {
-        Ok(accepted) => Ok(accepted),
-        Err(timeout) => block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step),
-    }
+    });
+    let (number, timeout) = match first.inspect_err(|_| hang_up::after_nothing())? {
+        Ok(accepted) => return Ok(accepted),
+        Err(waits) => waits,
+    };
+    let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
+    let accepted = block_at_point(object, timeout, |state| step(state, Some(number)));
+    STATE.with(|state| state.end_promise(number));
+    accepted
 }
 
 /// Accepts a connection in the naive way (P4): every call asks for one and waits for the answer.
@@ -226,7 +270,8 @@ fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool
             state.client.socket(object).map_or(0, |socket| socket.options.value(Name::ReceiveTimeout));
         Ok((!state.client.is_nonblocking(object), (timeout > 0).then(|| Duration::from_micros(timeout))))
     })?;
-    let mut step = |state: &mut State| match accept_one(state, fd, object, nonblocking, close_on_exec) {
+    let kind = Wanted { listener: fd, object, nonblocking, close_on_exec };
+    let mut step = |state: &mut State| match accept_one(state, kind, None) {
         Err(Failure::WouldBlock) => {
             state.client.ask_for_connection(object, &mut tried)?;
             if !waits {
@@ -257,20 +302,36 @@ fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool
     }
 }
 
-fn accept_one(
-    state: &mut State,
+/// What accept(2) is to make.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// The descriptor of the listener, and its object.
     listener: i32,
     object: u32,
     nonblocking: bool,
     close_on_exec: bool,
-) -> Result<Accepted, Failure> {
+}
+
+/// Takes a connection, if there is one, under `number` or, without, under the lowest number that is free.
+fn accept_one(state: &mut State, wanted: Wanted, number: Option<i32>) -> Result<Accepted, Failure> {
+    let Wanted { listener, object, nonblocking, close_on_exec } = wanted;
     state.client.check_listening(object)?;
+    if !state.client.may_accept(object) {
+        return Err(Failure::WouldBlock);
+    }
     // This comes before anything is claimed: without a number the connection stays where it is.
-    state.reserved.refill(listener)?;
-    let number = state.client.accept(object, nonblocking)?;
-    let fd = state.reserved.take().ok_or(Errno::EMFILE)?;
-    table::set_object(fd, number, close_on_exec);
-    let Some(socket) = state.client.socket(number) else { return Err(Errno::EBADF.into()) };
+    let fd = number.map_or_else(|| state.take_number(listener), Ok)?;
+    let accepted = match state.client.accept(object, nonblocking) {
+        Ok(accepted) => accepted,
+        Err(failure) => {
+            if number.is_none() {
+                put_number(fd);
+            }
+            return Err(failure);
+        }
+    };
+    table::set_object(fd, accepted, close_on_exec);
+    let Some(socket) = state.client.socket(accepted) else { return Err(Errno::EBADF.into()) };
     Ok(Accepted { fd, remote: socket.remote, v6: socket.v6 })
 }
 
@@ -303,7 +364,7 @@ pub fn close(fd: i32, object: u32) -> bool {
 fn close_now(state: &mut State, fd: i32, object: u32) -> bool {
     let is_last = state.client.object(object).is_some_and(|entry| entry.descriptors == 1);
     let is_pooled = is_last && state.client.socket(object).is_some_and(|socket| socket.pooled);
-    let is_kept = is_pooled && state.reserved.put(fd);
+    let is_kept = is_pooled && reserved::put(fd);
     if !is_kept {
         table::set_kernel(fd);
         count_system_call();

@@ -20,6 +20,7 @@ use atoll_sockets::client::object::Place;
 use atoll_sockets::client::platform::Clock;
 
 use crate::control::{Control, Joined, Reason, attach};
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::StackClock;
 use crate::space;
@@ -111,7 +112,11 @@ impl Preparation {
 
     /// Completes the preparation for `objects`, or returns what is missing.
     fn finish(&mut self, state: &mut State, objects: &[u32], next: NextProcess) -> Option<Missing> {
-        if !objects.is_empty() && !self.is_refused {
+        let is_gone = state.client.is_stack_gone();
+        if is_gone && next == NextProcess::Program && !objects.is_empty() {
+            say_why(Reason::Unreachable(libc::ENOENT));
+        }
+        if !objects.is_empty() && !self.is_refused && !is_gone {
             let missing = Missing::of(state, objects, self.child_state.as_ref());
             let Some(child_state) = &mut self.child_state else { return Some(missing) };
             let is_late = self.rounds >= ROUNDS;
@@ -332,6 +337,7 @@ impl ChildState {
     /// Makes the child of a fork the prepared process: everything of the parent that it does not share is
     /// dropped.
     pub fn take_over(self, state: &mut State, connections: &mut Connections) {
+        hang_up::watch(self.control.descriptor().number());
         connections.own = Some(self.control);
         let joined = self.joined.into_iter().map(|(index, joined)| (index, joined.session)).collect();
         // Arenas and doorbells of the parent are unmapped and closed here; the child has its own views of

@@ -18,6 +18,7 @@ use atoll_sockets::Errno;
 use atoll_sockets::client::session::{Shared, SharedReplica};
 use atoll_sys::unix::Channel;
 
+use crate::beyond::with_room;
 use crate::platform::Session;
 use crate::settings::settings;
 use crate::space;
@@ -114,8 +115,12 @@ impl Control {
     /// Connects to the supervisor that `ATOLL_SOCKET` names.
     pub fn connect() -> Result<Control, Reason> {
         let path = settings().socket.as_deref().ok_or(Reason::Unreachable(libc::ENOENT))?;
-        let channel = Channel::connect_to_own(path, ANSWER_TIMEOUT)?;
-        Ok(Control(Internal::new(OwnedFd::from(channel))))
+        let control = Control(with_room(|room| {
+            let channel = Channel::unconnected()?;
+            std::io::Result::Ok(room.keep(channel.into()))
+        })?);
+        control.channel().reach_own(path, ANSWER_TIMEOUT)?;
+        Ok(control)
     }
 
     /// Returns a connection that was inherited over exec.
@@ -209,31 +214,42 @@ impl Control {
         // If this fails, the supervisor may have refused before it read anything, and closed the connection.
         let sent = channel.send_as_effective(&packet);
         loop {
-            let (mut packet, mut fds) = ([0; 256], Vec::new());
-            let mut received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
+            let mut packet = [0; 256];
+            let mut received = receive(&channel, &mut packet);
             if matches!(&received, Err(error) if error.raw_os_error() == Some(libc::ECONNRESET)) {
                 // A supervisor that refuses the connection has not read the request; its refusal comes behind
                 // this error.
-                received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
+                received = receive(&channel, &mut packet);
             }
-            let len = match received {
-                Ok(0) => return Err(sent.err().map_or(Reason::Unreachable(libc::ECONNRESET), Reason::from)),
-                Ok(len) => len.min(packet.len()),
+            let (len, fds) = match received {
+                Ok((0, _)) => {
+                    return Err(sent.err().map_or(Reason::Unreachable(libc::ECONNRESET), Reason::from));
+                }
+                Ok((len, fds)) => (len.min(packet.len()), fds),
                 Err(error) => return Err(error.into()),
             };
-            let fds = fds.into_iter().map(Internal::new);
             // A supervisor that has taken over may answer an earlier request a second time.
             if ![0, number].contains(&token(&packet[..len])) {
-                fds.for_each(drop);
                 continue;
             }
             return match Reply::decode(&packet[..len]) {
                 Ok(Reply::Refused { reason }) => Err(Reason::Refused(reason)),
-                Ok(reply) => Ok((reply, fds)),
+                Ok(reply) => Ok((reply, fds.into_iter())),
                 Err(_) => Err(Reason::Unreachable(libc::EPROTO)),
             };
         }
     }
+}
+
+/// Receives a reply, and its descriptors as the library's own. The limit of descriptors is raised only when
+/// the reply is there.
+fn receive(channel: &Channel, packet: &mut [u8]) -> std::io::Result<(usize, Vec<Internal>)> {
+    channel.wait_to_receive(ANSWER_TIMEOUT)?;
+    with_room(|room| {
+        let mut fds = Vec::new();
+        let len = channel.receive_within(ANSWER_TIMEOUT, packet, &mut fds)?;
+        Ok((len, fds.into_iter().map(|fd| room.keep(fd)).collect()))
+    })
 }
 
 impl Joined {

@@ -15,10 +15,15 @@
 //!
 //! * [`trap`]: decides what becomes of a call; [`stubs`]: the ways back into the program
 //! * [`threads`]: which threads have the C library's memory; [`masks`]: SIGSYS is never blocked
+//! * [`guests`]: threads of the program that have memory of their own besides; [`clones`]: what makes
+//!   them; [`endings`]: their ends
 //!
 //! Where the kernel has no Syscall User Dispatch, or the C library's text is not as expected, all of this
 //! does nothing.
 
+pub mod clones;
+mod endings;
+pub mod guests;
 pub mod masks;
 mod stacks;
 mod stubs;
@@ -33,6 +38,7 @@ use crate::confinement::is_confined;
 use crate::handlers;
 use crate::instruction::{INSTRUCTION, direct};
 use crate::settings::settings;
+use crate::shadow;
 use crate::signals::{bit, keep_unblocked};
 
 // linux/prctl.h.
@@ -64,7 +70,7 @@ thread_local! {
 
 /// Begins to dispatch, in a process on a stack. Called once, by the constructor. `carry_out` makes a call as
 /// the C library's function of the same name would, and returns what the kernel would.
-pub fn start(carry_out: unsafe fn(&Words) -> c_long) {
+pub fn start(carry_out: unsafe fn(*mut Words) -> c_long) {
     if settings().socket.is_none() || !std::is_x86_feature_detected!("xsave") || is_valgrind() {
         return;
     }
@@ -112,6 +118,7 @@ pub fn begin_thread() {
 /// Begins to dispatch in the child of a fork.
 pub fn begin_child() {
     threads::forget();
+    shadow::keep_own();
     begin_thread();
 }
 
@@ -199,13 +206,13 @@ pub struct Words {
     pub words: [c_long; 6],
 }
 
-/// What carries out a call: the address of an `unsafe fn(&Words) -> c_long`.
+/// What carries out a call: the address of an `unsafe fn(*mut Words) -> c_long`.
 static CARRY_OUT: AtomicUsize = AtomicUsize::new(0);
 
 /// Carries out a call. Called by a stub, in the program's context.
-unsafe extern "C" fn carry(call: &Words) -> c_long {
+unsafe extern "C" fn carry(call: *mut Words) -> c_long {
     // SAFETY: `start` has put the function there.
-    let carry_out: unsafe fn(&Words) -> c_long =
+    let carry_out: unsafe fn(*mut Words) -> c_long =
         unsafe { std::mem::transmute(CARRY_OUT.load(Ordering::Relaxed)) };
     // SAFETY: the program's call.
     as_ourselves(|| unsafe { carry_out(call) })

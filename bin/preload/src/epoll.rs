@@ -12,7 +12,9 @@ use atoll_sockets::watch::Fired;
 use libc::epoll_event;
 
 use crate::asking;
+use crate::beyond::with_room;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::{Linux, Object};
 use crate::real::{count_system_call, last_errno, sys};
@@ -20,6 +22,7 @@ use crate::settings::settings;
 use crate::sleepers::{CANCELLED, WAKE_TOKEN};
 use crate::state::{State, asks};
 use crate::stats;
+use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::{KernelSet, Waiter};
@@ -121,10 +124,10 @@ fn control_ours(state: &mut State, epoll: u32, target: u32, control: Control) ->
 /// Wakes threads that sleep in the kernel's instance of a set that had no member of ours until now, so that
 /// they sleep on both.
 fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
-    let Ok(eventfd) = atoll_sys::eventfd::create() else { return };
-    let _ = atoll_sys::eventfd::ring(&eventfd);
+    let made = with_room(|room| atoll_sys::eventfd::create().map(|eventfd| room.keep(eventfd)));
+    let Ok(interrupt) = made else { return };
+    let _ = atoll_sys::eventfd::ring(&interrupt);
     let Some(set) = state.client.set_mut(epoll) else { return };
-    let interrupt = table::Internal::new(eventfd);
     let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: WAKE_TOKEN };
     // SAFETY: two numbers and a valid event.
     unsafe {
@@ -151,8 +154,12 @@ pub fn wait(
         }
         Look { count, kernel: None } => count,
     };
-    if count > 0 || timeout == Some(Duration::ZERO) {
+    if count > 0 {
         return Ok(count);
+    }
+    if timeout == Some(Duration::ZERO) {
+        hang_up::after_nothing();
+        return Ok(0);
     }
     let (mut deadline, only_kernel) = STATE.with(|state| {
         let only_kernel = state.client.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
@@ -221,6 +228,7 @@ fn wait_in_kernel(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
+    reserved::before_sleep();
     let result = ask_kernel(fd, events, millis(timeout), mask);
     STATE.with(|state| {
         state.sleepers.leave(fd);
@@ -242,6 +250,7 @@ fn wait_in_set(
 ) -> Result<usize, Errno> {
     let mut handlers = Ran::now();
     loop {
+        hang_up::mend();
         // The result is place to sleep, kernel's instance, bells and time left, or what was found.
         let asleep = STATE.with(|state| {
             state.client.drain();
@@ -257,7 +266,7 @@ fn wait_in_set(
             if asks() {
                 state.client.ask_before_sleep_in_set();
             }
-            let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EMFILE)) };
+            let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EBADF)) };
             state.client.before_sleep(bells);
             state.client.drain();
             state.client.accept_watched(epoll);
@@ -268,7 +277,7 @@ fn wait_in_set(
             }
             stats::publish(&state.client);
             state.client.doze_off();
-            let nap = state.client.nap(left);
+            let nap = state.nap(left);
             let Some((number, fd)) = note_sleeper(state, epoll) else { return Err(Err(Errno::EBADF)) };
             Ok((number, fd, bells, nap))
         });
@@ -278,7 +287,7 @@ fn wait_in_set(
         };
         // A signal that has come since the call began has the same effect as one during the sleep.
         let is_late = handlers.interrupt(false);
-        let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, mask) };
+        let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep_beside(number, fd, left, mask) };
         STATE.with(|state| {
             state.client.after_sleep(bells);
             state.sleepers.leave(number);
@@ -318,10 +327,10 @@ fn prepare_to_sleep(state: &mut State, epoll: u32) -> Option<u16> {
     let set = state.client.set_mut(epoll)?;
     let (bells, fd) = (set.bells, set.kernel.fd);
     // The waiter is out of the set while the sessions are examined.
-    let mut waiter = match set.kernel.waiter.take() {
+    let mut waiter = match set.kernel.waiter.take().filter(Waiter::is_lasting) {
         Some(waiter) => waiter,
         None => {
-            let waiter = Waiter::new()?;
+            let waiter = Waiter::new();
             waiter.add(fd, 0);
             waiter
         }

@@ -13,8 +13,10 @@ use std::sync::atomic::Ordering;
 
 use atoll_sockets::client::exec_state::{BadState, ExecState, INHERITED_MAX, SessionState};
 
+use crate::beyond::{with_own_limit, with_room};
 use crate::child_state::{self, ChildState, NextProcess, Preparation};
 use crate::control::{Control, Joined};
+use crate::hang_up;
 use crate::lock::{self, STATE};
 use crate::real::last_errno;
 use crate::real::sys;
@@ -46,13 +48,14 @@ impl NextProgram {
         sockets: impl Fn() -> Vec<(c_int, u32)>,
         environment: *const *const c_char,
     ) -> Option<NextProgram> {
+        hang_up::before_child();
         space::loosen();
         let (child_state, memory, opened) = SUPERVISOR.with(|connections| {
             let mut given = Vec::new();
             let preparation = Preparation::prepare(connections, NextProcess::Program, |state| {
                 given = sockets();
                 let mut objects: Vec<u32> = given.iter().map(|(_, object)| *object).collect();
-                objects.retain(|object| state.client.is_held(*object));
+                objects.retain(|object| state.client.socket(*object).is_some());
                 objects.sort_unstable();
                 objects.dedup();
                 objects
@@ -278,16 +281,16 @@ fn write_down(state: &State, child_state: &ChildState, sockets: &[(c_int, u32)])
 /// Writes octets to a memfd, whose number is high. Returns `None` if that fails.
 pub fn to_memfd(octets: &[u8]) -> Option<Internal> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a valid name.
-    let fd = unsafe { sys!(libc::SYS_memfd_create, c"atoll-inheritance".as_ptr(), flags) } as c_int;
-    if fd < 0 {
-        return None;
-    }
+    let memory = with_room(|room| {
+        // SAFETY: a valid name.
+        let fd = unsafe { sys!(libc::SYS_memfd_create, c"atoll-inheritance".as_ptr(), flags) } as c_int;
+        // SAFETY: just created, owned by nobody else.
+        (fd >= 0).then(|| room.keep(unsafe { OwnedFd::from_raw_fd(fd) }))
+    })?;
+    let number = memory.number();
     // SAFETY: the octets are valid; the descriptor is ours.
-    let written = unsafe { sys!(libc::SYS_write, fd, octets.as_ptr().cast::<c_void>(), octets.len()) };
-    // SAFETY: just created, owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    (written == octets.len() as i64).then(|| Internal::new(fd))
+    let written = unsafe { sys!(libc::SYS_write, number, octets.as_ptr().cast::<c_void>(), octets.len()) };
+    (written == octets.len() as i64).then_some(memory)
 }
 
 /// Returns the octets in a memfd, or their beginning if they are more than `most`; `None` if the descriptor
@@ -363,6 +366,7 @@ fn take(connections: &mut Connections, state: &mut State, exec_state: ExecState)
     });
     let first = sessions.next().ok_or(BadState::Session)??;
     let joined = sessions.collect::<Result<Vec<_>, BadState>>()?;
+    hang_up::watch(control.descriptor().number());
     connections.own = Some(control);
     let (session, clock, seed) = own(first);
     for (fd, object) in state.client.take_exec_state((session, clock, seed), joined, sockets) {
@@ -390,6 +394,8 @@ pub unsafe fn with_sockets(
         true => unsafe { NextProgram::prepare(survivors, environment) },
         false => None,
     };
+    // Only waited for: the child of a vfork(2) would take the lock with it, in the memory of its parent.
+    with_own_limit(|| ());
     if let Some(next) = next {
         return restoring_errno(exec(next.environment()), || next.take_back());
     }

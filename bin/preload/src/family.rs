@@ -25,8 +25,8 @@ use crate::real::{last_errno, sys};
 
 const NUMBER: u32 = (1 << 29) - 1;
 const UNWATCHED: u32 = 1 << 29;
-const DIED: u32 = 1 << 30;
-const WAITED_FOR: u32 = 1 << 31;
+const DIED: u32 = libc::FUTEX_OWNER_DIED;
+const WAITED_FOR: u32 = libc::FUTEX_WAITERS;
 
 /// The time to sleep between two looks, because a hostile process may prevent the wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -12,8 +12,6 @@ use crate::lock::STATE;
 use crate::platform::Client;
 use crate::wait::block;
 
-/// `MSG_FASTOPEN` of linux/socket.h.
-pub const MSG_FASTOPEN: i32 = 0x2000_0000;
 /// The time that the replica has to answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -13,7 +13,9 @@ use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t, sigset_t, ucontext_t};
 
 use crate::critical;
 use crate::futex_lock::FutexLock;
+use crate::instruction::{INSTRUCTION, direct};
 use crate::real::{self, sys};
+use crate::shadow::{self, ANY, LIBRARY_FS, PROGRAM_FS, SHADOWS, SHADOWS_LEN};
 use crate::signals::{bit, hidden_signals, release_signals, signals_restart};
 
 /// One more than the greatest number of a signal.
@@ -156,7 +158,7 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
         let mut kernels: sigaction = unsafe { mem::zeroed() };
         let action = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: both are valid, or null.
-        let result = unsafe { real::sigaction(signal, action, &raw mut kernels) };
+        let result = unsafe { set_kernels(signal, action, &raw mut kernels) };
         if result < 0 {
             entry.write(before);
         } else if !old.is_null() {
@@ -170,6 +172,57 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
         }
         result
     })
+}
+
+/// The signals that the C library keeps for itself, and that a guest's C library uses for itself as well: see
+/// [`release_reserved`].
+const RESERVED: [c_int; 2] = [32, 33];
+
+/// Sets what the kernel does about a signal.
+unsafe fn set_kernels(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
+    if !RESERVED.contains(&signal) || shadow::current().is_none() {
+        // SAFETY: the caller's promise.
+        return unsafe { real::sigaction(signal, new, old) };
+    }
+    const SA_RESTORER: usize = 0x0400_0000;
+    /// Is struct sigaction as the kernel has it: handler, flags, restorer, mask.
+    type Kernels = [usize; 4];
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { new.as_ref() }.map(|new| -> Kernels {
+        let flags = new.sa_flags.cast_unsigned() as usize | SA_RESTORER;
+        [new.sa_sigaction, flags, restore as *const () as usize, word(&new.sa_mask) as usize]
+    });
+    let mut before: Kernels = [0; 4];
+    let wanted = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let words = [signal.into(), wanted as i64, &raw mut before as i64, 8, 0, 0];
+    // SAFETY: the kernel's structs and the size of its mask.
+    if unsafe { direct(libc::SYS_rt_sigaction, words) } < 0 {
+        return -1;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        ((*old).sa_sigaction, (*old).sa_flags) = (before[0], before[1] as c_int);
+        (*old).sa_mask = of_word(before[3] as u64);
+    }
+    0
+}
+
+/// Returns from a signal handler, by an instruction that is not dispatched.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn restore() {
+    core::arch::naked_asm!("mov eax, 15", "jmp qword ptr [rip + {gadget}]", gadget = sym INSTRUCTION)
+}
+
+/// Takes the C library's own signals away from it, because they are those of a static program's C library
+/// now. This one would use them for pthread_cancel(3) and setuid(2) of its own program, which there is none.
+pub fn release_reserved() {
+    for signal in RESERVED {
+        let default = [0usize; 4];
+        let words = [signal.into(), default.as_ptr() as i64, 0, 8, 0, 0];
+        // SAFETY: the kernel's struct, and the size of its mask.
+        unsafe { direct(libc::SYS_rt_sigaction, words) };
+    }
 }
 
 /// Sets what the program wants of a signal that the kernel gives to this library.
@@ -249,6 +302,9 @@ fn all_signals() -> sigset_t {
 /// Is called by the kernel for each signal that has a handler, with all signals blocked. It jumps to the
 /// program's handler, which may leave by an exception, siglongjmp(3) or pthread_exit(3): no function of this
 /// library is on the stack then.
+///
+/// In a guest ([`crate::shadow`]) the handler runs with the program's FS base. If it has interrupted the
+/// library, it returns to where the library's is put back.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn deliver(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_void) {
@@ -260,8 +316,10 @@ unsafe extern "C" fn deliver(_signal: c_int, _info: *mut siginfo_t, _context: *m
         ".cfi_adjust_cfa_offset 8",
         "push rdx", // aligns the stack as well
         ".cfi_adjust_cfa_offset 8",
-        "call {prepare}",
-        "pop rdx",
+        "cmp byte ptr [rip + {any}], 0",
+        "jne 4f",
+        "3: call {prepare}",
+        "5: pop rdx",
         ".cfi_adjust_cfa_offset -8",
         "pop rsi",
         ".cfi_adjust_cfa_offset -8",
@@ -271,8 +329,47 @@ unsafe extern "C" fn deliver(_signal: c_int, _info: *mut siginfo_t, _context: *m
         "jz 2f",
         "jmp rax",
         "2: ret",
+        ".cfi_adjust_cfa_offset 24",
+        "4: rdgsbase rbx", // the kernel restores all registers when the handler returns
+        "lea rcx, [rip + {shadows}]",
+        "mov rax, rbx",
+        "sub rax, rcx",
+        "cmp rax, {shadows_len}",
+        "jae 3b",
+        "rdfsbase r12",
+        "mov rax, [rbx + {library_fs}]",
+        "cmp r12, rax",
+        "jne 6f",
+        "lea rcx, [rip + {restore}]",
+        "mov [rsp + 24], rcx", // the handler's return address
+        "mov r12, [rbx + {program_fs}]",
+        "6: wrfsbase rax",
+        "call {prepare}",
+        "wrfsbase r12",
+        "jmp 5b",
         ".cfi_endproc",
         prepare = sym prepare,
+        any = sym ANY,
+        shadows = sym SHADOWS,
+        shadows_len = const SHADOWS_LEN,
+        library_fs = const LIBRARY_FS,
+        program_fs = const PROGRAM_FS,
+        restore = sym restore_into_library,
+    )
+}
+
+/// Returns from a program's signal handler into the library, in a guest: puts the library's FS base back.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn restore_into_library() {
+    core::arch::naked_asm!(
+        "rdgsbase rcx",
+        "mov rcx, [rcx + {library_fs}]",
+        "wrfsbase rcx",
+        "mov eax, 15", // rt_sigreturn(2)
+        "jmp qword ptr [rip + {instruction}]",
+        library_fs = const LIBRARY_FS,
+        instruction = sym INSTRUCTION,
     )
 }
 

@@ -10,9 +10,10 @@
 //! * [`platform`]: what the client ([`atoll_sockets::client`], which makes all decisions) stands on;
 //!   [`family`]: the lock of an arena that several processes use
 //! * [`supervisor`]: how the supervisor is asked; [`control`]: a connection to it
-//! * [`wait`], [`waiter`]: how calls sleep
+//! * [`wait`], [`waiter`]: how calls sleep; [`hang_up`], [`gone`]: a stack that is gone
 //! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`space`]: limits of address space
+//! * [`shadow`]: threads whose memory is not the C library's; [`host`], [`hosting`]: static programs
 //! * [`unserved`]: programs that load no library; [`spawn_actions`]: what posix_spawn(3) does in a child
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`dispatch`]: system calls that are made past the C library's functions; [`instruction`]: this library's
@@ -26,9 +27,12 @@
 //! * `ATOLL_SOCKET`: the path of the supervisor's socket; if unset, all sockets are the kernel's
 //! * `ATOLL_KERNEL_NETWORK`: what is served by the kernel's network ([`atoll_base::KernelNetwork`])
 //! * `ATOLL_STATS=1`: counters are written at the end of the program
+//! * `ATOLL_HOST`: the dynamic program in whose place static ones are executed; if unset, these are not
+//!   served
 //!
 //! Programs that are executed with an environment without these variables get them nevertheless.
 //!
+//! * `ATOLL_PROGRAM`: the static program to be, in the host's environment
 //! * `ATOLL_INHERIT` and `ATOLL_CONNECTION`: set by this library over exec, for sockets, and for a connection
 //!   if the socket's path may not be visible
 //!
@@ -42,6 +46,7 @@
 #![warn(clippy::print_stderr)]
 
 mod asking;
+mod beyond;
 mod calls;
 mod cancellation;
 mod child_state;
@@ -54,11 +59,16 @@ mod exec;
 mod family;
 mod fast_open;
 mod futex_lock;
+mod gone;
 mod groups;
 mod handlers;
+mod hang_up;
 mod heap;
+mod host;
+mod hosting;
 mod instruction;
 mod interfaces;
+mod letter;
 mod lock;
 mod netlink;
 mod netlink_end;
@@ -70,6 +80,7 @@ mod proc_net;
 mod process;
 mod real;
 mod settings;
+mod shadow;
 mod signals;
 mod sleepers;
 mod space;
@@ -86,6 +97,7 @@ mod urgent;
 mod wait;
 mod waiter;
 
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes to the program's standard error if that has a reader. The program neither waits nor dies if there
@@ -101,13 +113,17 @@ fn complain_once(is_told: &AtomicBool, text: std::fmt::Arguments<'_>) {
     }
 }
 
-extern "C" fn start() {
+/// The constructor. The C library calls it as it calls `main`.
+unsafe extern "C" fn start(_count: c_int, arguments: *const *const c_char) {
     settings::settings();
     process::install();
+    hang_up::install(gone::mend);
     dispatch::start(symbols::carry_out);
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);
     }
+    // SAFETY: the C library's arguments, which are the kernel's.
+    unsafe { host::run(arguments) };
 }
 
 extern "C" fn end() {
@@ -121,7 +137,7 @@ extern "C" fn end() {
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: unsafe extern "C" fn(c_int, *const *const c_char) = start;
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;

@@ -17,6 +17,7 @@
 use atoll_sockets::client::object::Owner;
 
 use crate::futex_lock::FutexLock;
+use crate::hang_up;
 use crate::real::{count_system_call, sys};
 use crate::signals::{bit, hold_signals, pending_signals, release_signals};
 use crate::state::State;
@@ -79,7 +80,10 @@ impl StateLock {
 /// Waits until no command waits. Returns false if a replica takes nothing for too long. The caller does not
 /// hold the lock.
 pub fn settle() -> bool {
-    loop {
+    for turn in 0u32.. {
+        if turn % LOOK_EVERY == LOOK_EVERY - 1 {
+            hang_up::look();
+        }
         crate::instruction::yield_now();
         let (hopes, waits) = STATE.0.with(|state| (state.client.send_waiting(), state.client.has_waiting()));
         if !waits {
@@ -90,7 +94,11 @@ pub fn settle() -> bool {
         }
         pause();
     }
+    false
 }
+
+/// After so many milliseconds in which there was no room, the stack may be gone.
+const LOOK_EVERY: u32 = 20;
 
 fn pause() {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };

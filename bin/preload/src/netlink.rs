@@ -17,14 +17,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_sockets::Errno;
 use atoll_sockets::view::netlink;
-use libc::{sockaddr, sockaddr_nl, socklen_t};
+use libc::{
+    NETLINK_ADD_MEMBERSHIP, NETLINK_CAP_ACK, NETLINK_DROP_MEMBERSHIP, NETLINK_EXT_ACK, NETLINK_FIB_LOOKUP,
+    NETLINK_NETFILTER, NETLINK_NO_ENOBUFS, NETLINK_SOCK_DIAG, NETLINK_XFRM, sockaddr, sockaddr_nl, socklen_t,
+};
 
+use crate::beyond::with_room;
 use crate::interfaces::{file_status, view};
 use crate::lock::STATE;
 use crate::netlink_end::{Netlink, port_of};
 use crate::real::{count_system_call, last_errno, sys};
 use crate::settings::settings;
-use crate::table::Internal;
 use crate::transfer::Parts;
 
 /// Whether this process has netlink sockets: other programs pay nothing for them.
@@ -32,16 +35,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The most octets that a program may send at once, as with the kernel's usual buffer.
 const PACKET_MAX: usize = 212_992;
-// linux/netlink.h.
-const NETLINK_SOCK_DIAG: c_int = 4;
-const NETLINK_XFRM: c_int = 6;
-const NETLINK_FIB_LOOKUP: c_int = 10;
-const NETLINK_NETFILTER: c_int = 12;
-const NETLINK_NO_ENOBUFS: c_int = 5;
-const NETLINK_CAP_ACK: c_int = 10;
-const NETLINK_EXT_ACK: c_int = 11;
-const NETLINK_ADD_MEMBERSHIP: c_int = 1;
-const NETLINK_DROP_MEMBERSHIP: c_int = 2;
+
 /// Creates an AF_NETLINK socket: socket(2). `None` means that the kernel does. Fails with EPROTONOSUPPORT for
 /// protocols that would show another network than the stack's.
 pub fn socket(kind: c_int, protocol: c_int) -> Option<Result<c_int, Errno>> {
@@ -74,7 +68,8 @@ fn create(kind: c_int, flags: c_int) -> Result<c_int, Errno> {
         return Err(last_errno());
     }
     // SAFETY: just created, owned by nobody else.
-    let other = Internal::new(unsafe { OwnedFd::from_raw_fd(ends[1]) });
+    let other = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+    let other = with_room(|room| room.keep(other));
     let inode = file_status(ends[0]).map_or(0, |status| status.st_ino);
     STATE.with(|state| {
         state.netlinks.retain(|netlink| !netlink.has_ended());

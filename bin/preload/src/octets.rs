@@ -7,7 +7,7 @@ use atoll_sockets::Errno;
 use atoll_sockets::ancillary::{self, Addressed};
 use atoll_sockets::client::object::Kind;
 
-use crate::fast_open::{self, MSG_FASTOPEN};
+use crate::fast_open;
 use crate::lock::STATE;
 use crate::transfer::{self, Parts, Received};
 use crate::{calls, cancellation, stats, urgent};
@@ -55,7 +55,7 @@ fn send_any(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
     {
         ancillary::check(to.control)?;
     }
-    let is_fast = flags & MSG_FASTOPEN != 0
+    let is_fast = flags & libc::MSG_FASTOPEN != 0
         && STATE
             .with(|state| state.client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Tcp));
     if is_fast { send_fast(object, parts, flags, to.peer) } else { transfer::send(object, parts, flags, to) }
@@ -70,7 +70,7 @@ enum Way {
 
 /// Sends text with MSG_FASTOPEN on a stream socket: sendto(2) and sendmsg(2), tcp(7).
 fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
-    let rest = flags & !MSG_FASTOPEN;
+    let rest = flags & !libc::MSG_FASTOPEN;
     let way = STATE.with(|state| {
         if !fast_open::is_enabled(&state.client) {
             return Err(Errno::EOPNOTSUPP);

@@ -9,11 +9,13 @@ use libc::pollfd;
 use crate::asking;
 use crate::confinement::EVERY;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::sleepers::CANCELLED;
 use crate::state::{State, asks};
 use crate::stats;
+use crate::table::reserved;
 use crate::table::{Fd, lookup, object_at};
 use crate::wait::{met, spin_until_event, waited};
 use crate::waiter::Waiter;
@@ -47,6 +49,9 @@ pub fn poll(
         (look_at(state, fds), deadline)
     });
     if ready > 0 || timeout == Some(Duration::ZERO) {
+        if ready == 0 {
+            hang_up::after_nothing();
+        }
         if !kernel.is_empty() {
             poll_kernel(&mut kernel, Some(Duration::ZERO), std::ptr::null())?;
         }
@@ -55,20 +60,16 @@ pub fn poll(
     if mask.is_null() {
         spin_until_event()?;
     }
-    let waiter = STATE.with(|state| {
+    let mut waiter = STATE.with(|state| {
         fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.client.pin(object));
         state.take_waiter()
     });
     let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
-    let Some(mut waiter) = waiter else {
-        STATE.with(|state| objects.iter().for_each(|object| state.client.unpin(*object)));
-        return Err(Errno::ENOMEM);
-    };
     kernel.push(pollfd { fd: waiter.0.number(), events: libc::POLLIN, revents: 0 });
     let result = sleep(fds, &objects, &mut kernel, &mut waiter, deadline, mask);
     STATE.with(|state| {
         objects.iter().for_each(|object| state.client.unpin(*object));
-        state.free_waiters.push(waiter);
+        state.put_waiter(waiter);
     });
     waited();
     result
@@ -85,6 +86,7 @@ fn sleep(
     let (bell, own) = (*bell, kernel.len() - 1);
     let mut handlers = Ran::now();
     loop {
+        hang_up::mend();
         let asleep = STATE.with(|state| {
             let bells = objects
                 .iter()
@@ -109,7 +111,7 @@ fn sleep(
             stats::publish(&state.client);
             state.client.doze_off();
             state.sleepers.enter(waiter.number());
-            Ok(Some((state.client.nap(left), bells)))
+            Ok(Some((state.nap(left), bells)))
         });
         let Some((left, bells)) = asleep? else {
             if own > 0 {
@@ -117,7 +119,11 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
-        // A confined process has no bell among the descriptors, and looks again soon.
+        reserved::before_sleep();
+        // Without a doorbell among the descriptors the thread wakes up soon, and checks again.
+        if kernel[own].fd < 0 {
+            hang_up::after_nothing();
+        }
         let left = if kernel[own].fd < 0 { Some(left.map_or(EVERY, |left| left.min(EVERY))) } else { left };
         let slept =
             if handlers.interrupt(false) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };

@@ -3,17 +3,21 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_long;
 
+use crate::beyond::LIMIT;
 use crate::child_state::{NextProcess, Preparation, refit_limit};
 use crate::dispatch;
 use crate::family::renew_thread;
 use crate::handlers::WRITER;
+use crate::hang_up;
 use crate::heap::HEAP;
+use crate::host::BREAK;
 use crate::lock::STATE;
 use crate::real::last_errno;
 use crate::space;
 use crate::stats;
 use crate::streams::STREAMS;
 use crate::supervisor::SUPERVISOR;
+use crate::table::reserved;
 use crate::urgent;
 
 struct Prepared(UnsafeCell<Option<Preparation>>);
@@ -44,12 +48,17 @@ pub fn fork_by(make: impl FnOnce() -> c_long) -> c_long {
 }
 
 extern "C" fn prepare() {
+    hang_up::before_child();
     // No other thread is in the middle of anything under a lock when the child begins.
     SUPERVISOR.acquire();
     space::loosen();
     prepare_child();
+    // Nobody reserves one while the lock of the state is held.
+    reserved::give_back();
     STREAMS.acquire();
     WRITER.acquire();
+    BREAK.acquire();
+    LIMIT.acquire();
     HEAP.acquire();
 }
 
@@ -65,6 +74,8 @@ fn prepare_child() {
 
 extern "C" fn parent() {
     HEAP.release();
+    LIMIT.release();
+    BREAK.release();
     WRITER.release();
     STREAMS.release();
     STATE.0.release();
@@ -78,6 +89,8 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     HEAP.reset_in_child();
+    LIMIT.reset_in_child();
+    BREAK.reset_in_child();
     WRITER.reset_in_child();
     STREAMS.reset_in_child();
     // SAFETY: these locks were taken in `prepare` by the thread that forked, the only one here.
@@ -93,10 +106,13 @@ extern "C" fn child() {
     (connections.own, connections.kept) = (None, kept);
     match child_state {
         Some(child_state) => child_state.take_over(state, connections),
+        // The child waits for the next stack as its parent does.
+        None if state.client.is_stack_gone() => {}
         None if state.client.held().is_empty() => state.client.drop_sessions(),
         // The supervisor is gone: nothing can be shared.
         None => state.drop_all(),
     }
+    hang_up::begin_child(state.client.is_stack_gone(), !state.client.waiting_for_stack().is_empty());
     STATE.0.reset_in_child();
     SUPERVISOR.reset_in_child();
     dispatch::begin_child();

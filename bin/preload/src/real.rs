@@ -170,6 +170,35 @@ real! {
         state: usize, name: usize, domain: usize, class: usize, kind: usize, answer: usize, len: usize
     ) -> usize;
     fn __res_nsend(state: usize, query: usize, query_len: usize, answer: usize, len: usize) -> usize;
+    fn creat(path: usize, mode: usize) -> usize;
+    fn creat64(path: usize, mode: usize) -> usize;
+    fn mkstemp(template: usize) -> usize;
+    fn mkstemp64(template: usize) -> usize;
+    fn mkostemp(template: usize, flags: usize) -> usize;
+    fn opendir(path: usize) -> usize;
+    fn pipe(ends: usize) -> usize;
+    fn pipe2(ends: usize, flags: usize) -> usize;
+    fn socketpair(domain: usize, kind: usize, protocol: usize, ends: usize) -> usize;
+    fn eventfd(count: usize, flags: usize) -> usize;
+    fn signalfd(fd: usize, mask: usize, flags: usize) -> usize;
+    fn timerfd_create(clock: usize, flags: usize) -> usize;
+    fn inotify_init() -> usize;
+    fn inotify_init1(flags: usize) -> usize;
+    fn memfd_create(name: usize, flags: usize) -> usize;
+    fn fstat(fd: usize, status: usize) -> usize;
+    fn fstat64(fd: usize, status: usize) -> usize;
+    fn fstatat(directory: usize, path: usize, status: usize, flags: usize) -> usize;
+    fn fstatat64(directory: usize, path: usize, status: usize, flags: usize) -> usize;
+    fn __fxstat(version: usize, fd: usize, status: usize) -> usize;
+    fn __fxstat64(version: usize, fd: usize, status: usize) -> usize;
+    fn statx(directory: usize, path: usize, flags: usize, mask: usize, status: usize) -> usize;
+    fn readlink(path: usize, buf: usize, len: usize) -> usize;
+    fn readlinkat(directory: usize, path: usize, buf: usize, len: usize) -> usize;
+    fn daemon(keeps_folder: c_int, keeps_descriptors: c_int) -> c_int;
+    fn login_tty(fd: c_int) -> c_int;
+    fn forkpty(
+        master: *mut c_int, name: *mut c_char, terminal: *const libc::termios, size: *const libc::winsize
+    ) -> pid_t;
     fn getifaddrs(list: *mut *mut ifaddrs) -> c_int;
     fn if_nametoindex(name: *const c_char) -> c_uint;
     fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;

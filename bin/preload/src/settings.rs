@@ -17,12 +17,15 @@ pub struct Settings {
     pub stats: bool,
     /// The value of `ATOLL_KERNEL_NETWORK`. One that is not valid counts as none.
     pub kernel_network: KernelNetwork,
+    /// The value of `ATOLL_HOST`: the program in whose place static ones are executed.
+    pub host: Option<CString>,
     /// `NAME=VALUE` of all of these, and of the variable that loads this library, for programs that are
     /// executed with an environment without them.
     pub environment: Vec<CString>,
 }
 
-const VARIABLES: [&str; 4] = ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_STATS", "ATOLL_KERNEL_NETWORK"];
+const VARIABLES: [&str; 5] =
+    ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_STATS", "ATOLL_KERNEL_NETWORK", "ATOLL_HOST"];
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
@@ -35,6 +38,7 @@ pub fn settings() -> &'static Settings {
             .ok()
             .and_then(|text| text.parse().ok())
             .unwrap_or_default(),
+        host: std::env::var_os("ATOLL_HOST").and_then(|path| CString::new(path.into_vec()).ok()),
         environment: VARIABLES.iter().filter_map(|name| entry(name)).collect(),
     })
 }

@@ -8,6 +8,7 @@ use atoll_sockets::Errno;
 use atoll_sys::eventfd;
 use libc::pthread_t;
 
+use crate::beyond::with_room;
 use crate::real::sys;
 use crate::table::Internal;
 
@@ -93,7 +94,7 @@ impl Sleepers {
             return;
         }
         if self.ready.is_none() {
-            self.ready = eventfd::create().ok().map(Internal::new);
+            self.ready = with_room(|room| eventfd::create().ok().map(|fd| room.keep(fd)));
         }
         if let Some(ready) = &self.ready {
             places.for_each(|(_, epoll)| change(*epoll, libc::EPOLL_CTL_ADD, ready));

@@ -11,13 +11,14 @@
 //!
 //! A limit that the program has set makes the kernel's hard limit larger by several times the arenas: the
 //! soft one is raised that far while a child or the next program is prepared, for which arenas are mapped a
-//! second time.
+//! second time, and while the arenas are mapped of a session whose socket another process has sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_sockets::Errno;
 use libc::{RLIM_INFINITY, rlimit};
 
+use crate::confinement::is_confined;
 use crate::real::{last_errno, sys};
 
 /// Which part of the address space that is left arenas may take, as its inverse.
@@ -124,10 +125,12 @@ pub fn set_limit(limit: rlimit, mapped: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Lets the process map arenas for a child or the next program, until [`refit`].
+/// Lets the process map more arenas, for a child, the next program, or a socket that was sent to it, until
+/// [`refit`]. A process that confines itself may be killed for asking, so its limit stays.
 pub fn loosen() {
     let told = TOLD.get();
-    if told.rlim_cur < told.rlim_max && kernel().is_ok_and(|kernel| own(&kernel).is_some()) {
+    if told.rlim_cur < told.rlim_max && !is_confined() && kernel().is_ok_and(|kernel| own(&kernel).is_some())
+    {
         let _ = tell_kernel(rlimit { rlim_cur: told.rlim_max, rlim_max: told.rlim_max });
     }
 }
@@ -136,7 +139,7 @@ pub fn loosen() {
 /// `mapped` returns.
 pub fn refit(mapped: impl FnOnce() -> u64) {
     let told = TOLD.get();
-    if told.rlim_cur == RLIM_INFINITY {
+    if told.rlim_cur == RLIM_INFINITY || is_confined() {
         return;
     }
     let Some(own) = kernel().ok().and_then(|kernel| own(&kernel)) else { return };

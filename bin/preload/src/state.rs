@@ -1,27 +1,26 @@
-//! The state of this process besides its sockets: whether it has joined a stack, reserved descriptors, and
+//! The state of this process besides its sockets: whether it has joined a stack, numbers for connections, and
 //! places to sleep.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant};
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Body;
 use atoll_sys::Clock;
 
+use crate::beyond::with_room;
 use crate::confinement::is_confined;
 use crate::control::Reason;
+use crate::hang_up;
 use crate::netlink_end::Netlink;
 use crate::platform::{Client, Session, StackClock};
-use crate::real::{count_system_call, last_errno};
+use crate::real::{count_system_call, kernel_socket, last_errno};
 use crate::settings::settings;
 use crate::sleepers::Sleepers;
-use crate::table::{self, Internal};
+use crate::table::reserved;
+use crate::table::{self, Fd, Internal};
 use crate::waiter::Waiter;
-
-/// The most descriptor numbers kept for accepted connections.
-const SPARE_MAX: usize = 256;
 
 /// The whole state of this process, behind one lock ([`crate::lock`]).
 pub struct State {
@@ -31,22 +30,15 @@ pub struct State {
     pub refused: Option<Reason>,
     /// The places to sleep that no thread uses, each with its doorbell.
     pub free_waiters: Vec<(Waiter, u32)>,
-    /// Descriptor numbers for accepted connections.
-    pub reserved: Reserved,
+    /// The kernel's socket of which the descriptors of accepted connections are duplicates. It is never used;
+    /// fstat(2) reports a socket, and close(2) costs little.
+    placeholder: Option<Internal>,
+    /// The numbers of threads that wait in accept(2), which have them before there is a connection.
+    promised: Vec<i32>,
     /// The threads that sleep in cancellation points.
     pub sleepers: Sleepers,
     /// The AF_NETLINK sockets that this library answers.
     pub netlinks: Vec<Netlink>,
-}
-
-/// Descriptor numbers kept for accepted connections.
-pub struct Reserved {
-    /// The numbers, of which the lowest is taken first.
-    numbers: BinaryHeap<Reverse<i32>>,
-    /// The kernel's socket that they are duplicates of.
-    placeholder: Option<Internal>,
-    /// How many are created at once.
-    batch: usize,
 }
 
 /// Whether the process, or one before it, has changed its view of the file system.
@@ -95,7 +87,8 @@ impl State {
             client: Client::new(),
             refused: None,
             free_waiters: Vec::new(),
-            reserved: Reserved { numbers: BinaryHeap::new(), placeholder: None, batch: 4 },
+            placeholder: None,
+            promised: Vec::new(),
             sleepers: Sleepers::new(),
             netlinks: Vec::new(),
         }
@@ -118,20 +111,72 @@ impl State {
         if self.client.own().is_some() { self.client.now() } else { Clock::kernel().now() }
     }
 
-    /// Returns a place to sleep for the length of a call, with its doorbell; `None` if there are no more
-    /// descriptors.
-    pub fn take_waiter(&mut self) -> Option<(Waiter, u32)> {
+    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until there is something to do
+    /// that nobody rings for.
+    pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
+        hang_up::nap(self.client.nap(left))
+    }
+
+    /// Returns a place to sleep for the length of a call, with its doorbell.
+    pub fn take_waiter(&mut self) -> (Waiter, u32) {
         match self.free_waiters.pop() {
-            Some(waiter) if !is_confined() => Some(waiter),
-            _ => {
-                let bell = self.client.new_bell();
-                Some((Waiter::new()?, bell))
+            Some(waiter) if !is_confined() => waiter,
+            _ => (Waiter::new(), self.client.new_bell()),
+        }
+    }
+
+    /// Takes a place to sleep back, for the next call.
+    pub fn put_waiter(&mut self, waiter: (Waiter, u32)) {
+        if waiter.0.is_lasting() {
+            self.free_waiters.push(waiter);
+        }
+    }
+
+    /// Takes the lowest free number for a connection of the listener `listener`; fails with EMFILE where
+    /// accept(2) does.
+    pub fn take_number(&mut self, listener: i32) -> Result<i32, Errno> {
+        if let Some(fd) = reserved::take() {
+            return Ok(fd);
+        }
+        if self.placeholder.is_none() {
+            self.placeholder = Some(placeholder(listener)?);
+        }
+        let placeholder = self.placeholder.as_ref().map_or(listener, Internal::number);
+        count_system_call();
+        let mut fd = reserved::lowest(|| table::duplicate(placeholder, 0));
+        if fd < 0 && reserved::give_back() {
+            fd = reserved::lowest(|| table::duplicate(placeholder, 0));
+        }
+        match fd {
+            ..0 => Err(last_errno()),
+            _ if fd as usize >= table::FDS_MAX => {
+                table::close(fd);
+                Err(Errno::EMFILE)
             }
+            _ => Ok(fd),
+        }
+    }
+
+    /// Takes the lowest free number for a call that waits for a connection of `listener`. Others than that
+    /// call cannot use it.
+    pub fn promise_number(&mut self, listener: i32) -> Result<i32, Errno> {
+        let fd = self.take_number(listener)?;
+        table::set_hidden(fd);
+        self.promised.push(fd);
+        Ok(fd)
+    }
+
+    /// Ends what [`State::promise_number`] began. The number is free if no connection has it.
+    pub fn end_promise(&mut self, fd: i32) {
+        self.promised.retain(|promised| *promised != fd);
+        if table::lookup(fd) == Fd::Hidden {
+            put_number(fd);
         }
     }
 
     /// Forgets the other threads of this process: the child of a fork has one.
     pub fn forget_threads(&mut self) {
+        std::mem::take(&mut self.promised).into_iter().for_each(put_number);
         self.free_waiters.clear();
         self.sleepers.clear();
         for object in self.client.indices() {
@@ -160,59 +205,26 @@ pub fn own(session: Session) -> (Session, StackClock, u64) {
     (session, clock, u64::from_ne_bytes(seed))
 }
 
-impl Reserved {
-    /// Makes sure that there is a number. If there is none, it creates some, as duplicates of a socket that
-    /// is never used, so that fstat(2) reports a socket. `like` is any socket. Fails if no descriptor can be
-    /// created.
-    pub fn refill(&mut self, like: i32) -> Result<(), Errno> {
-        if !self.numbers.is_empty() {
-            return Ok(());
-        }
-        if self.placeholder.is_none() {
-            let fd = table::duplicate(like, 3);
-            if fd < 0 {
-                return Err(last_errno());
-            }
-            // SAFETY: just created, owned by nobody else.
-            self.placeholder = Some(Internal::new(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }));
-        }
-        let Some(placeholder) = self.placeholder.as_ref().map(Internal::number) else {
-            return Err(Errno::EMFILE);
+/// Creates the kernel's socket that is behind accepted connections. In a process that has forbidden itself
+/// system calls it is the socket `like`, which costs no socket(2).
+fn placeholder(like: i32) -> Result<Internal, Errno> {
+    with_room(|room| {
+        let fd = match is_confined() {
+            true => table::duplicate(like, 0),
+            false => kernel_socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0),
         };
-        for _ in 0..self.batch {
-            count_system_call();
-            let fd = table::duplicate(placeholder, 3);
-            if fd < 0 {
-                break;
-            }
-            if (fd as usize) < table::FDS_MAX {
-                table::set_spare(fd);
-                self.numbers.push(Reverse(fd));
-            } else {
-                table::close(fd);
-            }
+        if fd < 0 {
+            return Err(last_errno());
         }
-        self.batch = (self.batch * 2).min(64);
-        if self.numbers.is_empty() { Err(last_errno()) } else { Ok(()) }
-    }
+        // SAFETY: just created, owned by nobody else.
+        Ok(room.keep(unsafe { OwnedFd::from_raw_fd(fd) }))
+    })
+}
 
-    /// Takes the lowest number.
-    pub fn take(&mut self) -> Option<i32> {
-        self.numbers.pop().map(|Reverse(fd)| fd)
-    }
-
-    /// Keeps the number that a connection had. Returns false if there are enough.
-    pub fn put(&mut self, fd: i32) -> bool {
-        if self.numbers.len() >= SPARE_MAX {
-            return false;
-        }
-        table::set_spare(fd);
-        self.numbers.push(Reverse(fd));
-        true
-    }
-
-    /// Forgets a number, because the program uses it itself.
-    pub fn give_up(&mut self, fd: i32) {
-        self.numbers.retain(|reserved| reserved.0 != fd);
-    }
+/// Gives a number back that was taken for a connection which did not come.
+pub fn put_number(fd: i32) {
+    table::set_kernel(fd);
+    count_system_call();
+    table::close(fd);
+    reserved::note_free(fd);
 }

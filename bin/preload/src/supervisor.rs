@@ -28,6 +28,7 @@ use std::sync::atomic::Ordering;
 
 use crate::control::{Control, Reason};
 use crate::futex_lock::FutexLock;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::platform::Session;
 use crate::settings::settings;
@@ -74,7 +75,7 @@ impl Connections {
     }
 
     /// Connects to the stack that `ATOLL_SOCKET` names, and creates a session there.
-    fn attach(&mut self) -> Result<Session, Reason> {
+    pub fn attach(&mut self) -> Result<Session, Reason> {
         if settings().socket.is_none() {
             return Err(Reason::Unreachable(libc::ENOENT));
         }
@@ -84,6 +85,7 @@ impl Connections {
             None => Err(reason),
         });
         let (session, control) = joined?;
+        hang_up::watch(control.descriptor().number());
         (self.own, self.kept) = (Some(control), None);
         note_user();
         Ok(session)
@@ -101,6 +103,7 @@ pub fn ask<R>(question: impl FnOnce(&Control) -> Result<R, Reason>) -> Result<R,
 
 /// Joins the stack that `ATOLL_SOCKET` names, once. Returns whether there is one. The caller holds no lock.
 pub fn join() -> bool {
+    hang_up::before_use();
     if let Some(has_joined) = STATE.with(|state| state.has_joined()) {
         return has_joined;
     }
@@ -134,6 +137,7 @@ pub fn join() -> bool {
 /// Runs `f` with the state, and whether the socket `object` is still undecided between kernel and stack. Then
 /// the process joins its stack first, unless it has, or was refused. The caller holds no lock.
 pub fn with_choice<R>(object: u32, f: impl FnOnce(&mut State, bool) -> R) -> R {
+    hang_up::before_use();
     let is_undecided =
         |state: &State| state.client.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Fresh));
     let mut f = Some(f);

@@ -6,7 +6,8 @@
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
 //!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_create;
 //!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see;
-//!   [`names`]: getaddrinfo
+//!   [`names`]: getaddrinfo; [`guests`]: calls of threads that are not the C library's; [`kernels`]: what the
+//!   program sees of its numbers
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -15,8 +16,10 @@
 
 mod descriptors;
 mod files;
+mod guests;
 mod handlers;
 mod interfaces;
+mod kernels;
 mod limits;
 mod names;
 mod numbers;

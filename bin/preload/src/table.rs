@@ -3,20 +3,22 @@
 //! ```text
 //!   0            the kernel's
 //!   HIDDEN       this library's own: programs get EBADF
-//!   SPARE        a number kept for an accepted connection: programs get EBADF
+//!   RESERVED     closed by the program, and still open in the kernel ([`crate::table::reserved`])
 //!   otherwise    CLOSE_ON_EXEC? | object number + 1
 //! ```
-//! Whether an object's descriptor closes on exec is kept here, because accepted sockets take their numbers
-//! from a pool whose kernel descriptors are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a system call.
+//! Whether an object's descriptor closes on exec is kept here, because the kernel's descriptors of accepted
+//! sockets are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a system call for it.
+
+pub mod reserved;
 
 use crate::real::sys;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The descriptor numbers that can be Atoll's.
 pub const FDS_MAX: usize = 1 << 20;
 const HIDDEN: u32 = u32::MAX;
-const SPARE: u32 = u32::MAX - 1;
+const RESERVED: u32 = u32::MAX - 1;
 const CLOSE_ON_EXEC: u32 = 1 << 31;
 const OBJECT: u32 = (1 << 30) - 1;
 
@@ -31,17 +33,21 @@ static USED: AtomicU32 = AtomicU32::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fd {
     Kernel,
-    /// The descriptor is the library's own, or reserved.
+    /// The descriptor is the library's own.
     Hidden,
     Object(u32),
 }
 
-/// Looks a descriptor up.
+/// Looks a descriptor up. A reserved one is closed in the kernel, because the program is interested in it.
 #[inline]
 pub fn lookup(fd: i32) -> Fd {
     match FDS.get(fd as usize).map_or(0, |entry| entry.load(Ordering::Relaxed)) {
         0 => Fd::Kernel,
-        HIDDEN | SPARE => Fd::Hidden,
+        HIDDEN => Fd::Hidden,
+        RESERVED => {
+            reserved::give_back();
+            Fd::Kernel
+        }
         n => Fd::Object((n & OBJECT) - 1),
     }
 }
@@ -53,11 +59,6 @@ pub fn object_at(fd: i32) -> Option<u32> {
         Fd::Object(object) => Some(object),
         _ => None,
     }
-}
-
-/// Returns whether the number is kept for an accepted connection.
-pub fn is_spare(fd: i32) -> bool {
-    FDS.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == SPARE)
 }
 
 /// Returns whether an object's descriptor closes on exec.
@@ -87,14 +88,19 @@ pub fn set_kernel(fd: i32) {
     set(fd, 0);
 }
 
-/// Keeps a number for an accepted connection.
-pub fn set_spare(fd: i32) {
-    set(fd, SPARE);
+/// Marks a number as the library's own, for as long as a call waits for a connection that is to have it.
+pub fn set_hidden(fd: i32) {
+    set(fd, HIDDEN);
+}
+
+/// Marks a number that the program has closed, and the kernel has not.
+pub fn set_reserved(fd: i32) {
+    set(fd, RESERVED);
 }
 
 fn set(fd: i32, value: u32) -> bool {
     let Some(entry) = FDS.get(fd as usize) else { return false };
-    let counts = |value: u32| value != 0 && value < SPARE;
+    let counts = |value: u32| value != 0 && value < RESERVED;
     let before = entry.swap(value, Ordering::Relaxed);
     match (counts(before), counts(value)) {
         (false, true) => {
@@ -126,16 +132,8 @@ pub fn next_hidden(from: u32) -> Option<u32> {
 pub struct Internal(RawFd);
 
 impl Internal {
-    /// Moves a descriptor to a high number, where programs do not meet it. If that fails, the number stays.
-    pub fn new(fd: OwnedFd) -> Internal {
-        let low = fd.into_raw_fd();
-        let high = duplicate(low, high_number());
-        let fd = if high >= 0 {
-            close(low);
-            high
-        } else {
-            low
-        };
+    /// Notes that a number is the library's own. [`crate::beyond`] moves it to its place before.
+    pub fn at(fd: RawFd) -> Internal {
         set(fd, HIDDEN);
         Internal(fd)
     }
@@ -197,13 +195,4 @@ pub fn duplicate(fd: RawFd, from: RawFd) -> RawFd {
 pub fn set_kernel_cloexec(fd: RawFd, on: bool) {
     // SAFETY: sets a flag of a descriptor.
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFD, if on { libc::FD_CLOEXEC } else { 0 }) };
-}
-
-fn high_number() -> i32 {
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: getrlimit fills the struct it is given.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let soft = i32::try_from(limit.rlim_cur.min(FDS_MAX as u64)).unwrap_or(1024);
-    // Programs that count descriptors up to their limit are rarer than those that use low ones.
-    (soft - 512).max(soft / 4 * 3)
 }

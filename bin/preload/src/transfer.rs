@@ -14,6 +14,7 @@ use atoll_sockets::options::Name;
 use libc::iovec;
 
 use crate::calls::ensure_datagrams;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::state::State;
@@ -111,7 +112,10 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         Ok(Now::Wait(timeout)) => {
             block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step)
         }
-        Err(errno) => Err(errno),
+        Err(errno) => {
+            hang_up::after_nothing();
+            Err(errno)
+        }
     };
     // MSG_WAITALL: what came before the wait ended is the result.
     match result {
@@ -286,10 +290,14 @@ fn send_loop(
             }
         }
     });
-    match first? {
-        Now::Done(()) => Ok(()),
-        Now::Wait(timeout) => {
+    match first {
+        Ok(Now::Done(())) => Ok(()),
+        Ok(Now::Wait(timeout)) => {
             block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step)
+        }
+        Err(errno) => {
+            hang_up::after_nothing();
+            Err(errno)
         }
     }
 }

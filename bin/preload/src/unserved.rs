@@ -1,4 +1,5 @@
-//! Programs that load no library (static, set-user-ID ...), executed by a program on a stack.
+//! Programs that load no library (static, set-user-ID ...), executed by a program on a stack. Static ones are
+//! served nevertheless where that is possible ([`crate::hosting`]).
 //!
 //! What was put on a stack does not get to the kernel's network unless that was asked for, and neither do
 //! its children. `atoll run` sees to it by a filter that everything below it has ([`atoll_sys::internet`]).
@@ -21,7 +22,8 @@ use atoll_sockets::Errno;
 use atoll_sys::program::{self, File, Identity, Unserved};
 use libc::{posix_spawn_file_actions_t, sigset_t, sock_fprog};
 
-use crate::real::{last_errno, sys};
+use crate::hosting::{self, Hosted, Start, Strings};
+use crate::real::{self, last_errno, sys};
 use crate::settings::settings;
 use crate::spawn_actions::{self, Change};
 use crate::table;
@@ -58,8 +60,8 @@ impl Program {
         Program { actions, ..self }
     }
 
-    /// Returns why the program loads no library; `None` if it does, or if it cannot be executed.
-    fn why_unserved(&self, identity: &Identity) -> Option<Unserved> {
+    /// Calls `look` with the file that is executed. Returns `None` if there is none.
+    fn with_file<R>(&self, look: impl FnOnce(File<'_>) -> Option<R>) -> Option<R> {
         // SAFETY: the kernel checks the pointer.
         let looked = unsafe { sys!(libc::SYS_faccessat, libc::AT_FDCWD, self.path, libc::F_OK) };
         if self.path.is_null() || looked < 0 && last_errno() == Errno::EFAULT {
@@ -89,7 +91,30 @@ impl Program {
             // SAFETY: the program's number, for the length of this call; the kernel checks it.
             fd => unsafe { BorrowedFd::borrow_raw(fd) },
         };
-        program::why_unserved(File { directory, path, flags: self.flags, working }, identity)
+        look(File { directory, path, flags: self.flags, working })
+    }
+
+    /// Returns why the program loads no library; `None` if it does, or if it cannot be executed.
+    fn why_unserved(&self, identity: &Identity) -> Option<Unserved> {
+        self.with_file(|file| program::why_unserved(file, identity))
+    }
+
+    /// Returns the program in whose place this one is executed, if that is possible.
+    ///
+    /// # Safety
+    /// `argv` and `envp` are valid.
+    unsafe fn hosted(&self, argv: Strings, envp: Strings) -> Option<Hosted> {
+        let errno = last_errno();
+        let is_named = self.directory == libc::AT_FDCWD;
+        let hosted = self.with_file(|file| {
+            let judged = program::judge(file, &Identity::own())?;
+            if judged.reason != Some(Unserved::Static) {
+                return None;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { Hosted::prepare(file, is_named, judged, argv, envp) }
+        });
+        restore(hosted, errno)
     }
 
     /// Returns the path or name, for people.
@@ -119,11 +144,23 @@ impl Program {
     }
 }
 
-/// Executes a program: `exec` does it. A program that loads no library gets no sockets of the kernel's
-/// network, or is not executed.
+/// Executes a program with the environment `envp`: `exec` does it. A static one is executed in the place of
+/// its host. Another program that loads no library gets no sockets of the kernel's network, or is not
+/// executed.
 ///
 /// A thread whose `exec` fails then has the filter, which the library's own sockets pass.
-pub fn exec(program: Program, exec: impl FnOnce() -> c_int) -> c_int {
+///
+/// # Safety
+/// `argv` and `envp` are valid.
+pub unsafe fn exec(program: Program, argv: Strings, envp: Strings, exec: impl FnOnce() -> c_int) -> c_int {
+    if hosting::is_possible()
+        // SAFETY: the caller's promise.
+        && let Some(hosted) = unsafe { program.hosted(argv, envp) }
+    {
+        let start = hosted.start();
+        // SAFETY: valid strings.
+        return unsafe { real::execve(start.path, start.argv, start.envp) };
+    }
     let Some(reason) = why_apart(program) else { return exec() };
     match keep_off(program, reason) {
         Ok(()) => {
@@ -136,10 +173,24 @@ pub fn exec(program: Program, exec: impl FnOnce() -> c_int) -> c_int {
 
 /// Starts a program: `spawn` does it, and returns the number of an error. `makes` says whether it also makes
 /// a descriptor. See [`exec`].
-pub fn spawn(program: Program, makes: Makes, spawn: impl FnOnce() -> c_int) -> c_int {
+///
+/// # Safety
+/// The strings of `start` are valid.
+pub unsafe fn spawn(
+    program: Program,
+    makes: Makes,
+    start: Start,
+    spawn: impl FnOnce(Start) -> c_int,
+) -> c_int {
+    if hosting::is_possible()
+        // SAFETY: the caller's promise.
+        && let Some(hosted) = unsafe { program.hosted(start.argv, start.envp) }
+    {
+        return spawn(hosted.start());
+    }
     match why_apart(program) {
-        None => spawn(),
-        Some(reason) => apart(program, reason, makes, spawn).unwrap_or_else(|errno| errno.0),
+        None => spawn(start),
+        Some(reason) => apart(program, reason, makes, || spawn(start)).unwrap_or_else(|errno| errno.0),
     }
 }
 

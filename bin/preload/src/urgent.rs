@@ -13,6 +13,7 @@ use atoll_sockets::client::object::{Kind, Owner};
 use atoll_sockets::urgent::Urgent;
 use atoll_sockets::{Errno, Failure};
 
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::{count_system_call, last_errno};
 use crate::signals::{hold_signals, release_signals};
@@ -112,13 +113,13 @@ fn watch() {
 }
 
 fn keep_watch() {
-    let taken = STATE.with(|state| {
-        let (waiter, bell) = state.take_waiter()?;
+    let (mut waiter, bell) = STATE.with(|state| {
+        let (waiter, bell) = state.take_waiter();
         state.client.set_urgent_bell(bell);
-        Some((waiter, bell))
+        (waiter, bell)
     });
-    let Some((mut waiter, bell)) = taken else { return };
     loop {
+        hang_up::mend();
         STATE.with(|state| {
             waiter.watch(state.client.sessions(), 1 << bell);
             state.client.before_sleep(1 << bell);

@@ -15,6 +15,7 @@ use atoll_sockets::{Errno, Failure};
 
 use crate::confinement::is_confined;
 use crate::handlers::Ran;
+use crate::hang_up;
 use crate::lock::STATE;
 use crate::real::count_system_call;
 use crate::signals::{hold_signals, pending_signals, release_signals};
@@ -55,24 +56,18 @@ struct Wait {
 fn block_as<R>(wait: Wait, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
     let Wait { object, timeout, .. } = wait;
     let mut deadline: Option<Instant> = None;
-    let first = STATE.with(|state| {
+    let mut waiter = STATE.with(|state| {
         deadline = timeout.map(|timeout| state.now() + timeout);
         if let Some(object) = object {
             state.client.pin(object);
         }
         state.take_waiter()
     });
-    let Some(mut waiter) = first else {
-        if let Some(object) = object {
-            STATE.with(|state| state.client.unpin(object));
-        }
-        return Err(Errno::EMFILE);
-    };
     met(object.unwrap_or(0));
     let result = block_on(wait, deadline, &mut waiter, &mut step);
     waited();
     STATE.with(|state| {
-        state.free_waiters.push(waiter);
+        state.put_waiter(waiter);
         if let Some(object) = object {
             state.client.unpin(object);
         }
@@ -96,6 +91,7 @@ fn block_on<R>(
         return Err(errno);
     }
     loop {
+        hang_up::mend();
         let asleep = STATE.with(|state| {
             state.client.drain();
             state.client.poll_due();
@@ -126,7 +122,7 @@ fn block_on<R>(
                     if wait.is_point {
                         state.sleepers.enter(number);
                     }
-                    Ok(state.client.nap(left))
+                    Ok(state.nap(left))
                 }
                 result => {
                     state.client.after_sleep(1 << bell);

@@ -13,34 +13,49 @@ use atoll_sockets::client::session::Session;
 use atoll_sys::epoll::Epoll;
 use atoll_sys::eventfd;
 
+use crate::beyond::with_room;
 use crate::confinement::{EVERY, is_confined};
+use crate::hang_up;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::table::Internal;
+use crate::table::reserved;
 
 /// An epoll instance with doorbells in it, in which a thread sleeps.
 #[derive(Debug)]
 pub struct Waiter {
     /// The instance; `None` in a confined process, which looks again and again instead of sleeping.
     epoll: Option<Internal>,
-    /// The doorbells of each session (by number) that are in the instance, a bit each.
-    known: Vec<(u32, u16)>,
+    /// The doorbells of each session (by key) that are in the instance, a bit each.
+    known: Vec<(u64, u16)>,
+    /// The number of the connection to the supervisor that is in the instance; 0 if none is.
+    connection: u32,
 }
 
 /// The token of doorbells; tokens of other members are smaller.
 const BELL_TOKEN: u64 = u64::MAX;
+/// The token of the connection to the supervisor, whose hang-up means that the stack is gone.
+const CONNECTION_TOKEN: u64 = u64::MAX - 1;
 
 impl Waiter {
-    /// Creates a place to sleep without doorbells. Returns `None` if there are no more descriptors.
-    pub fn new() -> Option<Waiter> {
+    /// Creates a place to sleep without doorbells. If there are no more descriptors, its sleeper looks again
+    /// and again, as one in a confined process does.
+    pub fn new() -> Waiter {
         if is_confined() {
-            return Some(Waiter { epoll: None, known: Vec::new() });
+            return Waiter { epoll: None, known: Vec::new(), connection: 0 };
         }
-        let epoll = Epoll::new().ok()?;
-        let number = epoll.as_fd().as_raw_fd();
-        std::mem::forget(epoll);
-        // SAFETY: just created, and forgotten by its first owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        Some(Waiter { epoll: Some(Internal::new(fd)), known: Vec::new() })
+        let epoll = with_room(|room| {
+            let epoll = Epoll::new().ok()?;
+            let number = epoll.as_fd().as_raw_fd();
+            std::mem::forget(epoll);
+            // SAFETY: just created, and forgotten by its first owner.
+            Some(room.keep(unsafe { OwnedFd::from_raw_fd(number) }))
+        });
+        Waiter { epoll, known: Vec::new(), connection: 0 }
+    }
+
+    /// Returns whether another call may sleep here.
+    pub fn is_lasting(&self) -> bool {
+        self.epoll.is_some() || is_confined()
     }
 
     /// Returns the descriptor number of the epoll instance; -1 if there is none.
@@ -50,39 +65,41 @@ impl Waiter {
 
     /// Adds a descriptor of the kernel, level-triggered.
     pub fn add(&self, fd: i32, token: u64) {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        self.add_for(fd, libc::EPOLLIN as u32, token);
+    }
+
+    fn add_for(&self, fd: i32, events: u32, token: u64) {
+        let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: two numbers and a valid event.
         unsafe { sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     }
 
     /// Makes sure that `bells` of all sessions are in the instance, and the family's doorbell of shared
-    /// sessions.
+    /// sessions; and the connection to the supervisor, for its hang-up alone.
     pub fn watch<P: Platform<Bell = Internal>>(&mut self, sessions: &[Session<P>], bells: u16) {
         if self.epoll.is_none() {
             return;
         }
+        if let Some((fd, number)) = hang_up::connection()
+            && number != self.connection
+        {
+            self.connection = number;
+            // The descriptors of sessions before are closed, and out of the instance.
+            self.known.retain(|(key, _)| sessions.iter().any(|session| session.key == *key));
+            self.add_for(fd, libc::EPOLLET as u32, CONNECTION_TOKEN);
+        }
         for session in sessions {
             let wanted = bells | u16::from(session.shared);
-            let at = self.known.iter().position(|(id, _)| *id == session.id);
+            let at = self.known.iter().position(|(key, _)| *key == session.key);
             let known = at.map_or(0, |at| self.known[at].1);
             for (bell, fd) in session.bells().iter().enumerate() {
                 if (wanted & !known) >> bell & 1 == 1 {
-                    let mut event = libc::epoll_event { events: eventfd::WATCHED.bits(), u64: BELL_TOKEN };
-                    // SAFETY: two numbers and a valid event.
-                    unsafe {
-                        sys!(
-                            libc::SYS_epoll_ctl,
-                            self.number(),
-                            libc::EPOLL_CTL_ADD,
-                            fd.number(),
-                            &raw mut event
-                        )
-                    };
+                    self.add_for(fd.number(), eventfd::WATCHED.bits(), BELL_TOKEN);
                 }
             }
             match at {
                 Some(at) => self.known[at].1 |= wanted,
-                None => self.known.push((session.id, wanted)),
+                None => self.known.push((session.key, wanted)),
             }
         }
     }
@@ -90,8 +107,20 @@ impl Waiter {
     /// Sleeps in the instance `epoll`, or, if that is -1, until it is time to look again. Returns whether the
     /// member with `token` 0 is ready; fails with EINTR if a signal came.
     pub fn sleep(epoll: i32, left: Option<Duration>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
+        Waiter::sleep_beside(epoll, -1, left, mask)
+    }
+
+    /// Sleeps as [`Waiter::sleep`] does. `member` is the descriptor of the member with `token` 0, which is
+    /// watched also where there is no instance; -1 if there is none.
+    pub fn sleep_beside(
+        epoll: i32,
+        member: i32,
+        left: Option<Duration>,
+        mask: *const libc::sigset_t,
+    ) -> Result<bool, Errno> {
+        reserved::before_sleep();
         if epoll < 0 {
-            return sleep_until_next_look(left, mask).map(|()| false);
+            return sleep_until_next_look(member, left, mask);
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let millis =
@@ -104,20 +133,30 @@ impl Waiter {
         if count < 0 {
             return Err(last_errno());
         }
-        Ok(events[..count as usize].iter().any(|event| event.u64 == 0))
+        let events = &events[..count as usize];
+        if events.iter().any(|event| event.u64 == CONNECTION_TOKEN) {
+            hang_up::note_hang_up();
+        }
+        Ok(events.iter().any(|event| event.u64 == 0))
     }
 }
 
-/// Sleeps until it is time to look again, `left` at most. Fails with EINTR if a signal came.
-fn sleep_until_next_look(left: Option<Duration>, mask: *const libc::sigset_t) -> Result<(), Errno> {
+/// Sleeps until it is time to look again, `left` at most, or `member` is ready. Returns whether it is; fails
+/// with EINTR if a signal came.
+fn sleep_until_next_look(
+    member: i32,
+    left: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<bool, Errno> {
     let nap = left.map_or(EVERY, |left| left.min(EVERY));
     let time = libc::timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+    let mut entry = libc::pollfd { fd: member, events: libc::POLLIN, revents: 0 };
     count_system_call();
-    // SAFETY: no entries, a valid time, and the mask, which is null or the program's. 8: size of the kernel's
-    // signal set.
-    let result =
-        unsafe { sys!(libc::SYS_ppoll, std::ptr::null::<libc::pollfd>(), 0, &raw const time, mask, 8) };
-    if result < 0 { Err(last_errno()) } else { Ok(()) }
+    // SAFETY: one entry (which ppoll(2) passes over if its number is negative), a valid time, and the mask,
+    // which is null or the program's. 8: size of the kernel's signal set.
+    let result = unsafe { sys!(libc::SYS_ppoll, &raw mut entry, 1, &raw const time, mask, 8) };
+    hang_up::after_nothing();
+    if result < 0 { Err(last_errno()) } else { Ok(result > 0) }
 }
 
 /// The part of an epoll instance beside its Atoll sockets: the kernel's instance, which has the kernel's

@@ -1,4 +1,4 @@
-//! The address of a host, in one type for both families: IPv4 addresses lie in IPv6's space as "IPv4-mapped"
+//! The address of a host, in one type for both families. IPv4 addresses lie in IPv6's space as "IPv4-mapped"
 //! ones (RFC 4291 §2.5.5.2), which is also how the socket API shows them to programs that speak IPv6 only
 //! (RFC 3493 §3.7).
 

@@ -1,4 +1,4 @@
-//! A set of small numbers in which the next member is found by looking at words, not at each number.
+//! A set of small numbers in which the next member is found by a scan of words, not of single numbers.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_one_in_steer_c() {
-        // The same vectors stand in the packet fixtures of bpf/.
+        // The packet fixtures of bpf/ have these vectors, too.
         let key = FlowKey { k0: 0xdead_beef, k1: 0x0bad_cafe };
         let tuple =
             FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::new(0xc612_0002, 40000) };

@@ -8,7 +8,7 @@ use core::str::FromStr;
 
 use crate::{Addr, Endpoint};
 
-/// What programs on a stack may use the kernel's network for: nothing by default.
+/// The permitted uses of the kernel's network for programs on a stack: none by default.
 ///
 /// Its text is `rest`, or a list of `ADDRESS[/PREFIX][:PORT]`, separated by commas; an address of IPv6 with a
 /// port is in brackets, with its prefix: `[2001:db8::/32]:53`.

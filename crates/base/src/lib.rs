@@ -1,4 +1,5 @@
-//! Time, sequence numbers, identities, flow groups, randomness and timers: the words every other crate uses.
+//! Time, sequence numbers, identities, flow groups, randomness, tables and timers: the words every other
+//! crate uses.
 //!
 //! This crate belongs to storey 0: `no_std`, no clock, no entropy, no system call. Time and seeds are
 //! arguments.
@@ -16,6 +17,7 @@ mod ids;
 mod kernel_network;
 mod rng;
 mod seq;
+mod slab;
 mod spin_policy;
 mod time;
 mod wheel;
@@ -27,6 +29,7 @@ pub use ids::{Epoch, ReplicaId, SessionId, SlotId};
 pub use kernel_network::{KernelNetwork, NoPlace};
 pub use rng::Rng;
 pub use seq::SeqNum;
+pub use slab::Slab;
 pub use spin_policy::SpinPolicy;
 pub use time::{Duration, Instant};
 pub use wheel::{TimerId, Wheel};

@@ -51,7 +51,7 @@ impl SpinPolicy {
         }
     }
 
-    /// Notes that there was something to do for `partner`, any number that tells conversations apart.
+    /// Notes that there was something to do for `partner`, any number that distinguishes conversations.
     #[inline]
     pub fn met(&mut self, partner: u32) {
         let is_new = !self.partners.contains(&partner);
@@ -80,7 +80,7 @@ impl SpinPolicy {
         }
     }
 
-    /// Returns whether to go on spinning after everything so far was in vain.
+    /// Returns whether to continue spinning, although no work has come so far.
     pub fn goes_on(&self, now: Instant) -> bool {
         self.modest == 0 && now.since(self.began) < self.spin
     }

@@ -1,9 +1,10 @@
-//! Timers whose arming, cancelling and firing cost the same with 100,000 as with ten: a hierarchical wheel
-//! (Varghese and Lauck 1987) of index-linked lists, with no allocation per timer and no clock of its own.
+//! Timers whose arming, cancelling and firing cost no more with 100,000 timers than with ten. They are a
+//! hierarchical wheel (Varghese and Lauck 1987) of index-linked lists, with no allocation per timer and no
+//! clock of its own.
 
 use alloc::vec::Vec;
 
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 /// The name of a timer, chosen by the caller, small and dense (an index into the caller's slab).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,11 +143,6 @@ impl Wheel {
             }
         }
         Some(Instant::from_nanos(best.saturating_mul(1 << self.tick_shift)))
-    }
-
-    /// Returns an upper bound of the wait: the time from `now` to [`Wheel::next_expiry`].
-    pub fn time_to_next(&self, now: Instant) -> Option<Duration> {
-        self.next_expiry().map(|at| at.since(now))
     }
 
     /// Moves `current` forward by at least one tick, skipping empty stretches of level 0 but never past

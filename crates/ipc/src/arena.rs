@@ -15,8 +15,11 @@
 //! ```
 //! The arena is sparse: only what was touched takes memory.
 
-use crate::layout::record;
-use crate::pool::{self, UNIT_BYTES};
+use core::mem::offset_of;
+
+use crate::info::INFO_BYTES;
+use crate::layout::{record, words};
+use crate::pool::{self, LINK_BYTES, UNIT_BYTES};
 use crate::ring::ring_bytes;
 
 /// The number of entries of the command ring.
@@ -26,22 +29,63 @@ pub const EVENTS: usize = 8192;
 /// The size of one socket slot in bytes: four cache lines.
 pub const SLOT_BYTES: usize = 256;
 
+words! {
+    /// What lies before the command ring.
+    struct Header {
+        reserved: [u8; 64],
+        replica_epoch: u32,
+        overflow: u32,
+        cut_off: u32; 180 unused,
+        info: [u8; INFO_BYTES],
+    }
+}
+
 /// The offset of the replica's epoch (u32), which the replica writes.
-pub const REPLICA_EPOCH: usize = 64;
+pub const REPLICA_EPOCH: usize = offset_of!(Header, replica_epoch);
 /// The offset of the number of times (u32) that an event did not fit the ring, which the replica writes. When
-/// it changes, the library looks at all its slots.
-pub const OVERFLOW: usize = 68;
+/// it changes, the library reads all its slots.
+pub const OVERFLOW: usize = offset_of!(Header, overflow);
 /// The offset of a word (u32) that the replica sets to 1 when it stops listening to the session, because
 /// servers have died of it.
-pub const CUT_OFF: usize = 72;
-/// The offset of the replica's answer to [`crate::Command::Info`], which is [`crate::info::INFO_BYTES`] long.
-pub const INFO: usize = 256;
+pub const CUT_OFF: usize = offset_of!(Header, cut_off);
+/// The offset of the replica's answer to [`crate::Command::Info`], which is [`INFO_BYTES`] long.
+pub const INFO: usize = offset_of!(Header, info);
 
 const COMMAND_RING: usize = 4096;
-/// The size of the library region in bytes before the link table of its pool.
-const LIBRARY_BYTES: usize = 8192;
-/// The offset of the pool's control block within the library region.
-const LIBRARY_POOL: usize = 4096;
+const _: () = assert!(size_of::<Header>() <= COMMAND_RING);
+
+words! {
+    /// The library region before the link table of its pool. It survives the process that wrote it: a child
+    /// that inherited the arena continues where its parent stopped. It means nothing to replicas.
+    struct Library {
+        lock: u32; 60 unused,
+        slots_used: u32,
+        slots_free: u32; 952 unused,
+        calls: u64,
+        calls_with_system_call: u64; 3056 unused,
+        pool: [u8; pool::CONTROL_BYTES]; 4032 unused,
+    }
+}
+
+/// Offsets in the library region ([`ArenaLayout::library`]).
+pub mod library {
+    use core::mem::offset_of;
+
+    use super::Library;
+
+    /// The offset of the lock word (u32) of the family of processes that share the arena.
+    pub const LOCK: usize = offset_of!(Library, lock);
+    /// The offset of the number of application slots handed out so far (u32).
+    pub const SLOTS_USED: usize = offset_of!(Library, slots_used);
+    /// The offset of the first free slot plus 1 (u32); 0 if none is. Free slots are linked by a library word.
+    pub const SLOTS_FREE: usize = offset_of!(Library, slots_free);
+    /// The offset of the number of calls that were resolved (u64), which the supervisor reads.
+    pub const CALLS: usize = offset_of!(Library, calls);
+    /// The offset of the number of calls that made a system call (u64), which the supervisor reads.
+    pub const CALLS_WITH_SYSTEM_CALL: usize = offset_of!(Library, calls_with_system_call);
+    /// The end of the two counters.
+    pub const CALLS_END: usize = CALLS_WITH_SYSTEM_CALL + size_of::<u64>();
+}
 
 record! {
     /// The sizes of one arena. The supervisor decides them and sends them to both sides; neither reads them
@@ -119,7 +163,7 @@ impl ArenaConfig {
         self
     }
 
-    /// Returns whether the sizes are within limits; a process that is told others refuses to attach.
+    /// Returns whether the sizes are within limits. A process that gets invalid sizes refuses to attach.
     pub const fn is_valid(&self) -> bool {
         self.slots.is_power_of_two()
             && self.slots >= 16
@@ -139,8 +183,8 @@ impl ArenaConfig {
         let library = page_up(slots + self.slots as usize * SLOT_BYTES);
         let send_bytes = 1usize << self.send_log2;
         let units = (send_bytes / UNIT_BYTES) as u32;
-        let links = library + LIBRARY_BYTES;
-        let send_area = huge_up(links + units as usize * 4);
+        let links = library + size_of::<Library>();
+        let send_area = huge_up(links + units as usize * LINK_BYTES);
         let receive_area = send_area + send_bytes;
         let receive_bytes = 1usize << self.receive_log2;
         ArenaLayout {
@@ -149,7 +193,7 @@ impl ArenaConfig {
             slots,
             slot_count: self.slots,
             library,
-            send_pool: pool::Pool { control: library + LIBRARY_POOL, links, units },
+            send_pool: pool::Pool { control: library + offset_of!(Library, pool), links, units },
             send_area,
             send_bytes,
             receive_area,
@@ -203,9 +247,20 @@ mod tests {
         // Nothing smaller would be of use.
         assert_eq!(full.within(0), ArenaConfig::SMALLEST);
         assert_eq!(ArenaConfig::SMALLEST.layout().total, 4 << 20);
-        // Sizes that somebody has configured smaller stay.
+        // Sizes that were configured smaller stay.
         let small = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 30 };
         assert_eq!(small.within(0), ArenaConfig { receive_log2: 20, ..small });
+    }
+
+    #[test]
+    fn words_are_where_they_have_always_been() {
+        assert_eq!([REPLICA_EPOCH, OVERFLOW, CUT_OFF, INFO], [64, 68, 72, 256]);
+        use library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL, LOCK, SLOTS_FREE, SLOTS_USED};
+        assert_eq!([LOCK, SLOTS_USED, SLOTS_FREE], [0, 64, 68]);
+        assert_eq!([CALLS, CALLS_WITH_SYSTEM_CALL, CALLS_END], [1024, 1032, 1040]);
+        let layout = ArenaConfig::default().layout();
+        let [control, links] = [layout.send_pool.control, layout.send_pool.links];
+        assert_eq!([control, links].map(|at| at - layout.library), [4096, 8192]);
     }
 
     #[test]
@@ -214,7 +269,7 @@ mod tests {
         assert!(layout.commands + ring_bytes(COMMANDS) <= layout.events);
         assert!(layout.events + ring_bytes(EVENTS) <= layout.slots);
         assert!(layout.slots + 1024 * SLOT_BYTES <= layout.library);
-        assert!(layout.send_pool.links + (1 << 20) / UNIT_BYTES * 4 <= layout.send_area);
+        assert!(layout.send_pool.links + (1 << 20) / UNIT_BYTES * LINK_BYTES <= layout.send_area);
         assert_eq!(layout.receive_area, layout.send_area + (1 << 20));
         assert_eq!(layout.total, layout.receive_area + (1 << 21));
         assert_eq!(layout.slot(atoll_base::SlotId(1024)), None);

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, LE, TryFromBytes, U32};
 
 use crate::layout::{BadMessage, Field, numbered, part, put, record};
 
-/// How a CM chooses among acceptors (P5).
+/// The rule by which a CM chooses among acceptors (P5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum Scheme {
@@ -34,7 +34,7 @@ impl Scheme {
     pub const ALL: [Scheme; 4] = [Scheme::Naive, Scheme::Unfiltered, Scheme::Filtered, Scheme::Tournament];
 }
 
-/// How the service time of an acceptor is estimated from its last connections (P5).
+/// The estimator of an acceptor's service time from its last connections (P5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum Estimator {
@@ -223,7 +223,7 @@ pub enum PeerBody {
 }
 
 record! {
-    /// What stands in a message before its service times.
+    /// The part of a message before its service times.
     #[derive(Default)]
     struct Fixed {
         kind: u8,

@@ -43,11 +43,10 @@ pub struct Pieces {
 }
 
 words! {
-    /// The published form. The writer may be preempted, or die, in the middle of a store: readers use the
-    /// copy before.
+    /// The published form. The writer may be preempted, or die, during a store: readers use the copy before.
     struct Published {
         version: u32; 4 unused,
-        /// One for even versions, one for odd versions.
+        /// The two copies: one for even versions, one for odd versions.
         copies: [[u8; COPY_BYTES]; 2],
     }
 }
@@ -283,7 +282,7 @@ mod tests {
         (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
     }
 
-    /// A writer that also writes out of order, and a reader that sees only what is published.
+    /// The writer also writes out of order, and the reader sees only what is published.
     #[test]
     fn a_stream_survives_growth_release_and_writes_out_of_order() {
         for seed in 0..50 {

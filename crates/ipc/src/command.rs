@@ -11,7 +11,7 @@ use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered};
 use crate::lease::{Pass, Voucher};
 pub use crate::protocol::Protocol;
 
-/// How a socket is closed.
+/// The way in which a socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum CloseMode {
@@ -59,7 +59,8 @@ pub enum SocketOption {
     TimeToLive = 15,
     /// The value of `IP_TOS`.
     TypeOfService = 16,
-    /// `SO_BROADCAST`: 0 or 1.
+    /// `SO_BROADCAST`, which has no effect: each datagram says whether it may go to a broadcast address
+    /// ([`crate::datagram::Flags`]). Libraries from before 23 November 2026 still send it.
     Broadcast = 17,
     /// The value of `IPV6_UNICAST_HOPS`.
     UnicastHops = 18,
@@ -95,6 +96,8 @@ pub enum SocketOption {
     MulticastInsideV6 = 42,
     /// Whether received datagrams bring [`crate::Details`]: 0 or 1 (datagram sockets).
     Details = 43,
+    /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
+    MtuV6 = 48,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is
     /// off.
     FastOpen = 20,
@@ -126,7 +129,7 @@ messages! {
             v6_only: bool,
         },
         /// Ends this session's hold on the lease. The port is free when no session holds it. Also sent to
-        /// every replica that was told to listen or to open: it ends the listener there (for this session).
+        /// every replica that was asked to listen or to open: it ends the listener there (for this session).
         Release = 2 { lease: u64 },
         /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`].
         /// Sent again, the command changes the backlog, or adds a holder. With `v6_only`, a socket at `::`
@@ -143,15 +146,15 @@ messages! {
         /// Shows the grant of a port's authority to another replica: see [`crate::lease`]. The grant counts
         /// for commands of this session that name the lease, until another one is shown.
         Show = 15 { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
-        /// Shows the supervisor's statement about the user who asks for a socket to the authority of the port
-        /// that the socket is to have. The statement counts for commands of this session that name the lease;
-        /// of several for one socket the first decides the user.
+        /// Shows the authority of a port the supervisor's statement about the user that asks for a socket
+        /// with that port. The statement counts for commands of this session that name the lease. Of several
+        /// statements for one socket the first decides the user.
         Pass = 16 { pass: Pass, seal: u64 },
         /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
         AcceptConnection = 4 { lease: u64 },
         /// Asks, in the naive accept (P4), for one connection that waits (`takes`), or whether one waits.
         /// Answered at once by [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. A
-        /// session that is told that none waits is notified once when one does.
+        /// session that gets the answer that none waits is notified once when one does.
         AskConnection = 14 { lease: u64, takes: bool },
         /// Stops connections of the listener for this session, which still holds the socket open.
         StopAccepting = 5 { lease: u64 },
@@ -172,7 +175,7 @@ messages! {
             reuse_port: bool,
             v6_only: bool,
         },
-        /// Asks the replica to look at the slot, whose application side has changed.
+        /// Asks the replica to read the slot, whose application side has changed.
         Kick = 9 { slot: SlotId, generation: u32 },
         /// Reports that the application is done with the slot. Answered by [`crate::Event::SlotDone`],
         /// possibly much later.

@@ -5,14 +5,16 @@
 //! own, with JSON requests. Every packet is one [`Request`] or [`Reply`] of 56 bytes, sent with the
 //! descriptors that its doc names, in that order.
 //!
-//! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
+//! A connection belongs to one process: when it closes, the process is gone, and all its memberships end.
+
+use core::mem::offset_of;
 
 use zerocopy::TryFromBytes;
 
 use crate::arena::ArenaConfig;
 use crate::balance::Balance;
 use crate::command::Protocol;
-use crate::layout::{BadMessage, MESSAGE_BYTES, messages, numbered, record};
+use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered, part, put, record, words};
 use crate::lease::{NO_USER, Pass};
 
 messages! {
@@ -38,8 +40,8 @@ messages! {
         /// port before the socket `lease` is bound.
         Vouch = 31 { lease: u64, protocol: Protocol, port: u16 },
         /// Supervisor to replica: a session was opened, which may do as `user` what needs no
-        /// [`crate::lease::Pass`]. Descriptors: arena, application page, the bell by which the session rings
-        /// the replica, [`crate::page::BELLS`] bells of the session.
+        /// [`crate::lease::Pass`]. Descriptors: arena, application page, the doorbell by which the session
+        /// rings the replica, [`crate::page::BELLS`] doorbells of the session.
         SessionOpened = 4 { session: u32, pid: u32, config: ArenaConfig, user: User },
         /// Supervisor to replica: one process of the session's family is gone; the sockets that it alone held
         /// are closed.
@@ -101,10 +103,10 @@ record! {
         pub uid: u32,
         /// The first port that needs no privilege; 0 if the user has the privilege.
         pub unprivileged_start: u16,
-        /// The ranges of lower ports, first and last, that the user may have all the same. (0, 0) is none.
+        /// The ranges of lower ports, first and last, that the user may bind nevertheless. (0, 0) is none.
         pub ports: [(u16, u16); USER_PORTS_MAX],
-        /// The user whose bound over all sessions together counts the session; `None` for root, and for the
-        /// user that runs the stack, who have no such bound.
+        /// The user to whose bound over all sessions the session counts; `None` for root and for the user
+        /// that runs the stack, which have no such bound.
         pub counts_for: Option<u32>,
     }
 }
@@ -118,20 +120,20 @@ impl User {
         User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], counts_for: None }
     }
 
-    /// Returns any user, for whom a session is opened: what depends on the user needs a
-    /// [`crate::lease::Pass`].
+    /// Returns the user for a session that is opened for any user: everything that depends on the user needs
+    /// a [`crate::lease::Pass`].
     pub const fn anybody(unprivileged_start: u16) -> User {
         User { unprivileged_start, ..User::privileged(NO_USER) }
     }
 
-    /// Returns the user for whom a supervisor vouches, who may have `port` as well.
+    /// Returns the user that a supervisor vouches for, with `port` in addition.
     pub fn vouched(self, uid: u32, port: u16) -> User {
         let mut ports = [(0, 0); USER_PORTS_MAX];
         ports[0] = (port, port);
         User { uid, ports, ..self }
     }
 
-    /// Returns whether the user may bind a socket to `port`; 0 stands for any free port.
+    /// Returns whether the user may bind a socket to `port`; 0 means any free port.
     pub fn may_bind(&self, port: u16) -> bool {
         let is_his = |(first, last): (u16, u16)| (first..=last).contains(&port);
         port == 0 || port >= self.unprivileged_start || self.ports.into_iter().any(is_his)
@@ -144,8 +146,8 @@ messages! {
     #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
     pub enum Reply after u8 {
         /// The process is `member` of `session`. Descriptors: stack page, application page,
-        /// [`crate::page::BELLS`] bells, then per replica: replica page, session arena, the session's bell
-        /// for the replica.
+        /// [`crate::page::BELLS`] doorbells, then per replica: replica page, session arena, the session's
+        /// doorbell for the replica.
         Joined = 65 { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
         /// A new connection. Descriptor: the application's end.
         Connected = 67,
@@ -159,55 +161,54 @@ messages! {
     }
 }
 
-/// The offset of the number that an application chooses for a request and its reply. A supervisor that takes
-/// over may answer again what its predecessor has answered, and the application has to recognise it.
-const TOKEN: usize = MESSAGE_BYTES - 8;
+words! {
+    /// A packet of an application or for it.
+    struct Packet {
+        message: [u8; MESSAGE_BYTES - size_of::<u64>()],
+        /// The number that an application chooses for a request and its reply. A supervisor that takes over
+        /// may answer again what its predecessor has answered, and the application has to recognise it.
+        token: u64,
+    }
+}
+
+const TOKEN: usize = offset_of!(Packet, token);
+const _: () = assert!(size_of::<Packet>() == MESSAGE_BYTES);
 
 /// Sets the number of a request or a reply.
 pub fn set_token(packet: &mut [u8; MESSAGE_BYTES], token: u64) {
-    packet[TOKEN..].copy_from_slice(&token.to_le_bytes());
+    put(packet, TOKEN, &token.write());
 }
 
 /// Returns the number of a request or a reply; 0 if the packet is neither.
 pub fn token(packet: &[u8]) -> u64 {
-    let octets = packet.get(TOKEN..MESSAGE_BYTES).and_then(|octets| octets.first_chunk());
-    octets.map_or(0, |octets| u64::from_le_bytes(*octets))
+    part(packet, TOKEN).and_then(u64::read).unwrap_or(0)
 }
 
 /// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
     /// The library and the stack are of different versions.
+    #[error("program and stack are of different builds: start the program again, or the stack")]
     Version = 1,
     /// There are too many sessions.
+    #[error("the stack has as many sessions as it may have ([sessions] max)")]
     Sessions = 2,
     /// There is no such session, or the key is wrong.
+    #[error("there is no such session")]
     NoSession = 3,
     /// The session has 64 members already.
+    #[error("too many processes share its sockets")]
     Members = 4,
     /// The supervisor is out of memory or descriptors.
+    #[error("the stack is out of memory or descriptors")]
     Resources = 5,
     /// The process may not use this stack.
+    #[error("its user may not use the stack (atoll up --allow-user)")]
     Permission = 6,
     /// The request is malformed.
+    #[error("the request makes no sense to the stack")]
     Malformed = 7,
-}
-
-impl core::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Refusal::Version => {
-                "program and stack are of different builds: start the program again, or the stack"
-            }
-            Refusal::Sessions => "the stack has as many sessions as it may have ([sessions] max)",
-            Refusal::NoSession => "there is no such session",
-            Refusal::Members => "too many processes share its sockets",
-            Refusal::Resources => "the stack is out of memory or descriptors",
-            Refusal::Permission => "its user may not use the stack (atoll up --allow-user)",
-            Refusal::Malformed => "the request makes no sense to the stack",
-        })
-    }
 }
 
 numbered!(Refusal else Malformed);

@@ -1,21 +1,39 @@
 //! What a datagram in a socket buffer says of its packet, besides its peer: the control messages of ip(7) and
 //! ipv6(7), cmsg(3).
 //!
-//! ```text
-//!   0                  16    17    18      19     20       24
-//!   | own address      | tos | ttl | known | link | unused |
-//! ```
 //! Details stand between the header of a record and its payload. They are there where a socket has asked for
 //! them ([`crate::SocketOption::Details`]), and where a call has given some with its datagram.
 
 use atoll_base::Addr;
 
-use crate::layout::BadMessage;
+use bitflags::bitflags;
+use zerocopy::TryFromBytes;
 
-/// Octets of the details of a datagram.
-pub const DETAILS_BYTES: usize = 24;
-/// The flag of a record that has details.
-pub const DETAILED: u16 = 2;
+use crate::layout::{BadMessage, Field, numbered, part, put, record};
+
+record! {
+    /// The octets of details.
+    struct Written {
+        own: Addr,
+        tos: u8,
+        ttl: u8,
+        known: u8,
+        link: u8,
+        reserved: u32,
+    }
+}
+
+bitflags! {
+    /// The fields that have a value.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct Known: u8 {
+        const TOS = 1;
+        const TTL = 2;
+    }
+}
+
+/// The length of details in octets.
+pub const DETAILS_BYTES: usize = size_of::<<Written as Field>::Octets>();
 
 /// What is known of the packet of a datagram, or asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,48 +50,54 @@ pub struct Details {
 }
 
 /// The links of a stack, as programs tell them apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
 pub enum Link {
     /// The loopback.
-    Inside,
+    Inside = 1,
     /// The link to the network.
-    Outside,
+    Outside = 2,
 }
 
-const TOS: u8 = 1;
-const TTL: u8 = 2;
+numbered!(Link);
 
 impl Details {
     /// Encodes the details.
     pub fn encode(&self) -> [u8; DETAILS_BYTES] {
-        let mut octets = [0; DETAILS_BYTES];
-        let (own, rest) = octets.split_at_mut(16);
-        own.copy_from_slice(&self.own.octets());
-        let known = if self.tos.is_some() { TOS } else { 0 } | if self.ttl.is_some() { TTL } else { 0 };
-        let link = match self.link {
-            None => 0,
-            Some(Link::Inside) => 1,
-            Some(Link::Outside) => 2,
+        let mut known = Known::empty();
+        known.set(Known::TOS, self.tos.is_some());
+        known.set(Known::TTL, self.ttl.is_some());
+        let written = Written {
+            own: self.own,
+            tos: self.tos.unwrap_or(0),
+            ttl: self.ttl.unwrap_or(0),
+            known: known.bits(),
+            link: self.link.map_or(0, |link| link as u8),
+            reserved: 0,
         };
-        rest[..4].copy_from_slice(&[self.tos.unwrap_or(0), self.ttl.unwrap_or(0), known, link]);
+        let mut octets = [0; DETAILS_BYTES];
+        put(&mut octets, 0, &written.write());
         octets
     }
 
     /// Decodes details. Fails with [`BadMessage`] if a field has a value that does not exist.
     pub fn decode(octets: &[u8; DETAILS_BYTES]) -> Result<Details, BadMessage> {
-        let (own, rest) = octets.split_first_chunk::<16>().ok_or(BadMessage)?;
-        let [tos, ttl, known, link, 0, 0, 0, 0] = *rest else { return Err(BadMessage) };
-        if known & !(TOS | TTL) != 0 {
+        let written = Written::read(part(octets, 0)?)?;
+        let known = Known::from_bits(written.known).ok_or(BadMessage)?;
+        let link = match written.link {
+            0 => None,
+            n => Some(Link::from_u8(n).ok_or(BadMessage)?),
+        };
+        if written.reserved != 0 {
             return Err(BadMessage);
         }
-        let link = match link {
-            0 => None,
-            1 => Some(Link::Inside),
-            2 => Some(Link::Outside),
-            _ => return Err(BadMessage),
-        };
-        let known = |bit: u8, value: u8| (known & bit != 0).then_some(value);
-        Ok(Details { own: Addr::from_octets(*own), tos: known(TOS, tos), ttl: known(TTL, ttl), link })
+        let (tos, ttl) = (known.contains(Known::TOS), known.contains(Known::TTL));
+        Ok(Details {
+            own: written.own,
+            tos: tos.then_some(written.tos),
+            ttl: ttl.then_some(written.ttl),
+            link,
+        })
     }
 }
 
@@ -92,6 +116,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn details_have_these_octets() {
+        let own = Addr::from_octets(core::array::from_fn(|at| 0x10 + at as u8));
+        let details = Details { own, tos: Some(5), ttl: Some(6), link: Some(Link::Outside) };
+        let octets = [
+            0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f,
+            5, 6, 3, 2, 0, 0, 0, 0,
+        ];
+        assert_eq!(details.encode(), octets);
     }
 
     #[test]

@@ -1,62 +1,68 @@
 //! The events of a replica to an application, one entry of the event ring each.
 //!
-//! Events are hints to look at the slot, or replies. Lost (ring full): the replica raises
-//! [`crate::arena::OVERFLOW`] and the library looks at all its slots. Repeated: harmless, because all
-//! positions are absolute. Late or from a dead epoch: dropped by the library, because the generation of the
-//! slot no longer matches.
+//! Events are hints to read the slot, or replies. Lost (ring full): the replica raises
+//! [`crate::arena::OVERFLOW`] and the library reads all its slots. Repeated: harmless, because all positions
+//! are absolute. Late or from a dead epoch: dropped by the library, because the generation of the slot no
+//! longer matches.
 
 use atoll_base::{Endpoint, SlotId};
+use bitflags::bitflags;
 use zerocopy::{LE, TryFromBytes, U32};
 
 pub use crate::layout::BadMessage;
 use crate::layout::{MESSAGE_BYTES, messages, numbered, values};
 use crate::lease::Voucher;
 
-/// Readiness bits, numerically those of `poll(2)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready(pub u32);
-
-values! {
-    ready: Ready as U32<LE>, ready.0, Ready(ready.get());
+bitflags! {
+    /// Readiness bits, numerically those of `poll(2)`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Ready: u32 {
+        /// Octets, a datagram, a connection or the end of the stream can be read.
+        const IN = 0x001;
+        /// There is an urgent octet.
+        const PRI = 0x002;
+        /// There is room in the send buffer.
+        const OUT = 0x004;
+        /// An error is pending.
+        const ERR = 0x008;
+        /// Both directions are closed.
+        const HUP = 0x010;
+        /// The descriptor is not open.
+        const NVAL = 0x020;
+        /// Linux sets it together with `IN`.
+        const RDNORM = 0x040;
+        /// Linux sets it together with `OUT`.
+        const WRNORM = 0x100;
+        /// Linux sets it together with `OUT` of a datagram socket.
+        const WRBAND = 0x200;
+        /// The peer has closed its direction.
+        const RDHUP = 0x2000;
+        // A newer build may know more of them.
+        const _ = !0;
+    }
 }
 
 impl Ready {
-    /// Octets, a datagram, a connection or the end of the stream can be read.
-    pub const IN: Ready = Ready(0x001);
-    /// There is an urgent octet.
-    pub const PRI: Ready = Ready(0x002);
-    /// There is room in the send buffer.
-    pub const OUT: Ready = Ready(0x004);
-    /// An error is pending.
-    pub const ERR: Ready = Ready(0x008);
-    /// Both directions are closed.
-    pub const HUP: Ready = Ready(0x010);
-    /// The peer has closed its direction.
-    pub const RDHUP: Ready = Ready(0x2000);
+    /// What poll(2) reports of a socket from which something can be read.
+    pub const READABLE: Ready = Ready::IN.union(Ready::RDNORM);
+    /// What poll(2) reports of a stream that has room.
+    pub const WRITABLE: Ready = Ready::OUT.union(Ready::WRNORM);
+    /// What poll(2) reports of a datagram socket that has room.
+    pub const SENDABLE: Ready = Ready::WRITABLE.union(Ready::WRBAND);
+    /// What poll(2) reports of a socket from which nothing more will come.
+    pub const ENDED: Ready = Ready::READABLE.union(Ready::RDHUP);
 
-    /// Returns whether all bits of `other` are set.
-    pub const fn contains(self, other: Ready) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns whether no bit is set.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+    /// Adds `RDNORM` to `IN`, and `WRNORM` to `OUT`.
+    #[must_use]
+    pub const fn with_normal(self) -> Ready {
+        let readable = if self.contains(Ready::IN) { Ready::RDNORM } else { Ready::empty() };
+        let writable = if self.contains(Ready::OUT) { Ready::WRNORM } else { Ready::empty() };
+        self.union(readable).union(writable)
     }
 }
 
-impl core::ops::BitOr for Ready {
-    type Output = Ready;
-
-    fn bitor(self, rhs: Ready) -> Ready {
-        Ready(self.0 | rhs.0)
-    }
-}
-
-impl core::ops::BitOrAssign for Ready {
-    fn bitor_assign(&mut self, rhs: Ready) {
-        self.0 |= rhs.0;
-    }
+values! {
+    ready: Ready as U32<LE>, ready.bits(), Ready::from_bits_retain(ready.get());
 }
 
 /// Why something failed. The library turns causes into errno in one table.
@@ -116,8 +122,9 @@ messages! {
         /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION
         /// again (P4).
         AcceptorRemoved = 4 { listener: u64 },
-        /// Reports whether connections wait in this replica: as the answer (`answers`) to
-        /// [`crate::Command::AskConnection`], or unasked to a session that was told before that none waits.
+        /// Reports whether connections wait in this replica. It is the answer (`answers`) to
+        /// [`crate::Command::AskConnection`], or comes unasked to a session whose last answer was that none
+        /// waits.
         ConnectionsWait = 9 { listener: u64, waiting: bool, answers: bool },
         /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used
         /// again.

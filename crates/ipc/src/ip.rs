@@ -33,8 +33,8 @@ messages! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
     pub enum IpBody after Head {
-        /// A TS has started, and wants to be told the network. Lost: impossible, because a full ring is
-        /// offered the message again. Repeated: harmless.
+        /// A TS has started, and asks for the network. Lost: impossible, because a full ring is offered the
+        /// message again. Repeated: harmless.
         Hello = 0,
         /// A TS wants packets to a group, or no more of them. Lost: impossible, as for Hello. Repeated:
         /// harmless.
@@ -60,7 +60,7 @@ messages! {
 /// The network as the pages of replicas show it, and further facts that only a TS has to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkNews {
-    /// The network as programs are told it, without the routers, which are in `routers`.
+    /// The network as programs see it, without the routers, which are in `routers`.
     pub network: Network,
     /// The routers of IPv6, [`ROUTERS_MAX`] at most.
     pub routers: Vec<Addr>,
@@ -77,7 +77,7 @@ pub const IP_BYTES_MAX: usize = MESSAGE_BYTES + ROUTERS_MAX * ADDR_BYTES + NETWO
 const ADDR_BYTES: usize = 16;
 
 record! {
-    /// What stands before the fields of a message.
+    /// The part of a message before its fields.
     struct Head {
         kind: u8,
         epoch: Epoch,
@@ -85,8 +85,8 @@ record! {
 }
 
 record! {
-    /// What of the news stands in the message itself. Behind it follow the routers, of which there is the
-    /// number here, and the record that pages have.
+    /// The part of the news that is in the message itself. Behind it follow the routers, whose number it has,
+    /// and the record that pages have.
     pub(crate) struct News {
         mtu_v6: u16,
         hop_limit: u8,

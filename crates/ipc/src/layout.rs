@@ -28,7 +28,7 @@ pub(crate) trait Field: Sized {
     /// Returns the octets of the value.
     fn write(&self) -> Self::Octets;
 
-    /// Returns the value of octets that anybody may have written; fails if they are no value.
+    /// Decodes octets that may be arbitrary; fails if they are no value.
     fn read(octets: &Self::Octets) -> Result<Self, BadMessage>;
 }
 
@@ -61,6 +61,22 @@ pub(crate) fn load<T: Field>(memory: &impl Memory, at: usize) -> Result<T, BadMe
 #[inline]
 pub(crate) fn store<T: Field>(memory: &impl Memory, at: usize, value: &T) {
     memory.write(at, value.write().as_bytes());
+}
+
+/// Returns the eight octets of a value as the word that is stored in one step.
+#[inline(always)]
+pub(crate) fn word<T: Field>(value: &T) -> u64 {
+    const { assert!(size_of::<T::Octets>() == size_of::<u64>()) };
+    let mut octets = [0; size_of::<u64>()];
+    octets.copy_from_slice(value.write().as_bytes());
+    u64::from_le_bytes(octets)
+}
+
+/// Returns the value of a word that anybody may have stored; fails if it is none.
+#[inline(always)]
+pub(crate) fn of_word<T: Field>(word: u64) -> Result<T, BadMessage> {
+    const { assert!(size_of::<T::Octets>() == size_of::<u64>()) };
+    T::read(part(&word.to_le_bytes(), 0)?)
 }
 
 /// Returns the value of an enum that has this number.
@@ -196,7 +212,7 @@ macro_rules! numbered {
     };
 }
 
-/// The octets of a field, and those behind it that are not used: they are 0, and nobody reads them.
+/// The octets of a field, followed by unused octets that are written as 0 and never read.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Padded<T, const N: usize>(pub(crate) T, pub(crate) [u8; N]);
@@ -301,7 +317,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "a layout has one byte ord
 
 /// The fields of the messages of kind `KIND`.
 pub(crate) trait Message<const KIND: u8> {
-    /// Their octets.
+    /// The octets of the fields.
     type Fields: Octets;
 }
 
@@ -349,7 +365,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Reads the message of the kind that stands in the first octet.
+            /// Decodes the message of the kind that the first octet names.
             #[inline]
             fn read(bytes: &[u8; MESSAGE_BYTES]) -> Result<$Enum, BadMessage> {
                 match bytes[0] {

@@ -1,7 +1,7 @@
 //! The proof that a socket has a port, which any replica can check.
 //!
 //! The authority of a port (`port % replicas`) knows its holders. It sends its grant to the application with
-//! its reply, sealed with a key that only servers know; the application shows the grant to the other replicas
+//! its reply, sealed with a key that only servers know. The application shows the grant to the other replicas
 //! before it asks them for something under that port ([`crate::Command::Show`]). So any replica can check the
 //! grant without a message to another.
 //!
@@ -10,8 +10,9 @@
 //! has used it is removed.
 
 use atoll_base::Endpoint;
+use bitflags::bitflags;
 
-use crate::layout::record;
+use crate::layout::{Field, record};
 use crate::protocol::Protocol;
 
 /// A port of a socket: what the authority has granted, and when.
@@ -31,8 +32,7 @@ pub struct Grant {
     pub reuse_port: bool,
     /// Whether the socket may listen.
     pub listening: bool,
-    /// The user of the socket, who created it or asked for the port; [`NO_USER`] where no replica had to
-    /// know.
+    /// The user that created the socket or asked for the port; [`NO_USER`] where no replica had to know.
     pub uid: u32,
     /// The number of the grant: later grants of an authority have larger numbers.
     pub granted: u64,
@@ -54,7 +54,7 @@ record! {
 }
 
 record! {
-    /// The supervisor's statement about the user who asks for a socket. The supervisor asks the kernel for
+    /// The supervisor's statement about the user that asks for a socket. The supervisor asks the kernel for
     /// the user each time ([`crate::control::Request::Vouch`]), and seals the answer. So a process that has
     /// given up a user can show an earlier statement about this one socket, and nothing new.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,37 +74,67 @@ record! {
 /// with another one like it.
 pub const NO_USER: u32 = u32::MAX;
 
+bitflags! {
+    /// The options of a grant.
+    #[derive(Clone, Copy)]
+    struct Options: u8 {
+        const V6_ONLY = 1;
+        const REUSE_ADDR = 2;
+        const REUSE_PORT = 4;
+        const LISTENING = 8;
+    }
+}
+
+record! {
+    /// What is under the seal of a pass.
+    struct SealedPass {
+        lease: u64,
+        uid: u32,
+        port: u16,
+        protocol: Protocol,
+    }
+}
+
 /// The number of octets under the seal of a pass. It differs from [`SEALED_BYTES`], so that no seal of a pass
 /// is that of a grant.
-pub const PASS_BYTES: usize = 15;
+pub const PASS_BYTES: usize = size_of::<<SealedPass as Field>::Octets>();
 
 impl Pass {
     /// Returns the octets under the seal.
     pub fn sealed(&self) -> [u8; PASS_BYTES] {
-        let mut bytes = [0; PASS_BYTES];
-        bytes[..8].copy_from_slice(&self.lease.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.uid.to_le_bytes());
-        bytes[12..14].copy_from_slice(&self.port.to_le_bytes());
-        bytes[14] = self.protocol as u8;
-        bytes
+        let Pass { lease, uid, protocol, port } = *self;
+        zerocopy::transmute!(SealedPass { lease, uid, port, protocol }.write())
+    }
+}
+
+record! {
+    /// What is under the seal of a grant.
+    struct SealedGrant {
+        lease: u64,
+        local: Endpoint,
+        protocol: Protocol,
+        flags: u8,
+        uid: u32,
+        granted: u64,
     }
 }
 
 /// The number of octets under the seal of a grant.
-pub const SEALED_BYTES: usize = 40;
+pub const SEALED_BYTES: usize = size_of::<<SealedGrant as Field>::Octets>();
 
 impl Grant {
     /// Returns the grant that a voucher belongs to.
     pub const fn of(lease: u64, protocol: Protocol, local: Endpoint, voucher: &Voucher) -> Grant {
         let Voucher { uid, flags, granted, .. } = *voucher;
+        let options = Options::from_bits_truncate(flags);
         Grant {
             lease,
             protocol,
             local,
-            v6_only: flags & 1 != 0,
-            reuse_addr: flags & 2 != 0,
-            reuse_port: flags & 4 != 0,
-            listening: flags & 8 != 0,
+            v6_only: options.contains(Options::V6_ONLY),
+            reuse_addr: options.contains(Options::REUSE_ADDR),
+            reuse_port: options.contains(Options::REUSE_PORT),
+            listening: options.contains(Options::LISTENING),
             uid,
             granted,
         }
@@ -112,7 +142,7 @@ impl Grant {
 
     /// Returns a grant to listen, with no options, for callers that play the authority.
     pub const fn to_listen(lease: u64, local: Endpoint) -> Grant {
-        let voucher = Voucher { uid: 0, flags: 8, granted: 1, seal: 0 };
+        let voucher = Voucher { uid: 0, flags: Options::LISTENING.bits(), granted: 1, seal: 0 };
         Grant::of(lease, Protocol::Tcp, local, &voucher)
     }
 
@@ -128,22 +158,18 @@ impl Grant {
 
     /// Returns the octets under the seal.
     pub fn sealed(&self) -> [u8; SEALED_BYTES] {
-        let mut bytes = [0; SEALED_BYTES];
-        bytes[..8].copy_from_slice(&self.lease.to_le_bytes());
-        bytes[8..24].copy_from_slice(&self.local.addr.octets());
-        bytes[24..26].copy_from_slice(&self.local.port.to_le_bytes());
-        bytes[26] = self.protocol as u8;
-        bytes[27] = self.flags();
-        bytes[28..32].copy_from_slice(&self.uid.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.granted.to_le_bytes());
-        bytes
+        let Grant { lease, protocol, local, uid, granted, .. } = *self;
+        let sealed = SealedGrant { lease, local, protocol, flags: self.flags(), uid, granted };
+        zerocopy::transmute!(sealed.write())
     }
 
     fn flags(&self) -> u8 {
-        u8::from(self.v6_only)
-            | u8::from(self.reuse_addr) << 1
-            | u8::from(self.reuse_port) << 2
-            | u8::from(self.listening) << 3
+        let mut options = Options::empty();
+        options.set(Options::V6_ONLY, self.v6_only);
+        options.set(Options::REUSE_ADDR, self.reuse_addr);
+        options.set(Options::REUSE_PORT, self.reuse_port);
+        options.set(Options::LISTENING, self.listening);
+        options.bits()
     }
 }
 

@@ -1,15 +1,15 @@
 //! Every message and every memory layout that crosses a process boundary: fixed layout, version, decode =
 //! validate.
 //!
-//! This crate belongs to storey 1. All code here is safe and knows memory only through [`Memory`], so the
-//! same rings, slots and pools run on shared mappings in servers and libraries, and on the heap in tests and
-//! in the simulator. Everything read from memory that another process writes is copied first and judged
+//! This crate belongs to storey 1. All code here is safe, and knows memory only through [`Memory`]. So these
+//! rings, slots and pools run on shared mappings in servers and libraries, and on the heap in tests and in
+//! the simulator. Everything read from memory that another process writes is copied first and judged
 //! afterwards; a wrong value is a counted misbehaviour of that peer, never a panic.
 //!
 //! The processes share memory in this way:
 //!
 //! ```text
-//!   StackPage      supervisor writes         everybody reads (read-only mapping)
+//!   StackPage      supervisor writes         all processes read (read-only mapping)
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod arena;
 pub mod balance;
@@ -28,6 +30,7 @@ pub mod buffer;
 pub mod channel;
 pub mod command;
 pub mod control;
+pub mod datagram;
 pub mod details;
 pub mod event;
 pub mod info;
@@ -47,6 +50,7 @@ pub mod protocol;
 pub mod ring;
 pub mod slot;
 mod tally;
+pub mod tcp_state;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use details::Details;

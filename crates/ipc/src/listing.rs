@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 use crate::command::Protocol;
 use crate::control::Reply;
 use crate::layout::{Field, MESSAGE_BYTES, part, record};
+use crate::tcp_state::LISTEN;
 
 record! {
     /// A socket of the stack.
@@ -22,7 +23,7 @@ record! {
         pub remote: Endpoint,
         /// TCP or UDP.
         pub protocol: Protocol,
-        /// The state number of linux/tcp_states.h; 7 (CLOSE) for a datagram socket without peer.
+        /// The number of the state ([`crate::tcp_state`]).
         pub state: u8,
         /// The replica that lists the socket. Listeners and datagram sockets are listed by each.
         pub replica: u8; 1 unused,
@@ -45,8 +46,6 @@ pub const HEAD_BYTES: usize = MESSAGE_BYTES;
 pub const ENTRIES_MAX: usize = 256;
 /// The size of the longest packet in octets.
 pub const PACKET_BYTES: usize = MESSAGE_BYTES + ENTRIES_MAX * ENTRY_BYTES;
-/// `TCP_LISTEN` of linux/tcp_states.h.
-pub const LISTEN: u8 = 10;
 
 impl SocketEntry {
     /// Returns whether this is a datagram socket.

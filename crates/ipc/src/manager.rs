@@ -9,13 +9,13 @@
 //!   CM  --Offer, Queued, Reset: who gets a connection--> TS      CM  --AcceptorRemoved-->           TS
 //! ```
 //! Either may die, and its successor finds in the ring what was meant for its predecessor: a message names
-//! the incarnation that it is for, and others drop it. A TS that hears of a new CM reports again which
+//! the incarnation that it is for, and others drop it. A TS that learns of a new CM reports again which
 //! sockets listen and accept, and what is offered (Offered), and asks again about connections that are not
 //! offered.
 //!
-//! A connection has the TS's number, which is used again once the CM was told that the connection is claimed
-//! or gone. A message of the CM may have been under way meanwhile, so it names the *ticket* of the question
-//! that it answers.
+//! A connection has the TS's number, which is used again once the TS has reported to the CM that the
+//! connection is claimed or gone. A message of the CM may have been under way meanwhile, so it names the
+//! *ticket* of the question that it answers.
 
 use atoll_base::{Endpoint, Epoch, Instant, SessionId};
 
@@ -29,7 +29,7 @@ pub const MANAGER_BYTES: usize = MESSAGE_BYTES;
 pub struct ManagerMessage {
     /// The incarnation of the sender; messages of a dead one do not count.
     pub epoch: Epoch,
-    /// The incarnation of the receiver that the message is for: another drops it. `Epoch(0)` stands for any,
+    /// The incarnation of the receiver that the message is for: another drops it. `Epoch(0)` means any,
     /// because the sender does not know it.
     pub to: Epoch,
     /// When the message was sent, on the machine's clock: a receiver that slept may read it later.
@@ -78,8 +78,7 @@ messages! {
         Queued = 13 { connection: u32, ticket: u32 },
         /// The listener of the connection is gone, and the CM has forgotten the connection.
         Reset = 14 { connection: u32, ticket: u32 },
-        /// The TS is to tell the session that its acceptor was removed (P4). Late: it registers again without
-        /// need.
+        /// The session is to learn that its acceptor was removed (P4). Late: it registers again without need.
         AcceptorRemoved = 15 { session: SessionId, lease: u64 },
         /// Tells a new CM that its predecessor has offered this connection to this acceptor, which has not
         /// claimed it yet.
@@ -88,7 +87,7 @@ messages! {
 }
 
 record! {
-    /// What stands before the fields of a message.
+    /// The part of a message before its fields.
     struct Head {
         kind: u8,
         epoch: Epoch,

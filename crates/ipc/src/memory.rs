@@ -8,7 +8,7 @@ use core::cell::Cell;
 ///
 /// Offsets are in bytes from the start of the region. Words are aligned to their size and in native byte
 /// order. An access out of range or out of alignment is a programming error of the caller, which must have
-/// validated whatever came from the peer: implementations panic in debug builds; in release builds loads give
+/// validated whatever came from the peer. Implementations panic in debug builds; in release builds loads give
 /// 0 and stores do nothing. `&self` suffices for writing, because exclusive access to shared memory is
 /// impossible.
 pub trait Memory {

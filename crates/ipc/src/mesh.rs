@@ -9,10 +9,12 @@
 
 use core::mem::offset_of;
 
-use crate::layout::words;
+use zerocopy::TryFromBytes;
+
+use crate::layout::{Field, numbered, part, record, words};
 use crate::memory::Memory;
 
-/// The kind of a record with a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
+/// The kind of a record with a frame, preceded by a [`FramePrefix`].
 pub const KIND_FRAME: u32 = 1;
 /// The kind of a record with the stack's IPv4 address, from the replica that asks DHCP servers for it.
 pub const KIND_ADDRESS: u32 = 16;
@@ -27,7 +29,7 @@ pub const KIND_IP: u32 = 17;
 const KIND_FILLER: u32 = 0xffff_ffff;
 
 words! {
-    /// What stands before the records.
+    /// The header before the records.
     struct Header {
         tail: u64; 56 unused,
         head: u64,
@@ -36,11 +38,62 @@ words! {
 }
 
 words! {
-    /// What stands before the payload of a record.
+    /// The header before the payload of a record.
     struct RecordHeader {
         len: u32,
         kind: u32,
     }
+}
+
+/// Where a frame comes from, and where it is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
+pub enum Mark {
+    /// The frame is of one server of the stack, and for another one.
+    Internal = 0,
+    /// The frame has come from outside, and is passed on to its owner.
+    Forwarded = 1,
+    /// The receiver is to send the frame over its device.
+    Outbound = 2,
+}
+
+numbered!(Mark);
+
+record! {
+    /// What stands before the Ethernet header of a frame in a record.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FramePrefix {
+        /// The virtio-net header of the frame.
+        pub vnet: [u8; 10],
+        /// Where the frame comes from, and where it is to go.
+        pub mark: Mark; 1 unused,
+        /// When the frame was passed on: the low bits of the time in nanoseconds; else 0.
+        pub stamp: u32,
+    }
+}
+
+/// The size of a [`FramePrefix`] in octets.
+pub const FRAME_PREFIX: usize = size_of::<<FramePrefix as Field>::Octets>();
+
+impl FramePrefix {
+    /// Encodes the prefix.
+    #[inline]
+    pub fn encode(&self) -> [u8; FRAME_PREFIX] {
+        zerocopy::transmute!(self.write())
+    }
+
+    /// Decodes the prefix at the beginning of a record; returns `None` if it is none.
+    #[inline]
+    pub fn decode(record: &[u8]) -> Option<FramePrefix> {
+        part(record, 0).and_then(FramePrefix::read).ok()
+    }
+}
+
+/// Returns the mark of the frame in a record; `None` if the record is too short for one, or has no valid
+/// mark.
+#[inline]
+pub fn mark_of(record: &[u8]) -> Option<Mark> {
+    FramePrefix::decode(record).map(|prefix| prefix.mark)
 }
 
 const HEADER_BYTES: usize = size_of::<Header>();
@@ -133,7 +186,7 @@ impl MeshProducer {
     }
 
     /// Makes all records pushed so far visible. Returns the consumer's sleep word, by which the caller
-    /// decides about the bell.
+    /// decides about the doorbell.
     pub fn publish<M: Memory>(&mut self, memory: &M) -> u32 {
         // Partner: the acquire load in `MeshConsumer::pop`.
         memory.store64_release(self.base + TAIL, self.tail);
@@ -219,8 +272,8 @@ impl MeshConsumer {
         memory.store64_release(self.base + HEAD, self.head);
     }
 
-    /// Tells the producer whether to ring the bell (odd: asleep). The consumer fences and looks again before
-    /// it blocks.
+    /// Publishes to the producer whether to ring the doorbell (odd: asleep). The consumer fences and checks
+    /// the ring again before it blocks.
     pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
         memory.store32(self.base + SLEEP, word);
     }

@@ -1,9 +1,10 @@
 //! The messages between servers over a channel. Each entry has an envelope, which relates it to a call, and a
 //! message.
 //!
-//! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens
-//! if it is lost, late, repeated, or from a dead epoch; a [`Kind`] of the same name and number; a line in the
-//! test. The receiver names it where it registers its handlers (`atoll_rpc::Dispatcher::on`).
+//! To add a message, write a variant of [`Message`] whose doc says which server sends it, which receives it,
+//! and what happens if it is lost, late, repeated, or from a dead epoch. Add a [`Kind`] with its name and
+//! number, and a line in the test. The receiver names it where it registers its handlers
+//! (`atoll_rpc::Dispatcher::on`).
 
 use atoll_base::{Addr, Epoch, ReplicaId};
 use zerocopy::TryFromBytes;
@@ -19,18 +20,18 @@ messages! {
         /// answer introduces the other replica in the same way. Lost or late: the caller's deadline passes,
         /// and it counts one sibling less. Repeated: answered again. Dead epoch: dropped.
         Hello = 0 { replica: ReplicaId, epoch: Epoch },
-        /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver
-        /// asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
-        /// whether it is plausible.
+        /// A replica shares with the others what it learned about a neighbour (N8), by `basis`. Lost: the
+        /// receiver asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The
+        /// receiver judges whether it is plausible.
         Neighbour = 1 { addr: Addr, mac: [u8; 6], basis: NewsBasis },
-        /// A replica that learned from ICMP what the path to `dst` takes tells the others (N8). Lost: ICMP
-        /// tells the receiver itself when it sends packets that are too large. Late, repeated or of a dead
-        /// epoch: harmless. The receiver judges whether it is plausible.
+        /// A replica that learned the path's MTU to `dst` from ICMP shares it with the others (N8). Lost: the
+        /// receiver gets an ICMP message itself when it sends packets that are too large. Late, repeated or
+        /// of a dead epoch: harmless. The receiver judges whether it is plausible.
         Path = 2 { dst: Addr, mtu: u16 },
     }
 }
 
-/// How a neighbour became known.
+/// The way in which a neighbour became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum NewsBasis {
@@ -80,7 +81,7 @@ pub struct Envelope {
 }
 
 record! {
-    /// What stands before the fields of a message.
+    /// The part of a message before its fields.
     struct Head {
         kind: u8,
         role: u8,

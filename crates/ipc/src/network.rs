@@ -11,9 +11,9 @@ use core::array;
 use core::mem::offset_of;
 
 use atoll_base::Addr;
-use zerocopy::TryFromBytes;
+use zerocopy::{BE, TryFromBytes, U16, U32, U64};
 
-use crate::layout::{BadMessage, Field, load, numbered, part, record};
+use crate::layout::{BadMessage, Field, load, numbered, part, record, values};
 use crate::memory::Memory;
 
 /// The maximum number of published addresses, and of prefixes: as many as a replica has.
@@ -61,6 +61,66 @@ pub struct V4Facts {
     pub valid_until: u64,
 }
 
+values! {
+    n: BigEndian<u16> as U16<BE>, n.0, BigEndian(n.get());
+    n: BigEndian<u32> as U32<BE>, n.0, BigEndian(n.get());
+    n: BigEndian<u64> as U64<BE>, n.0, BigEndian(n.get());
+}
+
+/// A number that is written with its highest octet first.
+#[derive(Clone, Copy)]
+pub(crate) struct BigEndian<T>(T);
+
+record! {
+    /// The payload of a record of [`crate::mesh::KIND_ADDRESS`].
+    struct AddressRecord {
+        addr: BigEndian<u32>,
+        gateway: BigEndian<u32>,
+        mtu: BigEndian<u16>,
+        prefix_len: u8,
+        /// 1 if there is an address, else 0.
+        is_there: u8,
+        valid_until: BigEndian<u64>,
+    }
+}
+
+/// The size in octets of the payload of a record of [`crate::mesh::KIND_ADDRESS`].
+pub const ADDRESS_BYTES: usize = size_of::<<AddressRecord as Field>::Octets>();
+
+/// Encodes the payload of a record of [`crate::mesh::KIND_ADDRESS`]; `None` means that the stack has no
+/// address.
+pub fn encode_address(address: Option<&V4Facts>) -> [u8; ADDRESS_BYTES] {
+    let own = address.copied().unwrap_or_default();
+    let record = AddressRecord {
+        addr: BigEndian(own.addr),
+        gateway: BigEndian(own.gateway),
+        mtu: BigEndian(own.mtu),
+        prefix_len: own.prefix_len,
+        is_there: address.is_some().into(),
+        valid_until: BigEndian(own.valid_until),
+    };
+    zerocopy::transmute!(record.write())
+}
+
+/// Decodes the payload of a record of [`crate::mesh::KIND_ADDRESS`]. Returns `Some(None)` if it says that
+/// there is no address, and `None` if it is not a valid record.
+pub fn decode_address(bytes: &[u8]) -> Option<Option<V4Facts>> {
+    let record: AddressRecord = part(bytes, 0).and_then(Field::read).ok()?;
+    let address = V4Facts {
+        addr: record.addr.0,
+        prefix_len: record.prefix_len,
+        gateway: record.gateway.0,
+        mtu: record.mtu.0,
+        valid_until: record.valid_until.0,
+    };
+    match record.is_there {
+        _ if bytes.len() != ADDRESS_BYTES => None,
+        0 => Some(None),
+        1 => Some(Some(address)),
+        _ => None,
+    }
+}
+
 record! {
     /// One IPv6 address of the interface.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +129,7 @@ record! {
         pub addr: Addr,
         /// The length of the prefix in bits.
         pub prefix_len: u8,
-        /// What it may be used for.
+        /// The permitted uses of the address.
         pub state: AddressState,
         /// Whether a router advertised the prefix.
         pub dynamic: bool; 5 unused,
@@ -104,7 +164,7 @@ record! {
     }
 }
 
-/// What an address may be used for (RFC 4862 §2).
+/// The permitted uses of an address (RFC 4862 §2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum AddressState {
@@ -144,7 +204,7 @@ record! {
 }
 
 record! {
-    /// What is published. Behind so many addresses, prefixes and routers as there are, anything may stand.
+    /// The published form. Behind the used addresses, prefixes and routers the octets may be arbitrary.
     struct Record {
         version: u32,
         addresses_len: u8,

@@ -14,7 +14,7 @@ pub const STACK_PAGE_BYTES: usize = 8192;
 pub const REPLICA_PAGE_BYTES: usize = size_of::<ReplicaWords>();
 /// Bytes of an application page.
 pub const APP_PAGE_BYTES: usize = 4096;
-/// The number of bells of one application process: threads or epoll instances that sleep separately.
+/// The number of doorbells of one application process: threads or epoll instances that sleep separately.
 pub const BELLS: usize = 16;
 /// The maximum number of replicas of a stack.
 pub const REPLICAS_MAX: usize = 8;
@@ -53,9 +53,9 @@ pub struct StackFacts {
     pub calibration: [u64; 4],
     /// The first and the last port that connections may take for themselves.
     pub ephemeral: (u16, u16),
-    /// How long, in microseconds, the library and the replicas spin before they sleep.
+    /// The time for which the library and the replicas spin before they sleep, in microseconds.
     pub spin_us: u32,
-    /// How long an acceptor may take to claim a connection, in microseconds (P4).
+    /// The time in which an acceptor may claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
     /// Whether applications ask for each connection (P4's naive accept), rather than being offered
     /// connections.
@@ -207,6 +207,21 @@ impl<M: Memory> StackPage<M> {
         self.0.write(OWNERS + usize::from(group.0) % FLOW_GROUPS, &[replica.0]);
     }
 }
+
+words! {
+    /// The memory with the keys of a stack, which no server can write.
+    struct Keys {
+        fast_open: [u8; KEY_BYTES],
+        grants: [u8; KEY_BYTES],
+    }
+}
+
+/// The size of a key in octets.
+pub const KEY_BYTES: usize = 16;
+/// The offset of the key of Fast Open cookies in the memory of the keys.
+pub const COOKIE_KEY: usize = offset_of!(Keys, fast_open);
+/// The offset of the key that seals grants in the memory of the keys.
+pub const LEASE_KEY: usize = offset_of!(Keys, grants);
 
 /// Layer of confinement: the server has no capabilities.
 pub const LAYER_CAPABILITIES: u32 = 1;
@@ -381,7 +396,7 @@ stats! {
     Events => "events",
     /// Events that did not fit a ring.
     EventOverflows => "event_overflows",
-    /// Bells rung (each a system call).
+    /// Doorbells rung (each a system call).
     BellsRung => "bells_rung",
     /// Times the replica went to sleep.
     Sleeps => "sleeps",
@@ -441,7 +456,7 @@ stats! {
     DhcpIgnored => "dhcp_ignored",
     /// ARP packets of stations that have, or want, an address of this stack.
     ArpConflicts => "arp_conflicts",
-    /// Offers of the best acceptor told to other connection managers (P5).
+    /// Offers of the best acceptor sent to other connection managers (P5).
     PeerOffersOut => "peer_offers_out",
     /// Offers received from other connection managers (P5).
     PeerOffersIn => "peer_offers_in",
@@ -498,13 +513,13 @@ impl<M: Memory> ReplicaPage<M> {
         if is_there { Epoch(self.0.load32_acquire(EPOCH)) } else { Epoch(0) }
     }
 
-    /// Returns the sleep word: odd while the replica sleeps and wants its bell to be rung; it grows by one at
-    /// each change. A ringer remembers the value for which it has rung.
+    /// Returns the sleep word: odd while the replica sleeps and wants its doorbell to be rung; it grows by
+    /// one at each change. A ringer remembers the value for which it has rung.
     pub fn sleep_word(&self) -> u32 {
         self.0.load32(SLEEP)
     }
 
-    /// Sets the sleep word. The replica fences and looks at its rings once more before it blocks.
+    /// Sets the sleep word. The replica fences and checks its rings once more before it blocks.
     pub fn set_sleep_word(&self, word: u32) {
         self.0.store32(SLEEP, word);
     }
@@ -613,26 +628,26 @@ impl<M: Memory> ReplicaPage<M> {
 const _: () = assert!(STATS + Stat::ALL.len() * 8 <= NETWORK);
 const _: () = assert!(NETWORK + crate::network::NETWORK_BYTES <= TCP_MAP);
 
-/// The page of an application's sleep words, one for each bell. The application (and the children that share
-/// its sockets) writes it, and replicas read it.
+/// The page of an application's sleep words, one for each doorbell. The application (and the children that
+/// share its sockets) writes it, and replicas read it.
 #[derive(Clone, Copy, Debug)]
 pub struct AppPage<M: Memory>(pub M);
 
 impl<M: Memory> AppPage<M> {
-    /// Returns the sleep word of a bell: odd while a thread sleeps on it. The protocol is that of
+    /// Returns the sleep word of a doorbell: odd while a thread sleeps on it. The protocol is that of
     /// [`ReplicaPage::sleep_word`].
     pub fn sleep_word(&self, bell: u32) -> u32 {
         self.0.load32(sleep_word_at(bell))
     }
 
-    /// Announces that a thread sleeps on a bell. Rings from before this call do not count for it. Several
+    /// Announces that a thread sleeps on a doorbell. Rings from before this call do not count for it. Several
     /// processes may call this at once.
     pub fn set_asleep(&self, bell: u32) {
         self.0.next_odd32(sleep_word_at(bell));
     }
 
-    /// Announces that no thread sleeps on a bell any more. Where several processes sleep on it, none of them
-    /// knows that.
+    /// Announces that no thread sleeps on a doorbell any more. Where several processes sleep on it, none of
+    /// them knows that.
     pub fn set_awake(&self, bell: u32) {
         let word = self.sleep_word(bell);
         if word & 1 == 1 {
@@ -640,13 +655,13 @@ impl<M: Memory> AppPage<M> {
         }
     }
 
-    /// Sets the sleep word of a bell.
+    /// Sets the sleep word of a doorbell.
     pub fn set_sleep_word(&self, bell: u32, word: u32) {
         self.0.store32(sleep_word_at(bell), word);
     }
 }
 
-/// Returns the place of a bell's sleep word, which has a cache line for itself.
+/// Returns the place of a doorbell's sleep word, which has a cache line for itself.
 const fn sleep_word_at(bell: u32) -> usize {
     64 + (bell as usize % BELLS) * 64
 }

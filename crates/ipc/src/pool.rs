@@ -6,7 +6,9 @@
 //! smaller is left. When the last block comes back, the area is one piece again.
 
 use alloc::vec::Vec;
+use core::mem::offset_of;
 
+use crate::layout::words;
 use crate::memory::Memory;
 
 /// The size of the smallest block: 2 KiB.
@@ -16,16 +18,33 @@ pub const MIN_LOG2: u8 = 11;
 /// The binary logarithm of the largest block's size: 4 MiB.
 pub const MAX_LOG2: u8 = 22;
 const CLASSES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
+
+words! {
+    /// The control block. Heads, and links, hold the number of a unit plus 1; 0 ends a list.
+    struct Control {
+        /// The end, in units, of the part from which blocks were taken.
+        bump: u32,
+        used_units: u32; 8 unused,
+        /// The list of free blocks of each size.
+        heads: [u32; CLASSES],
+    }
+}
+
 /// The size of the control block in bytes.
-pub const CONTROL_BYTES: usize = 16 + CLASSES * 4;
+pub const CONTROL_BYTES: usize = size_of::<Control>();
+/// The size of a link in bytes.
+pub const LINK_BYTES: usize = size_of::<u32>();
+
+const BUMP: usize = offset_of!(Control, bump);
+const USED_UNITS: usize = offset_of!(Control, used_units);
+const HEADS: usize = offset_of!(Control, heads);
 
 /// The places of a pool's state in some memory. Zeroed memory is a pool in which everything is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Offset of the control block ([`CONTROL_BYTES`], 8-aligned):
-    /// `[bump u32][used units u32][unused u64][heads u32 ..]`.
+    /// Offset of the control block ([`CONTROL_BYTES`], 8-aligned).
     pub control: usize,
-    /// Offset of the link table: 4 bytes per unit.
+    /// Offset of the link table: [`LINK_BYTES`] per unit.
     pub links: usize,
     /// Number of units in the area.
     pub units: u32,
@@ -81,7 +100,8 @@ impl Pool {
             .pop(memory, class, &suits)
             .or_else(|| self.bump(memory, units, &suits))
             .or_else(|| self.split(memory, class, &suits))?;
-        memory.store32(self.control + 4, memory.load32(self.control + 4).wrapping_add(units));
+        let used = memory.load32(self.control + USED_UNITS).wrapping_add(units);
+        memory.store32(self.control + USED_UNITS, used);
         Some(block)
     }
 
@@ -92,8 +112,8 @@ impl Pool {
         }
         let class = usize::from(log2 - MIN_LOG2);
         self.push(memory, class, unit);
-        let used = memory.load32(self.control + 4).wrapping_sub(1 << class);
-        memory.store32(self.control + 4, used);
+        let used = memory.load32(self.control + USED_UNITS).wrapping_sub(1 << class);
+        memory.store32(self.control + USED_UNITS, used);
         if used == 0 {
             self.reset(memory);
         }
@@ -101,8 +121,8 @@ impl Pool {
 
     /// Sets the state in `memory` to one in which nothing is in use.
     pub fn reset<M: Memory>(&self, memory: &M) {
-        memory.store32(self.control, 0);
-        memory.store32(self.control + 4, 0);
+        memory.store32(self.control + BUMP, 0);
+        memory.store32(self.control + USED_UNITS, 0);
         (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
     }
 
@@ -130,19 +150,19 @@ impl Pool {
             end += units;
             used += units;
         }
-        memory.store32(self.control, end);
-        memory.store32(self.control + 4, used);
+        memory.store32(self.control + BUMP, end);
+        memory.store32(self.control + USED_UNITS, used);
         refused
     }
 
     /// Returns the number of bytes in use.
     pub fn used_bytes<M: Memory>(&self, memory: &M) -> usize {
-        memory.load32(self.control + 4) as usize * UNIT_BYTES
+        memory.load32(self.control + USED_UNITS) as usize * UNIT_BYTES
     }
 
     /// Returns the end, in units, of the part from which blocks have been taken since the area was one piece.
     pub fn high_units<M: Memory>(&self, memory: &M) -> u32 {
-        memory.load32(self.control).min(self.units)
+        memory.load32(self.control + BUMP).min(self.units)
     }
 
     /// Returns the free blocks of at least 2^`log2` bytes: first unit and log2 of each.
@@ -155,17 +175,21 @@ impl Pool {
                 && blocks.len() <= self.units as usize
             {
                 blocks.push((unit, log2));
-                next = memory.load32(self.links + unit as usize * 4);
+                next = memory.load32(self.link_at(unit));
             }
         }
         blocks
     }
 
     fn head_at(&self, class: usize) -> usize {
-        self.control + 16 + class * 4
+        self.control + HEADS + class * size_of::<u32>()
     }
 
-    /// Takes the first unit of a list's head, if it suits. Heads and links hold unit + 1; 0 ends a list.
+    fn link_at(&self, unit: u32) -> usize {
+        self.links + unit as usize * LINK_BYTES
+    }
+
+    /// Takes the first unit of a list's head, if it suits.
     fn pop<M: Memory>(&self, memory: &M, class: usize, suits: impl Fn(u32) -> bool) -> Option<u32> {
         let unit = memory.load32(self.head_at(class)).checked_sub(1)?;
         if unit >= self.units {
@@ -176,19 +200,19 @@ impl Pool {
         if !suits(unit) {
             return None;
         }
-        memory.store32(self.head_at(class), memory.load32(self.links + unit as usize * 4));
+        memory.store32(self.head_at(class), memory.load32(self.link_at(unit)));
         Some(unit)
     }
 
     fn push<M: Memory>(&self, memory: &M, class: usize, unit: u32) {
-        memory.store32(self.links + unit as usize * 4, memory.load32(self.head_at(class)));
+        memory.store32(self.link_at(unit), memory.load32(self.head_at(class)));
         memory.store32(self.head_at(class), unit + 1);
     }
 
     fn bump<M: Memory>(&self, memory: &M, units: u32, suits: impl Fn(u32) -> bool) -> Option<u32> {
-        let unit = memory.load32(self.control);
+        let unit = memory.load32(self.control + BUMP);
         let end = unit.checked_add(units).filter(|end| *end <= self.units && suits(unit))?;
-        memory.store32(self.control, end);
+        memory.store32(self.control + BUMP, end);
         Some(unit)
     }
 
@@ -214,7 +238,7 @@ mod tests {
 
     #[test]
     fn an_area_in_pieces_is_whole_again_when_all_of_them_are_back() {
-        let memory = HeapMemory::new(CONTROL_BYTES + 8 + 32 * 4);
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + 32 * LINK_BYTES);
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units: 32 };
         let pieces: alloc::vec::Vec<_> = core::iter::from_fn(|| pool.allocate(&memory, MIN_LOG2)).collect();
         assert_eq!(pieces.len(), 32);
@@ -230,7 +254,7 @@ mod tests {
     fn a_successor_goes_on_with_the_blocks_that_are_in_use() {
         let units = 64;
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units };
-        let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * 4);
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * LINK_BYTES);
         // The state is replaced, whatever was given back to it before.
         pool.free(&memory, 7, 11);
         // One block overlaps, one lies beyond the end, and two are invalid.
@@ -251,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_is_free_is_known_and_only_what_suits_is_taken() {
-        let memory = HeapMemory::new(CONTROL_BYTES + 8 + 64 * 4);
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + 64 * LINK_BYTES);
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units: 64 };
         let [a, b, c] =
             [MIN_LOG2 + 3, MIN_LOG2, MIN_LOG2 + 3].map(|log2| pool.allocate(&memory, log2).unwrap());
@@ -271,7 +295,7 @@ mod tests {
     #[test]
     fn blocks_in_use_never_overlap_and_all_come_back() {
         let units = 4096;
-        let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * 4);
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * LINK_BYTES);
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units };
         let mut live: BTreeMap<u32, u8> = BTreeMap::new();
         let mut rng = Rng::new(5);

@@ -19,7 +19,7 @@ use crate::memory::Memory;
 pub const ENTRY_BYTES: usize = size_of::<Entry>();
 
 words! {
-    /// What stands before the entries.
+    /// The header before the entries.
     struct Header {
         tail: u64; 56 unused,
         head: u64; 56 unused,
@@ -73,9 +73,9 @@ impl Producer {
         producer
     }
 
-    /// Begins to produce into a ring into which others may push at this moment, and writes nothing. What a
-    /// producer that died in the middle of a push has left is only put right by [`Producer::reload`], which
-    /// holders that take turns call before each of theirs.
+    /// Begins to produce into a ring into which others may push at this moment, and writes nothing. It does
+    /// not repair what a producer that died during a push has left; [`Producer::reload`] does, and holders
+    /// that take turns call that before each of their turns.
     pub fn join<M: Memory>(memory: &M, base: usize, capacity: usize) -> Producer {
         assert!(capacity.is_power_of_two(), "ring capacity is a power of two");
         let tail = memory.load64(base + TAIL);
@@ -181,7 +181,7 @@ impl Consumer {
         }
     }
 
-    /// Tells the producer which messages have been taken. Call once per batch.
+    /// Publishes to the producer which messages have been taken. Call once per batch.
     pub fn publish<M: Memory>(&mut self, memory: &M) {
         if self.head != self.head_published {
             memory.store64_release(self.base + HEAD, self.head);

@@ -1,5 +1,4 @@
-//! What application and replica tell each other about one socket, in four cache lines, each written by one
-//! side.
+//! The state of one socket that application and replica share, in four cache lines, each written by one side.
 //!
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
@@ -9,7 +8,7 @@
 //!   line 3  replica       extents of the receive buffer, the mark of urgent octets
 //! ```
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram
-//! socket the streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
+//! socket the streams consist of records ([`crate::datagram`]).
 
 use core::mem::offset_of;
 
@@ -22,9 +21,6 @@ use crate::event::Cause;
 use crate::layout::words;
 use crate::memory::Memory;
 use crate::pool::UNIT_BYTES;
-
-/// Bytes of the header of a datagram record in a socket buffer.
-pub const RECORD_BYTES: usize = 24;
 
 /// Application flag: no more octets will be written (FIN after the send tail).
 pub const APP_SHUT_SEND: u32 = 1;
@@ -239,12 +235,12 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64_release(self.at + A_RECEIVE_HEAD, head);
     }
 
-    /// Returns the bell of the application's page to ring for this socket.
+    /// Returns the doorbell of the application's page to ring for this socket.
     pub fn bell(&self) -> u32 {
         self.memory.load32(self.at + A_BELL)
     }
 
-    /// Sets the bell of the application's page to ring for this socket.
+    /// Sets the doorbell of the application's page to ring for this socket.
     pub fn set_bell(&self, bell: u32) {
         self.memory.store32(self.at + A_BELL, bell);
     }
@@ -264,7 +260,8 @@ impl<'m, M: Memory> Slot<'m, M> {
     pub fn claim(&self, generation: u32) -> bool {
         self.memory.store32(self.at + A_CLAIMED, generation);
         self.memory.fence();
-        // Partner: the release in `revoke`; whoever sees the revocation of a later offer sees that offer.
+        // Partner: the release in `revoke`; a process that sees the revocation of a later offer sees that
+        // offer.
         self.memory.load32_acquire(self.at + R_REVOKED) != generation
             && self.replica_generation() == generation
     }

@@ -1,4 +1,5 @@
-//! Draws numbers as lines and bars in SVG, by hand: what is needed is shorter than the use of a library.
+//! Draws numbers as lines and bars in SVG. It is written by hand, because that is shorter than calling a
+//! library.
 
 use std::fmt::Write;
 
@@ -70,7 +71,7 @@ impl Axis {
 }
 
 impl Series {
-    /// A line.
+    /// Creates a series that is drawn as a line.
     pub fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), points, style: Style::Line }
     }

@@ -1,20 +1,20 @@
-//! Which server does what? Pika's notation (P2): `TS8LS8CM8`, `TS8LS8CM2`, `TS8LS8+CM1`, `TS8+LS8+CM8`; and
-//! with IP apart (N6): `TS2CM2+IP2LS2`.
+//! Which server holds which components? This module parses Pika's notation (P2), such as `TS8LS8CM8`,
+//! `TS8LS8CM2`, `TS8LS8+CM1` and `TS8+LS8+CM8`, and this stack's with IP apart (N6), such as `TS2CM2+IP2LS2`.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// What one server process holds, by number within its kind.
+/// The components of one server process, each by its number within its kind; `None` if the process lacks it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// Link server.
+    /// The number of its link server.
     pub ls: Option<usize>,
-    /// Transport server.
+    /// The number of its transport server.
     pub ts: Option<usize>,
-    /// IP.
+    /// The number of its IP component.
     pub ip: Option<usize>,
-    /// Connection manager.
+    /// The number of its connection manager.
     pub cm: Option<usize>,
 }
 
@@ -34,7 +34,7 @@ pub enum ConfigurationError {
     /// A kind of component appears twice, or its number is out of range.
     #[error("{text}: {kind} wants one number from 1 to 64")]
     Number {
-        /// The text.
+        /// The text as it was given.
         text: String,
         /// The kind of component, such as `TS`.
         kind: String,
@@ -44,21 +44,22 @@ pub enum ConfigurationError {
     Missing(String),
 }
 
-/// Components of one kind: how many, and whether they begin a process of their own.
+/// The components of one kind in a group of the notation, and their number.
 struct Part {
     kind: String,
     count: usize,
 }
 
 impl Configuration {
-    /// `TSnLSnCMn`: `n` servers, each all three.
+    /// Creates the configuration `TSnLSnCMn`: `n` servers, each with a transport server, a link server and a
+    /// connection manager.
     pub fn combined(n: usize) -> Configuration {
         Configuration::parse(&format!("TS{n}LS{n}CM{n}")).expect("combined servers work for every number")
     }
 
-    /// Reads the notation. At most 64 of a kind, because a CM knows no more others. Components that are
-    /// joined without `+` share processes: of `TS8LS8CM2` the first two hold all three. IP that is not
-    /// written is with the transport servers.
+    /// Parses the notation. A kind may have 64 components at most, because a connection manager knows no more
+    /// peers. Components that are written without `+` share processes: the first two servers of `TS8LS8CM2`
+    /// hold all three kinds. IP is with the transport servers unless the text places it.
     pub fn parse(text: &str) -> Result<Configuration, ConfigurationError> {
         let mut servers: Vec<Roles> = Vec::new();
         for group in text.split('+') {
@@ -86,12 +87,12 @@ impl Configuration {
         }
     }
 
-    /// Every server.
+    /// Returns every server.
     pub fn servers(&self) -> &[Roles] {
         &self.servers
     }
 
-    /// How many transport servers, link servers and connection managers.
+    /// Returns the numbers of transport servers, link servers and connection managers.
     pub fn counts(&self) -> (usize, usize, usize) {
         let count = |of: fn(&Roles) -> Option<usize>| self.servers.iter().filter_map(of).count();
         (count(|roles| roles.ts), count(|roles| roles.ls), count(|roles| roles.cm))
@@ -124,7 +125,7 @@ impl Roles {
     }
 }
 
-/// `TS8LS8` as its parts.
+/// Splits a group such as `TS8LS8` into its parts; returns `None` if it does not follow the notation.
 fn parts(group: &str) -> Option<Vec<Part>> {
     let mut rest = group;
     let mut found = Vec::new();

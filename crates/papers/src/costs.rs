@@ -1,4 +1,5 @@
-//! What do things cost in the simulated machine? Measured on a real one, each with its spread.
+//! What does each step cost in the simulated machine? The costs were measured on a real one, each with its
+//! spread.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +10,21 @@ use thiserror::Error;
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
-    /// What is done.
+    /// The step that costs this.
     pub what: String,
-    /// Nanoseconds: the median of the runs.
+    /// The median of the runs, in nanoseconds.
     pub median: f64,
-    /// The least of them.
+    /// The least result of a run, in nanoseconds.
     pub low: f64,
-    /// The greatest of them.
+    /// The greatest result of a run, in nanoseconds.
     pub high: f64,
-    /// By what it was measured.
+    /// The tool that measured it, with the number of runs.
     pub how: String,
 }
 
 macro_rules! costs {
     ($($name:ident),* $(,)?) => {
-        /// Nanoseconds of each, by name; what they mean is in the table ([`Table`]).
+        /// The cost of each step in nanoseconds, by name. The table ([`Table`]) says what each name means.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[allow(missing_docs)] // The table says it.
         pub struct Costs {
@@ -31,7 +32,7 @@ macro_rules! costs {
         }
 
         impl Costs {
-            /// Every name that a table has.
+            /// The names that a table must have.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
             fn of(table: &Table) -> Result<Costs, TableError> {
@@ -49,34 +50,34 @@ costs! {
     ring, wake, suspend, kernel_connection,
 }
 
-/// Why a file is no table of costs.
+/// The reason why a file is no table of costs.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TableError {
     /// The file is not TOML, or has unknown keys or values of the wrong kind.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
-    /// No cost has this name.
+    /// The file has a cost whose name is unknown.
     #[error("nothing costs `{0}`")]
     Unknown(String),
-    /// The cost of this name is not there.
+    /// The file lacks this cost.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// The numbers of this cost contradict each other, or are no times.
+    /// The values of this cost are not in order, or lie outside 0 to 1e9 nanoseconds.
     #[error("`{0}`: not 0 <= low <= median <= high < 1e9")]
     Unsound(&'static str),
 }
 
-/// A file of costs.
+/// A file of costs, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table(pub BTreeMap<String, Cost>);
 
 impl Table {
-    /// What was measured on the machine of docs/measurements.md.
+    /// Returns the table that was measured on the machine of docs/measurements.md.
     pub fn built_in() -> Table {
         Table::parse(include_str!("costs.toml")).expect("the built-in table is whole: a test reads it")
     }
 
-    /// Reads a file; every cost has to be there, and nothing else.
+    /// Parses a file. Every cost must be present, and no other name may be.
     pub fn parse(text: &str) -> Result<Table, TableError> {
         let table = Table(toml::from_str(text)?);
         if let Some(name) = table.0.keys().find(|name| !Costs::NAMES.contains(&name.as_str())) {
@@ -93,7 +94,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The file.
+    /// Returns the table as a TOML file.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         for name in Costs::NAMES {
@@ -106,7 +107,7 @@ impl Table {
         text
     }
 
-    /// The medians.
+    /// Returns the median of each cost.
     pub fn costs(&self) -> Result<Costs, TableError> {
         Costs::of(self)
     }

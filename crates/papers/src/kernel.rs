@@ -1,8 +1,8 @@
-//! The kernel's two ways to give connections to workers, under the same load: one accept queue for all, or
-//! one each (SO_REUSEPORT).
+//! The kernel's two ways to give connections to workers, under the load of the other experiments: one accept
+//! queue for all workers, or one for each (SO_REUSEPORT).
 //!
-//! Every worker has a core, and the kernel's work for a connection takes place there. No lock is simulated:
-//! that is the kernel at its best.
+//! Every worker has a core, and the kernel's work for a connection takes place there. No lock is simulated,
+//! so the results show the kernel at its best.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -24,8 +24,8 @@ pub enum Queues {
 /// The number of connections that a queue holds (`net.core.somaxconn`); further SYNs are dropped.
 const BACKLOG: usize = 4096;
 
-/// Returns the service times of all connections that came after the warm-up. One that was not over in the
-/// end, or was dropped, counts with the time until then.
+/// Returns the service times of all connections that arrived after the warm-up. A connection that was
+/// dropped, or not finished at the end, counts with the time until the end.
 pub fn serve(settings: &Settings, costs: &Costs, queues: Queues) -> Vec<Service> {
     let Load::Constant(rate) = settings.load else { return Vec::new() };
     let mut rng = Rng::new(settings.seed);

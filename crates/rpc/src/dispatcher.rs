@@ -16,8 +16,7 @@ use crate::line::{Counts, Incoming, Line, PeerId, SendError};
 use crate::router::{CallRouter, Switchboard};
 use crate::threads::{ThreadId, Threads, TooMany};
 
-/// What a server does with messages of one kind. `S` is the state of the server, `F` the type of its
-/// microthreads.
+/// The handling of messages of one kind. `S` is the state of the server, `F` the type of its microthreads.
 #[derive(Debug)]
 pub enum Handler<M: Memory, S, F> {
     /// Counts the messages as unexpected.
@@ -177,21 +176,21 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Announces to all peers that this server sleeps and wants the bell.
+    /// Announces to all peers that this server sleeps and wants the doorbell.
     pub fn fall_asleep(&mut self) {
         for line in &mut self.router.0.borrow_mut().lines {
             line.channel.fall_asleep();
         }
     }
 
-    /// Announces to all peers that this server is awake and wants no bell.
+    /// Announces to all peers that this server is awake and wants no doorbell.
     pub fn wake_up(&mut self) {
         for line in &mut self.router.0.borrow_mut().lines {
             line.channel.wake_up();
         }
     }
 
-    /// Says whether a turn would find something to do. Before sleeping, call it after
+    /// Returns whether a turn would find something to do. Before sleeping, call it after
     /// [`Dispatcher::fall_asleep`] and a fence.
     pub fn is_ready(&self) -> bool {
         let board = self.router.0.borrow();

@@ -98,7 +98,7 @@ impl<F: Future<Output = ()>> Threads<F> {
         count
     }
 
-    /// Says whether any microthread is to run.
+    /// Returns whether any microthread is to run.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -108,7 +108,7 @@ impl<F: Future<Output = ()>> Threads<F> {
         self.slots.len() - self.free.len()
     }
 
-    /// Says whether there is no microthread.
+    /// Returns whether there is no microthread.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -7,7 +7,7 @@
 //! asleep                                one arrives              -> ConnectionsWait{yes}, once for each "no"
 //! ```
 
-/// What is known of the replicas' queues for one listener; each mask has one bit for each replica.
+/// The known states of the replicas' queues for one listener; each mask has one bit for each replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asking {
     /// Replicas whose answer is awaited.
@@ -20,7 +20,7 @@ pub struct Asking {
     turn: u8,
 }
 
-/// What accept has to do.
+/// The next step of accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Ask this replica for a connection, and wait for its answer.

@@ -5,20 +5,18 @@
 
 use core::num::NonZeroU16;
 
-use atoll_base::{Addr, Endpoint, SlotId};
+use atoll_base::{Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
-use atoll_ipc::details::{DETAILED, DETAILS_BYTES};
-use atoll_ipc::slot::{RECORD_BYTES, SlotState};
+use atoll_ipc::datagram::{
+    DATAGRAM_MAX, DATAGRAM_MAX_V4, Flags, RECORD_ALIGN, RECORD_LEN, Record, decode, encode,
+};
+use atoll_ipc::details::DETAILS_BYTES;
+use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Cause, Details, Memory};
 
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
-/// The largest payload of a datagram over IPv6, in octets.
-pub const DATAGRAM_MAX: usize = 65_527;
-/// The largest payload of a datagram over IPv4, in octets.
-pub const DATAGRAM_MAX_V4: usize = 65_507;
-const FLAG_BROADCAST: u16 = 1;
 /// The library word of a slot that holds the error that was reported last.
 const TOLD: usize = 2;
 
@@ -113,22 +111,18 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             return None;
         }
         let (memory, area) = (self.port.memory(), self.port.layout().receive_area);
-        let mut bytes = [0; RECORD_BYTES];
-        extents.pieces(head, RECORD_BYTES)?.read(memory, area, &mut bytes);
-        let [a, b, c, d, e, f, g, h, addr @ ..] = bytes;
-        let len = u32::from_ne_bytes([a, b, c, d]) as usize;
-        let peer = Endpoint::at(Addr::from_octets(addr), u16::from_ne_bytes([e, f]));
-        let mut payload = head + RECORD_BYTES as u64;
+        let mut bytes = [0; RECORD_LEN];
+        extents.pieces(head, RECORD_LEN)?.read(memory, area, &mut bytes);
+        let record = decode(&bytes, available).ok()?;
         let mut details = None;
-        if u16::from_ne_bytes([g, h]) & DETAILED != 0 {
+        if record.flags.contains(Flags::DETAILED) {
             let mut bytes = [0; DETAILS_BYTES];
-            extents.pieces(payload, DETAILS_BYTES)?.read(memory, area, &mut bytes);
+            extents.pieces(head + RECORD_LEN as u64, DETAILS_BYTES)?.read(memory, area, &mut bytes);
             details = Some(Details::decode(&bytes).ok()?);
-            payload += DETAILS_BYTES as u64;
         }
-        let next = payload + (len as u64).next_multiple_of(8);
-        let is_there = len <= DATAGRAM_MAX && next - head <= available;
-        is_there.then_some(Waiting { peer, len, details, payload, next, head, extents })
+        let (payload, next) = (head + record.payload_at() as u64, head + record.padded_len());
+        let Record { len, peer, .. } = record;
+        Some(Waiting { peer, len: len as usize, details, payload, next, head, extents })
     }
 
     /// Copies payload from octet `skip` of the datagram on, as much as fits `out`; returns the number of
@@ -211,8 +205,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         let tail = slot.send_tail();
         let acknowledged = slot.acknowledged().min(tail);
         let end = tail + to.padded(len);
-        // As on Linux, what one call may send always fits into an empty buffer.
-        let limit = u64::from(slot.send_limit()).max(to.padded(DATAGRAM_MAX));
+        // As on Linux, the text of one call always fits into an empty buffer.
+        let limit = u64::from(slot.send_limit()).max(to.padded(DATAGRAM_MAX as usize));
         if end - acknowledged > limit {
             return Err(Failure::WouldBlock);
         }
@@ -251,7 +245,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
                 wanted -= now.len();
                 part = later;
             }
-            at = at.next_multiple_of(8);
+            at = at.next_multiple_of(RECORD_ALIGN);
             if left == 0 || wanted > 0 {
                 break;
             }
@@ -277,11 +271,17 @@ pub struct Outgoing {
 impl Outgoing {
     /// Returns the most octets of one call.
     pub fn len_max(&self) -> usize {
-        if self.to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX }
+        // Cannot truncate: both are below 2^16.
+        (if self.to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX }) as usize
     }
 
-    fn head_len(&self) -> usize {
-        RECORD_BYTES + if self.details.is_some() { DETAILS_BYTES } else { 0 }
+    /// Returns the record of one datagram with `len` octets of text, at most [`DATAGRAM_MAX`].
+    fn record(&self, len: usize) -> Record {
+        let mut flags = Flags::empty();
+        flags.set(Flags::BROADCAST, self.broadcast);
+        flags.set(Flags::DETAILED, self.details.is_some());
+        // Cannot truncate: it is the length of a datagram.
+        Record { len: len as u32, peer: self.to, flags }
     }
 
     fn segment_len(&self) -> Option<usize> {
@@ -290,7 +290,7 @@ impl Outgoing {
 
     /// Returns the octets of the send buffer that `len` octets of text take.
     fn padded(&self, len: usize) -> u64 {
-        let one = |len: usize| (self.head_len() + len).next_multiple_of(8) as u64;
+        let one = |len: usize| self.record(len).padded_len();
         match self.segment_len() {
             Some(segment) if len > segment => {
                 let rest = len % segment;
@@ -301,22 +301,20 @@ impl Outgoing {
     }
 
     /// Returns what stands before `len` octets of text, and its length.
-    fn head(&self, len: usize) -> ([u8; RECORD_BYTES + DETAILS_BYTES], usize) {
-        let mut octets = [0; RECORD_BYTES + DETAILS_BYTES];
-        let flags = if self.broadcast { FLAG_BROADCAST } else { 0 };
-        let flags = flags | if self.details.is_some() { DETAILED } else { 0 };
-        octets[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        octets[4..6].copy_from_slice(&self.to.port.to_ne_bytes());
-        octets[6..8].copy_from_slice(&flags.to_ne_bytes());
-        octets[8..RECORD_BYTES].copy_from_slice(&self.to.addr.octets());
-        octets[RECORD_BYTES..].copy_from_slice(&self.details.unwrap_or_default().encode());
-        (octets, self.head_len())
+    fn head(&self, len: usize) -> ([u8; RECORD_LEN + DETAILS_BYTES], usize) {
+        let record = self.record(len);
+        let mut octets = [0; RECORD_LEN + DETAILS_BYTES];
+        let (head, details) = octets.split_at_mut(RECORD_LEN);
+        head.copy_from_slice(&encode(&record));
+        details.copy_from_slice(&self.details.unwrap_or_default().encode());
+        (octets, record.payload_at())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_base::Addr;
     use atoll_ipc::HeapMemory;
     use atoll_ipc::arena::ArenaConfig;
 
@@ -335,7 +333,7 @@ mod tests {
         assert_eq!(socket.send(&to, 5, parts.into_iter()), Ok(()));
         assert_eq!(socket.send(&to, 0, [].into_iter()), Ok(()));
         assert_eq!(socket.send(&segmented, 5, parts.into_iter()), Ok(()));
-        assert_eq!(socket.send(&to, DATAGRAM_MAX + 1, [].into_iter()), Err(Errno::EMSGSIZE.into()));
+        assert_eq!(socket.send(&to, to.len_max() + 1, [].into_iter()), Err(Errno::EMSGSIZE.into()));
 
         // The replica plays the send buffer back as a receive buffer.
         let view = port.slot(slot).expect("in range");

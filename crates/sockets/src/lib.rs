@@ -14,6 +14,7 @@
 //! * [`listener`]: connections on offer, and the claim (P4)
 //! * [`asking`]: connections for applications that ask for each one (P4's naive accept)
 //! * [`options`]: the table of socket options, and the values of one socket
+//! * [`tcp_info`]: the octets of `TCP_INFO`
 //! * [`watch`]: interest lists and ready lists of epoll
 //! * [`view`]: the interfaces, addresses, routes and sockets of the stack in the kernel's formats
 //! * [`errno`]: the errno of each cause of failure
@@ -31,8 +32,8 @@ pub mod listener;
 pub mod options;
 pub mod outbox;
 pub mod port;
-pub mod slab;
 pub mod stream;
+pub mod tcp_info;
 #[cfg(test)]
 mod testing;
 pub mod urgent;

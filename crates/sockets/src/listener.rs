@@ -35,7 +35,7 @@ pub struct Listener {
     pub offers: VecDeque<Offer>,
     /// The replicas that were sent ACCEPT-CONNECTION and have not removed this process since, one bit each.
     pub accepting: u32,
-    /// What is known of the replicas' queues, where connections are asked for (naive accept).
+    /// The known states of the replicas' queues, where connections are asked for (naive accept).
     pub asking: Asking,
     /// The backlog given to listen(2).
     pub backlog: u32,

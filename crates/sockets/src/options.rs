@@ -1,5 +1,5 @@
-//! The table of socket options, from which follow setsockopt(2), getsockopt(2), what replicas are told, and
-//! what a process takes along over fork(2) and execve(2): socket(7), ip(7), ipv6(7), tcp(7).
+//! The table of socket options (socket(7), ip(7), ipv6(7), tcp(7)). From it follow setsockopt(2),
+//! getsockopt(2), the commands to replicas, and the state that is handed over on fork(2) and execve(2).
 //!
 //! To add an option, add a name and a row here and, if replicas act on it, a [`SocketOption`] and its arm in
 //! the transport. Options that are not in the table are refused, as by a Linux without that feature.
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::ancillary::{SOL_UDP, UDP_GRO, UDP_SEGMENT};
 use crate::errno::Errno;
 use crate::stream::Local;
+use crate::tcp_info::TCP_INFO_BYTES;
 
 /// The options of the table, in its order. The number of an option is written down over execve(2), so new
 /// options are added at the end.
@@ -64,6 +65,7 @@ pub enum Name {
     ReceiveErrors,
     ReceiveErrorsV6,
     Debug,
+    MtuV6,
     PacketInfo,
     PacketInfoV6,
     ReceiveTtl,
@@ -86,11 +88,11 @@ pub struct Row {
     pub number: i32,
     /// The states of a socket in which the option can be set.
     pub when: When,
-    /// How the value is encoded.
+    /// The encoding of the value.
     pub codec: Codec,
     /// The value unless one was set, as [`Options`] holds it.
     pub default: u64,
-    /// The replicas that are told of the value.
+    /// The replicas that get the value.
     pub told: Told,
 }
 
@@ -107,7 +109,8 @@ pub enum When {
     NotConnected,
 }
 
-/// How programs write a value, and how [`Options`] holds it: as a number, unless a variant says otherwise.
+/// The encodings of values: how programs write a value, and how [`Options`] holds it. Values are numbers
+/// unless a variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// An int; any value but 0 is 1.
@@ -116,8 +119,10 @@ pub enum Codec {
     Range(i32, i32),
     /// An int between these; -1 restores the default.
     RangeOrDefault(i32, i32),
-    /// The value of `TCP_MAXSEG`; 0 stands for what the path allows.
+    /// The value of `TCP_MAXSEG`; 0 means what the path allows.
     Segment,
+    /// The value of `IPV6_MTU`: 0, or the size of a packet, at least the least MTU of IPv6.
+    PacketSize,
     /// An int that is replaced by the nearest one between these.
     Nearest(i32, i32),
     /// A buffer size between these, half of what getsockopt(2) returns; negative values are large ones.
@@ -143,20 +148,20 @@ pub enum Codec {
     Window,
 }
 
-/// The replicas that the library tells of a value.
+/// The replicas to which the library sends a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// No replica is told: the library acts on the value, or only the program reads it.
+    /// No replica gets the value: the library acts on it, or only the program reads it.
     Nobody,
-    /// The replicas are told.
+    /// The replicas get the value.
     Replicas(SocketOption),
-    /// The replicas are told for connections and listeners.
+    /// The replicas get the value for connections and listeners.
     Tcp(SocketOption),
-    /// The replicas are told for listeners.
+    /// The replicas get the value for listeners.
     Listener(SocketOption),
-    /// The replicas are told for datagram sockets; TCP behaves so always.
+    /// The replicas get the value for datagram sockets; TCP always behaves as the option asks.
     Udp(SocketOption),
-    /// The replicas are told together with the other values of keep-alive.
+    /// The replicas get the value together with the other values of keep-alive.
     KeepAlive(SocketOption),
 }
 
@@ -192,8 +197,8 @@ const SOMAXCONN: i32 = 4096;
 /// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
 const MTU_WANT: u64 = libc::IP_PMTUDISC_WANT as u64;
 const MTU_VALUES: Codec = Codec::Range(0, libc::IP_PMTUDISC_OMIT);
-/// The number of the option in linux/in6.h; libc does not have it for every target.
-const IPV6_DONTFRAG: i32 = 62;
+/// The least MTU of a link that carries IPv6 (RFC 8200 §5).
+const IPV6_MTU_MIN: i32 = 1280;
 /// The smallest window clamp: Linux's `SOCK_MIN_RCVBUF` / 2.
 const WINDOW_MIN: u64 = 1152;
 /// The MSS where nothing is known of the path (RFC 9293 3.7.1), and the values that tcp(7) allows.
@@ -263,7 +268,7 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::Priority, socket(libc::SO_PRIORITY), Range(i32::MIN, i32::MAX), 0, Nobody),
     row(Name::MtuDiscover, ip(libc::IP_MTU_DISCOVER), MTU_VALUES, MTU_WANT, Udp(So::MtuDiscover)),
     row(Name::MtuDiscoverV6, v6(libc::IPV6_MTU_DISCOVER), MTU_VALUES, MTU_WANT, Udp(So::MtuDiscoverV6)),
-    row(Name::DontFragmentV6, v6(IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
+    row(Name::DontFragmentV6, v6(libc::IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
     row(Name::ReceiveTimeout, socket(libc::SO_RCVTIMEO), Codec::Time, 0, Nobody),
     row(Name::SendTimeout, socket(libc::SO_SNDTIMEO), Codec::Time, 0, Nobody),
     // Errors of a connected socket are reported in any case; the queue of errors is empty (limits.md).
@@ -271,6 +276,7 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::ReceiveErrorsV6, v6(libc::IPV6_RECVERR), Flag, 0, Nobody),
     // As on Linux, the option is kept and does nothing.
     row(Name::Debug, socket(libc::SO_DEBUG), Flag, 0, Nobody),
+    row(Name::MtuV6, v6(libc::IPV6_MTU), Codec::PacketSize, 0, Udp(So::MtuV6)),
     // One setting of the replicas for all of these: `ancillary` writes what was asked for.
     row(Name::PacketInfo, ip(libc::IP_PKTINFO), Flag, 0, Udp(So::Details)),
     row(Name::PacketInfoV6, v6(libc::IPV6_RECVPKTINFO), Flag, 0, Udp(So::Details)),
@@ -307,7 +313,7 @@ impl Row {
         TABLE.iter().find(|row| (row.level, row.number) == (level, number))
     }
 
-    /// Returns the option that replicas are told of, if they are, for a socket of TCP or of UDP.
+    /// Returns the option that is sent to replicas, if any, for a socket of TCP or of UDP.
     pub fn told(&self, is_tcp: bool) -> Option<SocketOption> {
         match self.told {
             Told::Nobody => None,
@@ -317,8 +323,8 @@ impl Row {
         }
     }
 
-    /// Returns whether replicas need to hear of a value that was never set before. The values that
-    /// getsockopt(2) reports for buffers and TCP_QUICKACK that were not set are not the replicas' values.
+    /// Returns whether replicas must get a value that was never set before. The values that getsockopt(2)
+    /// reports for buffers and TCP_QUICKACK that were not set are not the replicas' values.
     pub fn differs(&self, held: u64) -> bool {
         held != self.default || matches!(self.codec, Codec::Buffer(..)) || self.name == Name::QuickAck
     }
@@ -338,6 +344,10 @@ impl Row {
             Codec::Segment => match int()? {
                 0 => 0,
                 value => within(value, SEGMENT_MIN, SEGMENT_MAX)?,
+            },
+            Codec::PacketSize => match int()? {
+                0 => 0,
+                value => within(value, IPV6_MTU_MIN, i32::MAX)?,
             },
             Codec::Nearest(least, most) => match int()? {
                 value if value < least => return Err(Errno::EINVAL),
@@ -471,17 +481,17 @@ fn time_of_retransmissions(seconds: i32) -> u64 {
     period
 }
 
-/// The value that getsockopt(2) returns: up to 232 octets, as many as `struct tcp_info` has.
+/// The value that getsockopt(2) returns, of which `struct tcp_info` is the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     octets: [u8; VALUE_MAX],
     len: usize,
 }
 
-const VALUE_MAX: usize = 232;
+const VALUE_MAX: usize = TCP_INFO_BYTES;
 
 impl Value {
-    /// Creates a value of these octets; those beyond 232 are dropped.
+    /// Creates a value of these octets; those beyond the longest value are dropped.
     pub fn of(octets: &[u8]) -> Value {
         let mut value = Value { octets: [0; VALUE_MAX], len: octets.len().min(VALUE_MAX) };
         value.octets[..value.len].copy_from_slice(&octets[..value.len]);
@@ -565,7 +575,7 @@ impl Options {
         self.set(Name::Linger, seconds.map_or(0, |seconds| LINGERS | u64::from(seconds)));
     }
 
-    /// Returns `TCP_DEFER_ACCEPT` as replicas are told: in seconds, at most 65535.
+    /// Returns `TCP_DEFER_ACCEPT` in the form for replicas: in seconds, at most 65535.
     pub fn defer_accept_seconds(&self) -> u16 {
         u16::try_from(self.value(Name::DeferAccept)).unwrap_or(u16::MAX)
     }
@@ -576,7 +586,7 @@ impl Options {
         Local { receive_low, urgent_inline: self.is_on(Name::OobInline), ..Local::default() }
     }
 
-    /// Returns the value of an option as replicas are told.
+    /// Returns the value of an option in the form for replicas.
     pub fn told(&self, row: &Row) -> u32 {
         let value = match row.name {
             _ if row.told == Told::Udp(So::Details) => {

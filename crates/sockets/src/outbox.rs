@@ -1,8 +1,8 @@
 //! Holds commands for a replica whose ring has no room for them, in order, so that none is lost. The caller
 //! decides how long the thread that sends them waits.
 //!
-//! A ring holds 4096 commands. It fills when a replica stands still, or when a process sends very many
-//! commands at once: a successor is told of each of the process's listeners.
+//! A ring holds 4096 commands. It fills when a replica is stopped, or when a process sends very many commands
+//! at once: for example, a successor gets a command for each of the process's listeners.
 
 use alloc::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub struct Outbox {
     stalled: bool,
 }
 
-/// What became of the commands that were sent.
+/// The state of the commands that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// All commands are on the ring.
@@ -93,7 +93,7 @@ impl Outbox {
     }
 
     /// Returns whether the replica has taken nothing for [`PATIENCE`]. Its commands still go out in order,
-    /// but waiting for it would stop a program for as long as the replica stands still.
+    /// but waiting for it would stop a program for as long as the replica is stopped.
     pub const fn has_stalled(&self) -> bool {
         self.stalled
     }

@@ -1,32 +1,17 @@
 //! The library's side of one session arena: commands out, events in, slots, and send buffers.
 //!
-//! The library region of the arena (see [`atoll_ipc::arena`]) is laid out here and means nothing to replicas:
-//!
-//! ```text
-//!   0      lock word of the family (u32): see `bin/preload`
-//!   64     application slots handed out so far (u32), first free slot + 1 (u32);
-//!          free slots are linked by library word 1
-//!   1024   calls resolved (u64), calls that made a system call (u64): read by `atoll status`
-//!   4096   pool of the send area
-//! ```
-//! The library region survives the process that wrote it: a child that inherited the arena continues where
-//! its parent stopped.
+//! The library region of the arena ([`atoll_ipc::arena::library`]) means nothing to replicas. It survives the
+//! process that wrote it: a child that inherited the arena continues where its parent stopped.
 
 use alloc::vec::Vec;
 
 use atoll_base::SlotId;
+use atoll_ipc::arena::library::{CALLS, CALLS_WITH_SYSTEM_CALL, SLOTS_FREE, SLOTS_USED};
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, CUT_OFF, EVENTS, OVERFLOW};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ring::{Consumer, Producer};
-use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Command, Event, Memory};
-
-/// Offset of the lock word in the library region.
-pub const LOCK: usize = 0;
-/// Offset of the call counters in the library region.
-pub const COUNTERS: usize = 1024;
-const SLOTS_USED: usize = 64;
-const SLOTS_FREE: usize = 68;
 
 /// The library word of a slot that holds the generation that was closed and whose `SlotDone` is awaited, plus
 /// the flag `CLOSING`. (If the holders died, only the slot's empty set of holders shows it.)
@@ -46,6 +31,7 @@ pub struct Port<M: Memory> {
     layout: ArenaLayout,
     commands: Producer,
     events: Consumer,
+    over: u32,
 }
 
 impl<M: Memory> Port<M> {
@@ -55,7 +41,19 @@ impl<M: Memory> Port<M> {
     pub fn new(memory: M, layout: ArenaLayout) -> Port<M> {
         let commands = Producer::join(&memory, layout.commands, COMMANDS);
         let events = Consumer::resume(&memory, layout.events, EVENTS);
-        Port { memory, layout, commands, events }
+        Port { memory, layout, commands, events, over: 0 }
+    }
+
+    /// Notes that the stack is gone: what its replica says of connections is the last word that it said.
+    pub(crate) fn set_gone(&mut self) {
+        self.over = REPLICA_CLOSED;
+    }
+
+    /// Returns the flags that hold for every connection, whatever the replica says: those of a connection
+    /// that has ended, if the stack is gone; otherwise none.
+    #[inline]
+    pub(crate) fn over(&self) -> u32 {
+        self.over
     }
 
     /// Returns the arena's memory.
@@ -253,8 +251,8 @@ impl<M: Memory> Port<M> {
     /// Publishes the call counters.
     #[inline]
     pub fn set_counters(&self, calls: u64, with_system_call: u64) {
-        self.memory.store64(self.layout.library + COUNTERS, calls);
-        self.memory.store64(self.layout.library + COUNTERS + 8, with_system_call);
+        self.memory.store64(self.layout.library + CALLS, calls);
+        self.memory.store64(self.layout.library + CALLS_WITH_SYSTEM_CALL, with_system_call);
     }
 }
 

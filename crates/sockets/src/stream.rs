@@ -39,6 +39,8 @@ pub struct Stream<'a, M: Memory> {
     memory: &'a M,
     layout: &'a ArenaLayout,
     generation: u32,
+    /// The flags that hold whatever the replica says: [`Port::over`].
+    over: u32,
 }
 
 /// Octets that can be read now.
@@ -68,12 +70,24 @@ impl<'a, M: Memory> Stream<'a, M> {
     /// Creates a view of the connection in a slot; returns `None` if the slot number is out of range.
     #[inline]
     pub fn new(port: &'a Port<M>, slot: atoll_base::SlotId, generation: u32) -> Option<Stream<'a, M>> {
-        Some(Stream { slot: port.slot(slot)?, memory: port.memory(), layout: port.layout(), generation })
+        Some(Stream {
+            slot: port.slot(slot)?,
+            memory: port.memory(),
+            layout: port.layout(),
+            generation,
+            over: port.over(),
+        })
     }
 
     /// Returns the connection's slot.
     pub fn slot(&self) -> &Slot<'a, M> {
         &self.slot
+    }
+
+    /// Returns the replica's flags, and those that hold because its stack is gone.
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        self.slot.replica_flags() | self.over
     }
 
     /// Returns the arena's memory.
@@ -88,17 +102,17 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// Returns whether nothing more will be received: after a FIN, a reset, the end, or a shutdown.
     pub fn has_ended(&self) -> bool {
-        self.slot.replica_flags() & (REPLICA_FIN | REPLICA_CLOSED | REPLICA_RESET) != 0
+        self.flags() & (REPLICA_FIN | REPLICA_CLOSED | REPLICA_RESET) != 0
             || self.slot.app_flags() & APP_SHUT_RECEIVE != 0
     }
 
     /// Returns whether the replica has not taken up this generation yet, or the handshake is under way.
     #[inline]
     pub fn is_connecting(&self) -> bool {
-        if self.slot.replica_generation() != self.generation {
-            return true;
+        if !self.is_current() {
+            return self.over == 0;
         }
-        self.slot.state() == SlotState::Connecting && self.slot.replica_flags() & REPLICA_CLOSED == 0
+        self.slot.state() == SlotState::Connecting && self.flags() & REPLICA_CLOSED == 0
     }
 
     /// Asks for TCP Fast Open. Call before the command that opens the connection.
@@ -132,7 +146,7 @@ impl<'a, M: Memory> Stream<'a, M> {
     /// Returns whether the connection has ended.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.is_current() && self.slot.replica_flags() & REPLICA_CLOSED != 0
+        self.over != 0 || self.is_current() && self.slot.replica_flags() & REPLICA_CLOSED != 0
     }
 
     /// Returns whether the replica has taken up this generation of the slot.
@@ -142,8 +156,19 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// Returns the error that the connection ended with, whether it was reported already or not.
     pub fn error(&self) -> Option<Errno> {
-        let cause = self.is_closed().then(|| self.slot.error())?;
-        let has_ended = self.slot.replica_flags() & REPLICA_FIN != 0;
+        if !self.is_closed() {
+            return None;
+        }
+        let is_known = self.is_current();
+        let has_closed = is_known && self.slot.replica_flags() & REPLICA_CLOSED != 0;
+        let cause = match self.over {
+            _ if has_closed => self.slot.error(),
+            0 => Cause::None,
+            // The stack is gone. connect(2), netdevice(7): the network is down.
+            _ if !is_known || self.slot.state() == SlotState::Connecting => return Some(Errno::ENETDOWN),
+            _ => Cause::ConnectionReset,
+        };
+        let has_ended = is_known && self.slot.replica_flags() & REPLICA_FIN != 0;
         let goes_on = self.slot.app_flags() & APP_SHUT_SEND == 0;
         match cause {
             // tcp_reset: in CLOSE-WAIT the peer refuses what is sent.
@@ -163,11 +188,11 @@ impl<'a, M: Memory> Stream<'a, M> {
     }
 
     /// Returns the bits of poll(2) that hold now.
-    pub fn readiness(&self, local: &Local) -> u32 {
-        if self.slot.replica_generation() != self.generation {
-            return 0; // The replica has not seen the connect yet.
+    pub fn readiness(&self, local: &Local) -> Ready {
+        if !self.is_current() && self.over == 0 {
+            return Ready::empty(); // The replica has not seen the connect yet.
         }
-        let flags = self.slot.replica_flags();
+        let flags = self.flags();
         let shut = self.slot.app_flags();
         let mut ready = Ready::default();
         let mut low = u64::from(local.receive_low.max(1));
@@ -181,14 +206,14 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
         if flags & REPLICA_CLOSED != 0 {
             ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
-            if !local.error_taken && self.slot.error() != Cause::None {
+            if !local.error_taken && self.error().is_some() {
                 ready |= Ready::ERR;
             }
-            return ready.0 | NORMAL;
+            return ready.with_normal();
         }
         if self.slot.state() == SlotState::Connecting {
             // tcp_poll: the program is to write, so that the SYN has data to carry.
-            return if self.waits_for_text() { with_normal(Ready::OUT.0) } else { 0 };
+            return if self.waits_for_text() { Ready::WRITABLE } else { Ready::empty() };
         }
         if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
             ready |= Ready::IN | Ready::RDHUP;
@@ -217,17 +242,21 @@ impl<'a, M: Memory> Stream<'a, M> {
                 ready |= Ready::OUT;
             }
         }
-        with_normal(ready.0)
+        ready.with_normal()
     }
 
     /// Returns the octets that a receiving call finds, or why there are none.
     #[inline]
     pub fn readable(&self, local: &mut Local) -> Result<Readable, Failure> {
-        if self.slot.replica_generation() != self.generation {
-            return Err(Failure::WouldBlock);
+        if !self.is_current() {
+            if self.over == 0 {
+                return Err(Failure::WouldBlock);
+            }
+            // What is in the slot is of a connection before.
+            return Err(self.take_error(local).unwrap_or(Errno::ECONNRESET).into());
         }
         // The flags first: they are set after the tail that they close, so a tail read later is complete.
-        let flags = self.slot.replica_flags();
+        let flags = self.flags();
         let head = self.slot.receive_head();
         let len = self.slot.receive_tail().wrapping_sub(head);
         if len != 0 && len <= self.layout.receive_bytes as u64 && !self.is_void() {
@@ -249,7 +278,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             return end;
         }
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
-            // recv(2): a pending error is told once; afterwards the stream has ended.
+            // recv(2): a pending error is reported once; afterwards the stream has ended.
             return self.take_error(local).map_or(end, |errno| Err(errno.into()));
         }
         if self.slot.app_flags() & APP_SHUT_RECEIVE != 0 {
@@ -304,16 +333,14 @@ impl<'a, M: Memory> Stream<'a, M> {
     /// Returns why nothing can be sent any more: the pending error first, then EPIPE (send(2)).
     pub fn refusal(&self, local: &mut Local) -> Option<Errno> {
         let is_shut = self.slot.app_flags() & APP_SHUT_SEND != 0;
-        // The replica may not have seen the connect yet.
-        let is_known = self.slot.replica_generation() == self.generation;
-        let is_over = is_known && self.slot.replica_flags() & REPLICA_CLOSED != 0 || is_shut;
+        let is_over = self.is_closed() || is_shut;
         is_over.then(|| self.take_error(local).unwrap_or(Errno::EPIPE))
     }
 
     /// Finds room for up to `want` octets (`want > 0`).
     pub fn writable(&self, local: &mut Local, want: usize) -> Result<Writable, Failure> {
-        if self.slot.replica_generation() != self.generation {
-            return Err(Failure::WouldBlock);
+        if !self.is_current() && self.over == 0 {
+            return Err(Failure::WouldBlock); // The replica has not seen the connect yet.
         }
         if let Some(errno) = self.refusal(local) {
             return Err(errno.into());
@@ -429,15 +456,6 @@ impl<'a, M: Memory> Stream<'a, M> {
     pub fn unacknowledged(&self) -> u64 {
         self.slot.send_tail().saturating_sub(self.slot.acknowledged())
     }
-}
-
-/// `POLLRDNORM` and `POLLWRNORM`, which Linux sets together with `POLLIN` and `POLLOUT`.
-const NORMAL: u32 = 0x140;
-
-/// Adds `POLLRDNORM` and `POLLWRNORM` to the bits of `POLLIN` and `POLLOUT`.
-#[inline]
-pub(crate) fn with_normal(ready: u32) -> u32 {
-    ready | (ready & 1) << 6 | (ready & 4) << 6
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::stream::{Local, Readable, Stream};
 #[cfg(test)]
 mod tests;
 
-/// What `recv(MSG_OOB)` found.
+/// The result of `recv(MSG_OOB)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgent {
     /// The urgent octet was received.

@@ -20,6 +20,10 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Instant};
 use atoll_ipc::network::{AddressState, Network};
 use atoll_ipc::page::StackFacts;
+use libc::{
+    IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_OPTIMISTIC, IFA_F_PERMANENT, IFA_F_TENTATIVE, RTPROT_KERNEL,
+    RTPROT_STATIC,
+};
 
 /// The index of the loopback interface, as on Linux.
 pub const LOOPBACK: u32 = 1;
@@ -59,11 +63,11 @@ pub struct Interface {
     pub mac: [u8; 6],
     /// The addresses, IPv4 before IPv6.
     pub addresses: Vec<InterfaceAddress>,
-    /// What was counted at the interface.
+    /// The counters of the interface.
     pub counters: Counters,
 }
 
-/// What was counted at an interface since the stack came up.
+/// The counters of an interface since the stack came up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Octets received.
@@ -98,7 +102,7 @@ pub struct InterfaceAddress {
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where the route leads: the first address; those of IPv4 are mapped (RFC 4291 §2.5.5.2).
+    /// The destination of the route: the first address; those of IPv4 are mapped (RFC 4291 §2.5.5.2).
     pub destination: Addr,
     /// The length of the prefix in bits of the address's own family.
     pub prefix_len: u8,
@@ -118,16 +122,9 @@ pub struct Route {
     pub metric: u32,
 }
 
-// linux/rtnetlink.h, linux/if_addr.h.
-const RTPROT_KERNEL: u8 = 2;
-const RTPROT_STATIC: u8 = 4;
+// Of linux/rtnetlink.h, what libc lacks.
 const RTPROT_RA: u8 = 9;
 const RTPROT_DHCP: u8 = 16;
-const IFA_F_OPTIMISTIC: u32 = 0x04;
-const IFA_F_DADFAILED: u32 = 0x08;
-const IFA_F_DEPRECATED: u32 = 0x20;
-const IFA_F_TENTATIVE: u32 = 0x40;
-const IFA_F_PERMANENT: u32 = 0x80;
 /// The metric of IPv6 routes to prefixes on the link (`IP6_RT_PRIO_ADDRCONF`).
 const METRIC_ON_LINK: u32 = 256;
 /// The metric of other IPv6 routes (`IP6_RT_PRIO_USER`).

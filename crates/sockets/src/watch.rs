@@ -5,19 +5,23 @@
 //! members. While something may be ready, the watch is also in the set's ready list: a wait costs O(ready),
 //! not O(watched).
 
-use crate::slab::{NONE, Slab};
+use atoll_base::Slab;
+
+/// The number that means no watch.
+const NONE: u32 = u32::MAX;
 
 /// The flag `EPOLLONESHOT`.
-pub const ONESHOT: u32 = 1 << 30;
+pub const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// The flag `EPOLLET`.
-pub const EDGE: u32 = 1 << 31;
+pub const EDGE: u32 = libc::EPOLLET as u32;
 /// The flag `EPOLLEXCLUSIVE`.
-pub const EXCLUSIVE: u32 = 1 << 28;
+pub const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// The flag `EPOLLWAKEUP`.
-pub const WAKEUP: u32 = 1 << 29;
-/// The bits `EPOLLERR | EPOLLHUP`, which are reported whether asked for or not.
-pub const ALWAYS: u32 = 0x18;
-const EVENT_BITS: u32 = 0x0fff_ffff;
+pub const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
+/// The bits that are reported whether asked for or not.
+pub const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// All bits that are no flags.
+const EVENT_BITS: u32 = !(ONESHOT | EDGE | EXCLUSIVE | WAKEUP);
 
 /// One entry of an interest list.
 #[derive(Clone, Debug)]

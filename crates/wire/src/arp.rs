@@ -9,7 +9,7 @@ use crate::ethernet::{EtherType, Mac};
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 pub const PACKET_LEN: usize = 28;
 
-/// What an ARP packet asks or says (`ar$op`).
+/// The operation of an ARP packet (`ar$op`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// The sender asks: "Who has `target_addr`?"

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! One's complement addition is commutative, associative and independent of byte order, so the sum is taken
+//! One's complement addition is commutative, associative and independent of byte order. So the sum is taken
 //! over machine words as they lie in memory and only the result is turned round (RFC 1071 §2).
 
 use atoll_base::Addr;

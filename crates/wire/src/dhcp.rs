@@ -5,7 +5,7 @@
 //!   | chaddr 16 | sname 64 | file 128 | cookie
 //!   options: code, length, that many octets; PAD and END are one octet long
 //! ```
-//! Options may go on in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396):
+//! Options may continue in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396):
 //! [`Message::option`] joins them.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -98,7 +98,7 @@ pub mod option {
     pub const REQUESTED_ADDRESS: u8 = 50;
     /// The lease time of the address, in seconds.
     pub const LEASE_TIME: u8 = 51;
-    /// Which of `file` (1) and `sname` (2) hold options.
+    /// The option that says which of `file` (1) and `sname` (2) hold options.
     pub const OVERLOAD: u8 = 52;
     /// The type of the message: [`Kind`](super::Kind).
     pub const MESSAGE_TYPE: u8 = 53;

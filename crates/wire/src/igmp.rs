@@ -9,8 +9,8 @@ pub const HEADER_LEN: usize = 8;
 /// Bytes of a [`Record`] without sources: the only ones that are written here.
 pub const RECORD_LEN: usize = 8;
 
-/// Bytes of the IPv4 header of a message: with the router alert option (RFC 2113), so that routers look at
-/// reports that are not for them.
+/// Bytes of the IPv4 header of a message, which has the router alert option (RFC 2113), so that routers
+/// process reports that are not addressed to them.
 pub const IP_HEADER_LEN: usize = ipv4::HEADER_LEN + ROUTER_ALERT.len();
 
 /// The address of reports of version 3 (RFC 3376 §4.2.14).
@@ -23,7 +23,7 @@ pub const ALL_SYSTEMS: u32 = 0xe000_0001;
 /// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A router asks who is in `group`; 0 for all groups.
+    /// A router asks which hosts are members of `group`; 0 asks about all groups.
     Query {
         /// The version of the router: 1, 2 or 3.
         version: u8,
@@ -79,7 +79,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     }
     let group = u32::from_be_bytes([a, b, c, d]);
     Ok(match kind {
-        // RFC 3376 §7.1: length and code tell the versions apart. Lengths in between are invalid.
+        // RFC 3376 §7.1: length and code distinguish the versions. Lengths in between are invalid.
         QUERY if bytes.len() >= QUERY_V3_LEN => {
             Message::Query { version: 3, group, max_response: decoded(code) }
         }

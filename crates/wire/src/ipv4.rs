@@ -51,7 +51,7 @@ pub struct Header {
     pub dont_fragment: bool,
     /// Whether further fragments follow.
     pub more_fragments: bool,
-    /// Where the payload belongs in the original, in units of 8 bytes; below 2^13.
+    /// The place of the payload in the original, in units of 8 bytes; below 2^13.
     pub fragment_offset: u16,
 }
 
@@ -93,7 +93,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     Ok((header, len))
 }
 
-/// Reads a header that an ICMP error quotes: the payload may be cut off, and the checksum is not verified,
+/// Reads a header that an ICMP error quotes, whose payload may be cut off. The checksum is not verified,
 /// because the router that sent the error may have changed TTL or TOS before it quoted the header.
 pub fn parse_quoted(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     parse_unverified(bytes)

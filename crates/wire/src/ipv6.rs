@@ -23,7 +23,7 @@ pub struct Header {
     pub src: Addr,
     /// Destination address.
     pub dst: Addr,
-    /// What follows the header: a protocol, or an extension header.
+    /// The kind of the header that follows: a protocol, or an extension header.
     pub next_header: Protocol,
     /// Bytes behind the header, extension headers included; what follows in the frame is padding.
     pub payload_len: u16,
@@ -82,14 +82,14 @@ pub enum ExtensionError {
     Malformed,
     /// An unknown option asks for it (RFC 8200 §4.2), or there is no next header: the packet is dropped.
     Discard,
-    /// The packet is dropped and the sender is to be told: parameter problem of this code, at this offset
+    /// The packet is dropped, and its sender should get a parameter problem with this code, at this offset
     /// from the start of the packet.
     Problem {
         /// The code; see [`crate::icmpv6::code`].
         code: u8,
         /// The offset of the problem, in octets.
         pointer: u32,
-        /// Whether the sender is told even if the packet was to a group.
+        /// Whether the sender gets the error even if the packet was to a group.
         even_to_groups: bool,
     },
 }
@@ -180,7 +180,7 @@ pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> 
     let upper = match walk(next, text) {
         Ok(upper) => upper,
         Err(ExtensionError::Malformed) => return Err(FirstError::Incomplete),
-        // The sender is to be told, or the packet has no transport.
+        // The sender gets an error, or the packet has no transport.
         Err(ExtensionError::Discard | ExtensionError::Problem { .. }) => {
             let (protocol, at) = (Protocol(NO_NEXT_HEADER), text.len());
             return Ok(Upper {

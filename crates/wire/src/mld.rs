@@ -7,7 +7,7 @@ use crate::icmpv6;
 use crate::ipv6;
 use crate::{ParseError, ipv4::Protocol};
 
-/// The options that stand before every message: hop-by-hop with a router alert (RFC 3810 §5, RFC 2711).
+/// The options in front of every message: hop-by-hop with a router alert (RFC 3810 §5, RFC 2711).
 pub const ROUTER_ALERT: [u8; 8] = [Protocol::ICMPV6.0, 0, 5, 2, 0, 0, 1, 0];
 
 /// All routers that support version 2 (RFC 3810 §5.2.14), to which reports are sent.
@@ -70,7 +70,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     let &[kind, _, _, _, a, b, _, _, ref rest @ ..] = bytes else { return Err(ParseError::Unsupported) };
     let group = rest.first_chunk().map(|octets| Addr::from_octets(*octets)).ok_or(ParseError::Truncated)?;
     let code = u16::from_be_bytes([a, b]);
-    // RFC 3810 §8.1: the length tells the versions apart. Lengths in between are invalid.
+    // RFC 3810 §8.1: the length distinguishes the versions. Lengths in between are invalid.
     let version = match bytes.len() {
         LEN_V1 => 1,
         QUERY_LEN.. => 2,

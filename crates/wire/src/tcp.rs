@@ -13,9 +13,8 @@
 //!  |                 options, padded to 32 bits                    |
 //! ```
 
-use core::ops::{BitOr, BitOrAssign};
-
 use atoll_base::SeqNum;
+use bitflags::bitflags;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -27,64 +26,28 @@ pub const HEADER_MIN: usize = 20;
 /// Octets of the largest TCP header: the data offset counts 15 words.
 pub const HEADER_MAX: usize = 60;
 
-/// The control bits of a segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags(pub u16);
-
-impl Flags {
-    /// The sender will send no more text.
-    pub const FIN: Flags = Flags(0x01);
-    /// Synchronize sequence numbers.
-    pub const SYN: Flags = Flags(0x02);
-    /// Reset the connection.
-    pub const RST: Flags = Flags(0x04);
-    /// Push function.
-    pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgement field is valid.
-    pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer is valid.
-    pub const URG: Flags = Flags(0x20);
-    /// ECN echo (RFC 3168).
-    pub const ECE: Flags = Flags(0x40);
-    /// Congestion window reduced (RFC 3168).
-    pub const CWR: Flags = Flags(0x80);
-    /// Accurate ECN (RFC 9768), the lowest bit of the octet before the other flags.
-    pub const AE: Flags = Flags(0x100);
-
-    /// Returns whether every bit of `other` is set.
-    pub const fn contains(self, other: Flags) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns whether any bit of `other` is set.
-    pub const fn intersects(self, other: Flags) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Returns the bits of both.
-    #[must_use]
-    pub const fn union(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
-    }
-
-    /// Returns the bits of `self` that are not in `other`.
-    #[must_use]
-    pub const fn without(self, other: Flags) -> Flags {
-        Flags(self.0 & !other.0)
-    }
-}
-
-impl BitOr for Flags {
-    type Output = Flags;
-
-    fn bitor(self, rhs: Flags) -> Flags {
-        self.union(rhs)
-    }
-}
-
-impl BitOrAssign for Flags {
-    fn bitor_assign(&mut self, rhs: Flags) {
-        *self = self.union(rhs);
+bitflags! {
+    /// The control bits of a segment.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Flags: u16 {
+        /// The sender will send no more text.
+        const FIN = 0x01;
+        /// Synchronize sequence numbers.
+        const SYN = 0x02;
+        /// Reset the connection.
+        const RST = 0x04;
+        /// Push function.
+        const PSH = 0x08;
+        /// The acknowledgement field is valid.
+        const ACK = 0x10;
+        /// The urgent pointer is valid.
+        const URG = 0x20;
+        /// ECN echo (RFC 3168).
+        const ECE = 0x40;
+        /// Congestion window reduced (RFC 3168).
+        const CWR = 0x80;
+        /// Accurate ECN (RFC 9768), the lowest bit of the octet before the other flags.
+        const AE = 0x100;
     }
 }
 
@@ -195,7 +158,7 @@ impl Segment {
     #[must_use]
     pub const fn without_text(mut self) -> Segment {
         self.len = 0;
-        self.flags = self.flags.without(Flags::FIN.union(Flags::PSH));
+        self.flags = self.flags.difference(Flags::FIN.union(Flags::PSH));
         self
     }
 }
@@ -216,7 +179,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
         dst_port: header.dst_port.get(),
         seq: SeqNum(header.seq.get()),
         ack: SeqNum(header.ack.get()),
-        flags: Flags(u16::from(header.offset) << 8 & 0x100 | u16::from(header.flags)),
+        flags: Flags::from_bits_retain(u16::from(header.offset) << 8 & 0x100 | u16::from(header.flags)),
         window: header.window.get(),
         urgent: header.urgent.get(),
         options: parse_options(options),
@@ -240,8 +203,8 @@ pub fn emit(segment: &Segment, out: &mut [u8; HEADER_MAX]) -> usize {
         seq: U32::new(segment.seq.0),
         ack: U32::new(segment.ack.0),
         // Cannot truncate: the writer stops at 60 octets, which are 15 words.
-        offset: ((header_len / 4) as u8) << 4 | (segment.flags.0 >> 8 & 1) as u8,
-        flags: (segment.flags.0 & 0xff) as u8,
+        offset: ((header_len / 4) as u8) << 4 | (segment.flags.bits() >> 8 & 1) as u8,
+        flags: (segment.flags.bits() & 0xff) as u8,
         window: U16::new(segment.window),
         checksum: U16::ZERO,
         urgent: U16::new(segment.urgent),

@@ -1,5 +1,5 @@
 //! The `struct virtio_net_hdr` before every frame of a TAP with `IFF_VNET_HDR` (virtio 1.2 §5.1.6), which
-//! tells what the link left undone, or has done: 10 bytes, little endian.
+//! says what the link left undone, or has done: 10 bytes, little endian.
 
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -53,7 +53,7 @@ def admin(_port):
             connection.send(json.dumps(request).encode())
             while answer := connection.recv(1 << 17):
                 part = json.loads(answer) if answer[:1] == b"{" else {}
-                # Only clients that may upgrade are told that a build is none.
+                # Only clients that may upgrade get the error that a build is invalid.
                 if "hostname" in str(part) or "error" not in part and "refused" not in part and part:
                     succeeded(f"{request['cmd']} was obeyed: {str(part)[:200]}")
                 if not part or "error" in part or "done" in part:

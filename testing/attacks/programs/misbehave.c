@@ -115,7 +115,7 @@ static void reader(void)
     }
 }
 
-/* 20,000 entries on every bell that the library has, while it sleeps: whoever rings one has to look at all of them. Bare system calls,
+/* Puts 20,000 entries on every doorbell of the library, while it sleeps: a ring has to visit all of them. Bare system calls,
  * because the library guards its own descriptors. */
 static void bells(void)
 {
@@ -144,7 +144,7 @@ static void bells(void)
             direct(SYS_ppoll, entries, 20000, &for_ever, NULL, 0);
             _exit(0);
         }
-    /* And by epoll, whose entries do not even need somebody who sleeps. */
+    /* And by epoll, whose entries need no sleeper. */
     for (int i = 0; i < 20000; i++) {
         int instance = i % 1000 ? -1 : (int)direct(SYS_epoll_create1, 0);
         static int last;
@@ -173,7 +173,7 @@ static void udp_self(void)
         sendto(fd, text, sizeof text, 0, (struct sockaddr *)&own, sizeof own);
 }
 
-/* Datagrams to ADDRESS, where nobody wants them. */
+/* Datagrams to ADDRESS, where no socket takes them. */
 static void udp_flood(void)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
@@ -249,7 +249,7 @@ static void send_descriptors(int to, const int *fds, int count)
     sendmsg(to, &message, MSG_DONTWAIT);
 }
 
-/* Sockets that go round in messages: through pairs that are themselves under way, received by nobody, or by their sender. */
+/* Sockets that go round in messages: through pairs that are themselves under way, never received, or received by their sender. */
 static void ring(void)
 {
     attacking();

@@ -229,7 +229,7 @@ static void *datagram(void *unused)
         if (send(fd, &number, sizeof number, 0) < 0 && errno != ECONNREFUSED)
             die("datagrams");
         unsigned long end = now_us() + DATAGRAM_MS * 1000;
-        /* Whoever answers with anything else is not whom we have asked. */
+        /* Any other answer comes from another server. */
         while (answer != number && now_us() < end) {
             struct pollfd entry = {.fd = fd, .events = POLLIN};
             if (poll(&entry, 1, DATAGRAM_MS) > 0) {

@@ -6,8 +6,8 @@
 //!
 //! To add an attack, write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the
 //! socket API) or `programs/intruder.py` (after giving up root), and add a row. The program prints
-//! `attacking` when it has begun and goes on until it is killed; it prints `SUCCEEDED` if it got what nobody
-//! should get.
+//! `attacking` when it has begun, and runs until it is killed. It prints `SUCCEEDED` if it got what no
+//! program should get.
 #![forbid(unsafe_code)]
 
 /// The program that carries out an attack.
@@ -32,7 +32,7 @@ pub struct Attack {
     pub name: &'static str,
     /// The program that carries it out.
     pub means: Means,
-    /// What the attack does.
+    /// The action of the attack.
     pub does: &'static str,
     /// The quota or check that stops it.
     pub stopped_by: &'static str,

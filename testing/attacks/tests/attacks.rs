@@ -1,7 +1,7 @@
 //! Checks that a neighbour does not notice attacks from programs on its own stack.
 //!
-//! In every run no octet of the neighbour's text is lost or changed, nothing is refused or stands still, no
-//! replica dies, memory stays within bounds, and the stack serves a program that comes later. With
+//! In every run no octet of the neighbour's text is lost or changed, no request is refused or stalls, and no
+//! replica dies. Memory stays within bounds, and the stack serves a program that comes later. With
 //! `ATOLL_SOAK` the neighbour also keeps 80 % of the rate and has at most twice the latency that it has
 //! beside a fair busy program. Rates of short runs are printed, not judged.
 #![forbid(unsafe_code)]
@@ -237,8 +237,8 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
     }
 }
 
-/// Waits for the neighbour's report. If the neighbour stands still meanwhile, prints what the stack knows of
-/// its connections.
+/// Waits for the neighbour's report. If the neighbour makes no progress meanwhile, prints what the stack
+/// knows of its connections.
 fn finish(net: &Net, mut client: Proc) -> String {
     let end = Instant::now() + Duration::from_secs(60);
     let mut told = false;

@@ -16,7 +16,7 @@ use crate::script::{Call, Value};
 pub use constants::{errno, errno_name, number};
 use polls::{Polled, Waited};
 
-/// What the runner, or the stack, does not support of a call.
+/// The part of a call that the runner, or the stack, does not support.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum Unsupported {
     /// The call as a whole.
@@ -32,7 +32,7 @@ pub enum Unsupported {
         /// The argument; [`Value::Whatever`] if it is missing.
         value: Value,
     },
-    /// What an argument of the call means, such as its flags.
+    /// The meaning of an argument of the call, such as its flags.
     #[error("the {part} of {call}")]
     Part {
         /// The meaning of the argument.

@@ -29,7 +29,7 @@ pub struct Asked {
     pub strict_segments: bool,
 }
 
-/// What the path removes from SYNs: options that the stack cannot switch off, where a script wants them off.
+/// The options that the path removes from SYNs, where a script turns them off and the stack cannot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
     /// `net.ipv4.tcp_timestamps` is 0.
@@ -40,7 +40,7 @@ pub struct Way {
     pub strips_window_scale: bool,
 }
 
-/// What a script's first command asks for in vain.
+/// A request of a script's first command that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum Unsupported {
     #[error("the command `{0}`")]

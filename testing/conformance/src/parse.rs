@@ -9,7 +9,7 @@ use crate::script::{Action, Call, Event, Micros, Script, Time, Value};
 pub struct Trouble {
     /// The line of the script.
     pub line: usize,
-    /// What is wrong there.
+    /// The fault in this place.
     pub what: String,
     /// Whether the language has the feature and this runner does not.
     pub unsupported: bool,

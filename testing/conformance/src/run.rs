@@ -24,7 +24,7 @@ const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
 pub struct Report {
     /// The line of the script.
     pub line: usize,
-    /// What is wrong.
+    /// The difference or fault.
     pub what: String,
     /// Whether the script needs something that this runner does not support, which says nothing about the
     /// stack.

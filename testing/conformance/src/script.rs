@@ -12,8 +12,8 @@ pub enum Time {
     After(Micros),
     /// At any time (`*`).
     Any,
-    /// Not before the first time, and not after the second; the bool says that both count from the previous
-    /// event.
+    /// The event happens no earlier than the first time, and no later than the second. The bool says that
+    /// both count from the previous event.
     Between(Micros, Micros, bool),
 }
 
@@ -35,11 +35,11 @@ pub struct Event {
     pub line: usize,
     /// When the event happens.
     pub time: Time,
-    /// What happens.
+    /// The action of the event.
     pub action: Action,
 }
 
-/// What happens in an event.
+/// The action of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A packet reaches the stack.
@@ -106,7 +106,7 @@ pub type Ports = Option<(u16, u16)>;
 pub struct Datagram {
     /// The IP header.
     pub ip: IpFacts,
-    /// Its ports.
+    /// The ports of the datagram.
     pub ports: Ports,
     /// Octets of payload.
     pub len: u16,
@@ -141,7 +141,7 @@ pub enum Echoed {
 pub struct Packet {
     /// The IP header.
     pub ip: IpFacts,
-    /// Its ports.
+    /// The ports of the segment.
     pub ports: Ports,
     /// The control bits as in the header: nine of them (RFC 9768 has added one).
     pub flags: u16,
@@ -215,7 +215,7 @@ pub struct Call {
     pub ends: Option<Micros>,
     /// The function.
     pub name: String,
-    /// Its arguments.
+    /// The arguments of the call.
     pub arguments: Vec<Value>,
     /// The expected result.
     pub result: Value,

@@ -35,7 +35,8 @@ fn every_script(options: &str) {
     assert!(failures.is_empty(), "{} of {} scripts:\n{}", failures.len(), names.len(), failures.join("\n\n"));
 }
 
-/// What a script with a change says: line, message, whether it is the runner's lack.
+/// Runs a script with `from` replaced by `to`. Returns the line and the message of its failure, and whether
+/// the runner lacks support.
 fn with(name: &str, from: &str, to: &str) -> (usize, String, bool) {
     let text = script(name);
     assert!(text.contains(from), "{name} has no {from}");

@@ -2,7 +2,7 @@
 //! and segment by segment.
 //!
 //! The adversary opens connections to the server as any client does, follows what the server says, and then
-//! misbehaves near what the server expects: it lies about what it has received, leaves holes, closes its
+//! misbehaves near what the server expects. It lies about what it has received, leaves holes, closes its
 //! window, resets and repeats itself.
 
 use atoll_base::{Duration, Instant, Rng, SeqNum};

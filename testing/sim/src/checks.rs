@@ -10,7 +10,7 @@ use atoll_wire::tcp::{Flags, Segment};
 use crate::host::Host;
 use crate::violation::Violation;
 
-/// What one end has announced and been told, by which it is checked.
+/// The announcements that one end has made and received, by which its segments are checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
     /// The right edge of the window that the end announced last.

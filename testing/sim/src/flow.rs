@@ -124,7 +124,7 @@ impl Flow {
         self.compare_marks()
     }
 
-    /// Checks that each end has heard of the last urgent octet of the other.
+    /// Checks that each end knows the last urgent octet of the other.
     fn compare_marks(&self) -> Result<(), Violation> {
         for (from, to) in [(0, 1), (1, 0)] {
             let sent = self.hosts[from].urgent_end.map(|end| end - 1);
@@ -262,10 +262,10 @@ impl Outgoing {
             cut.len = piece.len() as u32;
             if index > 0 {
                 // RFC 3168 §6.1.2: CWR is set once, and a link with segmentation offload sets it once.
-                cut.flags = cut.flags.without(Flags::CWR);
+                cut.flags = cut.flags.difference(Flags::CWR);
             }
             if index != count - 1 {
-                cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
+                cut.flags = cut.flags.difference(Flags::FIN | Flags::PSH);
             }
             (cut, piece)
         })

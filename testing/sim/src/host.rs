@@ -8,7 +8,7 @@ use atoll_wire::tcp::Segment;
 
 use crate::violation::Violation;
 
-/// What an application does.
+/// The behaviour of an application.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The octets to write before closing.
@@ -72,7 +72,7 @@ impl Host {
             connection: None,
             time_wait: None,
             answers: VecDeque::new(),
-            events: Events::NONE,
+            events: Events::empty(),
             plan,
             salt_out,
             salt_in,

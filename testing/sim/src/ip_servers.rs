@@ -172,7 +172,7 @@ impl IpServers {
         RING_ITEMS - frames.count()
     }
 
-    /// Puts a frame of a replica into its ring, and rings the bell of the server.
+    /// Puts a frame of a replica into its ring, and rings the doorbell of the server.
     pub(crate) fn push(&mut self, now: Instant, rng: &mut Rng, replica: usize, frame: Vec<u8>) {
         assert!(self.room(replica) > 0, "the replica was told that there is no room");
         let server = replica % self.servers.len();

@@ -36,7 +36,8 @@ pub use network::{Network, NetworkSettings, RoutedFlow};
 pub use pair::{Failure, Pair, Report, Scenario};
 pub use violation::Violation;
 pub use world::{
-    Appetite, Hoard, Poison, ScaledBy, ScalingPlan, Shortage, Story, Told, Workforce, World, WorldViolation,
+    Appetite, Going, Hoard, Poison, ScaledBy, ScalingPlan, Shortage, Story, Told, Workforce, World,
+    WorldViolation,
 };
 
 /// Returns the seeds to try: `usual` many, unless `ATOLL_SEED=n` names one to replay or `ATOLL_SEEDS=n`

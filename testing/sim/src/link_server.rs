@@ -25,7 +25,7 @@ impl LinkServer {
         RING_FRAMES - self.rings[replica].len()
     }
 
-    /// Puts a frame of a replica into its ring, and rings the bell of the server.
+    /// Puts a frame of a replica into its ring, and rings the doorbell of the server.
     pub(crate) fn push(&mut self, now: Instant, rng: &mut Rng, replica: usize, frame: Vec<u8>) {
         assert!(self.room(replica) > 0, "the replica was told that there is no room");
         self.rings[replica].push_back(frame);

@@ -75,8 +75,8 @@ impl Managers {
         self.apart.iter_mut().for_each(|manager| manager.set_balance(rules));
     }
 
-    /// Returns the incarnation of the CM that serves a replica, as the replica is told when it starts; `None`
-    /// if the replica contains its CM.
+    /// Returns the incarnation of the CM that serves a replica, for the replica's start; `None` if the
+    /// replica contains its CM.
     pub(crate) fn epoch_for(&self, index: u8) -> Option<Epoch> {
         let number = index % self.plan.count;
         (self.plan.apart || number != index).then(|| self.epochs[usize::from(number)])
@@ -99,7 +99,7 @@ impl Managers {
         }
     }
 
-    /// Announces that a CM lives in this epoch to the replicas that it serves; each hears of it when it reads
+    /// Announces that a CM lives in this epoch to the replicas that it serves; each learns it when it reads
     /// its control socket.
     fn spread(&mut self, now: Instant, rng: &mut Rng, number: usize, epoch: Epoch, replicas: usize) {
         self.epochs[number] = epoch;

@@ -35,9 +35,9 @@ pub struct Scenario {
 #[derive(Debug, Error)]
 #[error("{what}, after {after:?}")]
 pub struct Failure {
-    /// What went wrong.
+    /// The violation.
     pub what: Violation,
-    /// How long after the start.
+    /// The time since the start.
     pub after: Duration,
     /// The last lines of the exchange.
     pub trace: Vec<String>,

@@ -30,7 +30,7 @@ pub(crate) fn forged(
         _ => expected,
     };
     let flags = [0x04, 0x14, 0x02, 0x12, 0x10, 0x18, 0x11, 0x00, 0x29][rng.below(9) as usize];
-    let flags = Flags(flags);
+    let flags = Flags::from_bits_retain(flags);
     // A reset with the number that the victim expects cannot come from a stranger.
     let seq = if flags.contains(Flags::RST) && seq == expected { expected.plus(1 << 29) } else { seq };
     // The number is beyond all that was sent, or before the beginning.

@@ -18,7 +18,7 @@ pub enum Violation {
     /// An end takes back a window that it has announced.
     #[error("the window's right edge goes back by {lost} octets, its scale is {scale}")]
     WindowShrinks {
-        /// By how many octets.
+        /// The number of octets by which the edge goes back.
         lost: i32,
         /// The shift of the window field.
         scale: u8,
@@ -55,7 +55,7 @@ pub enum Violation {
     /// A connection is not closed in the end.
     #[error("ends in {0:?}")]
     EndsIn(Option<State>),
-    /// An end has not heard of the last urgent octet.
+    /// An end does not know the last urgent octet.
     #[error("the mark is at {sent:?}, and was seen at {seen:?}")]
     Mark {
         /// The stream offset of the last urgent octet.

@@ -1,9 +1,10 @@
 //! Whole stacks and their applications: two machines with several replicas each, the wire between them, and
-//! processes that sleep until their bell rings, so that a lost wake-up shows as silence.
+//! processes that sleep until their doorbell rings, so that a lost wake-up shows as silence.
 
 mod departing;
 mod family;
 mod forger;
+mod going;
 mod greedy;
 mod hoarding;
 mod program;
@@ -42,6 +43,7 @@ use departing::Departure;
 pub use departing::Told;
 use family::{Farewells, Handing, Letter};
 use forger::Role;
+pub use going::Going;
 pub use greedy::Appetite;
 use greedy::{Greedy, Watch};
 pub use hoarding::{Hoard, Shortage};
@@ -64,7 +66,7 @@ const CRASHES_MAX: u32 = 300;
 const POISONED_MAX: u32 = 20;
 /// The most stores after which a replica that is going to die does so.
 const LIFE_MAX: u32 = 600;
-/// What the commands of one process may cost in a round.
+/// The cost that the commands of one process may have in a round.
 const SHARE: u32 = 64;
 
 /// The parameters of a run, all of which a seed decides.
@@ -114,7 +116,7 @@ pub struct Story {
     pub crashes: u32,
     /// How replicas move from process to process; if `None`, each has its own, and stays there.
     pub scaling: Option<ScalingPlan>,
-    /// What a greedy program on each machine asks for.
+    /// The resource that a greedy program on each machine asks for.
     pub greed: Option<Appetite>,
     /// The program that does not read, and how little memory there is; if `None`, there is plenty.
     pub hoard: Option<Hoard>,
@@ -128,6 +130,8 @@ pub struct Story {
     pub hands_over: u32,
     /// Whether every other process of the server uses poll(2) in place of epoll.
     pub polls: bool,
+    /// When the server's stack goes with all of its processes; if `None`, it stays.
+    pub goes: Option<Going>,
 }
 
 /// How the fault of the server's replicas is triggered.
@@ -150,7 +154,7 @@ pub struct Workforce {
     pub loss: u32,
     /// The process that stops as soon as it has no connection, and when it may do so.
     pub stops: Option<(usize, Duration)>,
-    /// How long that process stands still, and whether it dies then or continues.
+    /// How long that process is stopped, and whether it dies then or continues.
     pub stands: (Duration, bool),
     /// How long other processes of its family, which share its sockets, outlive it.
     pub outlived: Duration,
@@ -214,6 +218,7 @@ impl Story {
             poison: None,
             hands_over: 0,
             polls: false,
+            goes: None,
         }
     }
 }
@@ -268,7 +273,7 @@ impl FrameSink<Mortal> for Out {
 struct Machine {
     host: u8,
     replicas: Vec<Transport<Mortal>>,
-    /// What the successors of each replica find: its page and its ledger.
+    /// The memory that the successors of each replica find: its page and its ledger.
     legacies: Vec<(HeapMemory, HeapMemory)>,
     lives: Vec<Life>,
     out: Out,
@@ -285,11 +290,15 @@ struct Machine {
     unopened: VecDeque<(usize, SessionId, ArenaLayout, Mortal, AppPage<Mortal>)>,
     /// The most octets that all receive buffers of a replica may take.
     memory: Option<u64>,
+    /// How many stacks there were before on this machine.
+    stacks: u8,
+    /// Whether its stack is gone, and this one is not up yet.
+    is_away: bool,
 }
 
 impl Machine {
-    fn new(host: u8, count: u8, story: &Story) -> Machine {
-        let (now, seed) = (Instant::from_millis(1000), story.seed);
+    fn new(host: u8, count: u8, story: &Story, now: Instant, stacks: u8) -> Machine {
+        let seed = story.seed;
         let is_faulty = story.poison.is_some() && host == SERVER;
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
@@ -330,6 +339,8 @@ impl Machine {
             hosts: story.scaling.map(|plan| Hosts::new(plan, host, count, seed, now)),
             unopened: VecDeque::new(),
             memory: story.hoard.map(|hoard| hoard.memory),
+            stacks,
+            is_away: false,
         };
         for index in 0..count {
             let replica = machine.replica(now, index, Epoch(3), seed);
@@ -358,7 +369,8 @@ impl Machine {
         let secrets = Secrets {
             sequence: [host; 16],
             fast_open: [host; 16],
-            leases: [host; 16],
+            // Nobody believes what another stack has granted.
+            leases: [host + 16 * self.stacks; 16],
             table: seed + 5,
             ports,
         };
@@ -382,7 +394,7 @@ impl Machine {
         transport
     }
 
-    /// Handles a frame that arrives; what becomes whole by it goes on to its owner.
+    /// Handles a frame that arrives. A packet that it completes is passed on to its owner.
     fn receive(&mut self, now: Instant, rng: &mut Rng, frame: &[u8], inside: bool) {
         if let Some(servers) = self.ip_servers.as_mut().filter(|_| !inside) {
             servers.receive(now, rng, &self.steering, frame);
@@ -437,7 +449,7 @@ impl Machine {
 
     /// Returns whether a replica is in a process and serves.
     fn serves(&self, index: usize) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
+        !self.is_away && self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
     }
 
     /// Returns whether each replica serves, by number.
@@ -446,8 +458,8 @@ impl Machine {
     }
 }
 
-/// Fragments a frame that is longer than `mtu`: as a router fragments an IPv4 frame (without options),
-/// whether it has "don't fragment" or not, or as a host fragments an IPv6 frame (without extension headers).
+/// Fragments a frame that is longer than `mtu`. An IPv4 frame (without options) is fragmented as by a router
+/// that ignores "don't fragment", an IPv6 frame (without extension headers) as by a host.
 fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
     if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {
@@ -551,7 +563,7 @@ struct Process {
     service: Duration,
     /// When the process stops as soon as it has no connection.
     stops_at: Option<Instant>,
-    /// Until when the process stands still.
+    /// Until when the process is stopped.
     stands_until: Option<Instant>,
     /// The state of its departure, once it has died.
     departure: Option<Departure>,
@@ -567,6 +579,9 @@ struct Process {
     hoards: bool,
     /// Whether its peers may have to end connections.
     is_forgiving: bool,
+    /// Whether the story lets the server's stack go: connections may end with an error, and clients open them
+    /// again.
+    loses_stack: bool,
     /// The number of connections that it could not open, or has lost, for want of memory; `waits_until` says
     /// when it opens others.
     refused: u64,
@@ -599,11 +614,11 @@ pub struct World {
     has_begun: bool,
     /// The earliest time at which clients begin.
     begins_at: Instant,
-    /// How often a successor was told that a program had died.
+    /// How often a successor learned that a program had died.
     told: u32,
     /// The watch over the progress of others beside greedy programs.
     watch: Option<Watch>,
-    /// What was observed while memory was short.
+    /// The observations while memory was short.
     shortage: Shortage,
     /// The number of deaths of replicas by their own fault; `is_blamed` says whether the last one was so, and
     /// the other fields count what successors have made of them.
@@ -614,16 +629,21 @@ pub struct World {
     cut_off: BTreeSet<SessionId>,
     /// Connections on their way from one process to another.
     letters: Vec<Letter>,
-    /// Which members of sessions are gone, until replicas have heard of it.
+    /// The members of sessions that are gone, until replicas know it.
     farewells: Farewells,
     /// How often processes have executed another program, forked, sent a connection, and ended.
     handed: [u32; 4],
+    /// How often the server's stack has gone, when it comes back, and how many connections programs have lost.
+    gone: u32,
+    away_until: Option<Instant>,
+    losses: usize,
 }
 
 impl World {
     /// Creates stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
-        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story);
+        let first = Instant::from_millis(1000);
+        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story, first, 0);
         let mut world = World {
             story: story.clone(),
             rng: Rng::new(story.seed),
@@ -647,6 +667,9 @@ impl World {
             letters: Vec::new(),
             farewells: Farewells::default(),
             handed: [0; 4],
+            gone: 0,
+            away_until: None,
+            losses: 0,
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -711,15 +734,9 @@ impl World {
         let log2 = self.story.memory_log2;
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        let (mut ports, mut arenas) = (Vec::new(), Vec::new());
-        let Machine { replicas, lives, legacies, stack, .. } = &mut self.machines[machine];
-        for (replica, life) in replicas.iter_mut().zip(lives) {
-            let arena = HeapMemory::new(layout.total);
-            let (theirs, their_page) =
-                (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
-            replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
-            arenas.push(arena);
-        }
+        let mut ports = Vec::new();
+        let arenas = self.open_sessions(machine, session, &page);
+        let Machine { legacies, stack, .. } = &self.machines[machine];
         let config = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 };
         let program = if greedy.is_none() && role.is_none() {
             let count = arenas.len() as u8;
@@ -763,6 +780,7 @@ impl World {
             rests: self.story.rests,
             hoards: false,
             is_forgiving: self.story.hoard.is_some(),
+            loses_stack: self.story.goes.is_some(),
             refused: 0,
             waits_until: None,
             greedy,
@@ -772,6 +790,27 @@ impl World {
             has_failed: false,
         };
         self.processes.push(process);
+    }
+
+    /// Opens a session at all replicas of a machine. Returns its arenas.
+    fn open_sessions(
+        &mut self,
+        machine: usize,
+        session: SessionId,
+        page: &AppPage<HeapMemory>,
+    ) -> Vec<HeapMemory> {
+        let log2 = self.story.memory_log2;
+        let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
+        let mut arenas = Vec::new();
+        let Machine { replicas, lives, .. } = &mut self.machines[machine];
+        for (replica, life) in replicas.iter_mut().zip(lives) {
+            let arena = HeapMemory::new(layout.total);
+            let (theirs, their_page) =
+                (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
+            replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
+            arenas.push(arena);
+        }
+        arenas
     }
 
     /// Runs until every stream has been delivered both ways and every connection is gone. Returns how much
@@ -845,7 +884,8 @@ impl World {
     /// Lets every component do what there is to do at this moment. Returns whether there was anything; the
     /// clock has advanced a little then.
     fn turn(&mut self) -> Result<bool, WorldViolation> {
-        let mut busy = self.deliver();
+        let mut busy = self.go_and_come();
+        busy |= self.deliver();
         self.attack()?;
         busy |= self.run_link_servers();
         busy |= self.run_ip_servers();
@@ -891,6 +931,7 @@ impl World {
             .chain(hosts)
             .chain(self.next_telling())
             .chain(self.next_of_families())
+            .chain(self.next_of_going())
             .chain(arrival)
             .chain(attack)
             .min();
@@ -901,7 +942,7 @@ impl World {
         true
     }
 
-    /// Returns whether the client of the poisoned connection has heard that it has ended.
+    /// Returns whether the client of the poisoned connection knows that it has ended.
     fn has_failed(&self) -> bool {
         self.processes.iter().any(|process| process.has_failed)
     }
@@ -931,6 +972,11 @@ impl World {
             // Some connections of the program that does not read remain until it ends.
             let mut others = self.processes.iter().filter(|process| !process.is_server && !process.hoards);
             return finished(false) == all && others.all(|process| process.sockets.is_empty());
+        }
+        if self.story.goes.is_some() {
+            // The server counts connections as well whose end its clients have not heard.
+            let is_quiet = |process: &Process| process.sockets.values().all(|socket| socket.is_hostile);
+            return self.gone > 0 && finished(false) == all && self.processes.iter().all(is_quiet);
         }
         // The attack runs before, while and after others are served.
         !self.processes.iter().any(Process::plays)
@@ -981,6 +1027,9 @@ impl World {
         while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = first.remove();
             any = true;
+            if self.machines[to].is_away {
+                continue;
+            }
             self.machines[to].receive(self.now, &mut self.rng, &frame, false);
         }
         any
@@ -1124,7 +1173,7 @@ impl World {
         machine.replicas[index].flush(self.now, &mut machine.out);
     }
 
-    /// Returns the bells that a replica rings.
+    /// Returns the doorbells that a replica rings.
     fn take_bells(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let mut rung = Vec::new();
         let Machine { replicas, lives, .. } = &mut self.machines[at];
@@ -1163,14 +1212,14 @@ impl World {
             self.crashed += 1;
             self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
             if self.rng.below(3) == 0 {
-                // The replica dies in the middle of an upgrade, or of the way back.
+                // The replica dies during an upgrade, or on the way back.
                 self.machines[at].replicas[index].convert_ledger(1 + self.rng.below(2));
             }
         }
     }
 
-    /// Replaces a replica that has died or left by the next one, whose life has begun. Returns the bells that
-    /// it rings.
+    /// Replaces a replica that has died or left by the next one, whose life has begun. Returns the doorbells
+    /// that it rings.
     fn succeed(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let (now, story) = (self.now, &self.story);
         let machine = &mut self.machines[at];

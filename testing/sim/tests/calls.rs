@@ -1,5 +1,5 @@
-//! Servers that call each other over channels, in every order, with deaths: does every call end, rightly, and
-//! does nobody sleep through a message?
+//! Servers that call each other over channels, in every order, with deaths: does every call end with the
+//! right result, and does no server sleep through a message?
 //!
 //! Each server goes through the steps of a replica's loop, and others run between any two of them: a turn,
 //! publishing, the sleep word, the last look, sleep. Time passes only when all sleep. `ATOLL_SEED=n` replays
@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 type Thread = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What a handler may know: who it is.
+/// The identity of the server, for its handlers.
 struct Identity(usize);
 
-/// Where a server is in its loop.
+/// The present step of a server in its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Turn,
@@ -57,7 +57,7 @@ struct World {
     servers: Vec<Server>,
     /// Rung, and not yet noticed.
     bells: Vec<bool>,
-    /// Who still has to be told of whose new life.
+    /// The servers that have still to learn of a successor, each with that successor.
     deaths: Vec<(usize, usize)>,
     now: Instant,
     rng: Rng,
@@ -117,7 +117,7 @@ impl World {
         world
     }
 
-    /// A server in its life number `epoch`; it is told who the others are.
+    /// Starts a server with this epoch, which knows the epochs of the others.
     fn born(&self, me: usize, epoch: u32, epochs: &[u32; SERVERS]) -> Server {
         let limits = Limits { threads_max: 64, calls_max: 64, backlog_max: 256 };
         let mut dispatcher = Dispatcher::new(Epoch(epoch), limits, self.now);
@@ -133,7 +133,7 @@ impl World {
         Server { dispatcher, epoch, stage: Stage::Turn, begun: 0, ended }
     }
 
-    /// So many steps of anybody; a server dies once in `death` of them (0: never).
+    /// Runs this many steps, each of a random server. A server dies once in `death` steps (0: never).
     fn run(&mut self, steps: u32, death: u32) {
         for _ in 0..steps {
             let me = self.rng.below(SERVERS as u32) as usize;
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// No more calls and deaths: everything comes to an end.
+    /// Runs on without new calls and deaths until everything comes to an end.
     fn settle(&mut self, seed: u64) {
         while !self.deaths.is_empty() {
             self.tell_of_a_death();
@@ -238,8 +238,8 @@ impl World {
         self.servers.iter().zip(&self.bells).all(sleeps)
     }
 
-    /// All sleep, and nobody has been rung: then nobody may have anything to do. Returns false if nothing
-    /// will ever happen again.
+    /// Advances the time when all servers sleep and no doorbell has rung. Checks that none of them has work.
+    /// Returns false if nothing will ever happen again.
     fn time_passes(&mut self) -> bool {
         for (n, server) in self.servers.iter().enumerate() {
             assert!(!server.dispatcher.is_ready(), "server {n} sleeps, and something waits for it");
@@ -255,8 +255,8 @@ impl World {
         true
     }
 
-    /// A server dies where it stands; its successor knows the others as they are, and they are told one by
-    /// one.
+    /// Kills a server at its present step. Its successor knows the epochs of the others; the others learn of
+    /// the death one by one.
     fn kill(&mut self, me: usize) {
         let epochs = std::array::from_fn(|n| self.servers[n].epoch);
         self.servers[me] = self.born(me, self.servers[me].epoch + 1, &epochs);
@@ -294,7 +294,7 @@ fn question(n: u32) -> Message {
     Message::Hello { replica: ReplicaId(99), epoch: Epoch(n) }
 }
 
-/// A question that the callee asks another before it answers.
+/// Returns a question whose callee asks another server before it answers.
 fn relayed_question(n: u32) -> Message {
     Message::Neighbour { addr: Addr::v4(n), mac: [0; 6], basis: NewsBasis::Learned }
 }

@@ -1,6 +1,6 @@
-//! Hosts and a DHCP server on a link that loses, repeats and delays frames. Nobody shares an address, nobody
-//! keeps one for longer than the server has given it, everybody gets one in the end, and loses it when the
-//! server is gone.
+//! Hosts and a DHCP server on a link that loses, repeats and delays frames. No two hosts share an address,
+//! and no host keeps one for longer than its lease. Every host gets an address in the end, and loses it when
+//! the server is gone.
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
@@ -24,7 +24,7 @@ const HOSTS: u8 = 5;
 struct Server {
     is_up: bool,
     seconds: u32,
-    /// Who has an address, or was offered it, and until when.
+    /// The host that has each address, or was offered it, and until when.
     leases: BTreeMap<u32, (Mac, Instant)>,
 }
 
@@ -32,8 +32,8 @@ struct Lan {
     rng: Rng,
     now: Instant,
     hosts: Vec<Ip>,
-    /// Which of them have had an address. Where much is lost and leases are short, somebody is always
-    /// without.
+    /// The hosts that have had an address. Where many frames are lost and leases are short, some host is
+    /// always without.
     had: Vec<bool>,
     server: Server,
     /// Frames on their way, by when they arrive.
@@ -68,7 +68,7 @@ impl Lan {
         lan
     }
 
-    /// What the hosts want to send goes on the wire.
+    /// Puts the frames that hosts have to send on the wire.
     fn collect(&mut self) {
         for at in 0..self.hosts.len() {
             while let Some(frame) = self.hosts[at].poll_frame() {
@@ -89,7 +89,7 @@ impl Lan {
         }
     }
 
-    /// Goes on until `end`, or until `is_done`, which it says.
+    /// Runs until `end`, or until `is_done`. Returns whether `is_done` ended it.
     fn run(&mut self, end: Instant, is_done: impl Fn(&Lan) -> bool) -> bool {
         while !is_done(self) {
             let arrival = self.wire.first_key_value().map(|((at, _), _)| *at);
@@ -112,7 +112,7 @@ impl Lan {
         true
     }
 
-    /// A bridge: to whom it is for, or to everybody but the sender.
+    /// Delivers a frame as a bridge does: to the host that it is addressed to, or to all but the sender.
     fn deliver(&mut self, frame: &[u8]) {
         let (header, _) = ethernet::parse(frame).expect("hosts send frames");
         for host in &mut self.hosts {
@@ -168,7 +168,7 @@ impl Lan {
         self.hosts.iter().any(|host| host.addr().is_some())
     }
 
-    /// Until everybody has had an address.
+    /// Runs until every host has had an address.
     fn serve_all(&mut self) {
         self.had.fill(false);
         let day = Duration::from_secs(24 * 3600);
@@ -292,7 +292,8 @@ fn story(seed: u64) -> (u64, Vec<Option<u32>>) {
     lan.run(lan.now + hour, |_| false);
     let before = lan.sent;
     lan.run(lan.now + hour, |_| false);
-    // A question a minute, each perhaps twice: nobody floods the link for a server that is not there.
+    // Each host sends a request a minute, perhaps twice: it does not flood the link for a server that is not
+    // there.
     assert!(lan.sent - before < 2 * 65 * u64::from(HOSTS), "{} frames in an hour", lan.sent - before);
     lan.server.is_up = true;
     lan.serve_all();

@@ -10,14 +10,14 @@ use atoll_testkit::LineSettings;
 const RATE: u64 = 10_000_000;
 const MS: Duration = Duration::from_millis(1);
 
-/// What several senders get in the second half of 40 s.
+/// The shares of several senders in the second half of 40 s.
 struct Shares {
     mbps: Vec<f64>,
 }
 
 impl Shares {
-    /// `flows`: the algorithm of each, and the one-way delay that it has in addition to the 10 ms that all
-    /// have.
+    /// Runs these flows, each with its algorithm and the one-way delay that it has in addition to the 10 ms
+    /// of all, and returns their shares.
     fn of(flows: &[(Algorithm, Duration)]) -> Shares {
         // One product of rate and round-trip time.
         let line =
@@ -74,7 +74,7 @@ fn nobody_is_starved_in_a_mixture() {
     assert!(shares.mbps.iter().all(|&share| share > fair / 5.0), "{}", shares.line("mixture"));
 }
 
-/// A snapshot.
+/// Compares the shares with a snapshot.
 #[test]
 fn shares_of_a_bottleneck() {
     let mut table =

@@ -31,11 +31,11 @@ const NEXT: u8 = 3;
 const SOCKETS: usize = 9;
 const LIMIT: u32 = 16 << 10;
 const CONFIG: ArenaConfig = ArenaConfig { slots: 64, send_log2: 19, receive_log2: 16 };
-/// What a child has for itself, where nothing happens.
+/// The arena of a child's own session, in which nothing happens.
 const SMALL: ArenaConfig = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
 const LAYOUT: ArenaLayout = CONFIG.layout();
 
-/// The replica: it acknowledges what it is told to, and checks what it reads.
+/// The replica: it acknowledges when the test wants it, and checks what it reads.
 struct Replica {
     arena: HeapMemory,
     commands: Consumer,
@@ -63,14 +63,14 @@ impl Replica {
         slot.set_acknowledged(if all { to } else { from + (to - from) / 2 });
     }
 
-    /// Tells the session's owner that a slot is done.
+    /// Notifies the session's owner that a slot is done.
     fn finish(&self, slot: SlotId, generation: u32) {
         Slot::new(&self.arena, &LAYOUT, slot).expect("in range").set_state(SlotState::Free);
         let mut events = Producer::resume(&self.arena, LAYOUT.events, EVENTS);
         assert!(events.push(&self.arena, 1, &Event::SlotDone { slot, generation }.encode()), "there is room");
     }
 
-    /// The commands since the last call.
+    /// Returns the commands that have arrived since the last call.
     fn commands(&mut self) -> Vec<Command> {
         let mut commands = Vec::new();
         while let Some((_, payload)) = self.commands.pop(&self.arena) {
@@ -88,7 +88,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// What every writer writes at a place of the stream.
+    /// Returns the octet that every writer writes at this offset of the stream.
     fn octet(self, at: u64) -> u8 {
         (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (self.slot.0 * 29) as u8
     }
@@ -98,11 +98,11 @@ impl Socket {
 struct Process {
     client: Client<Simulated<Mortal>>,
     clock: Moment,
-    /// Its objects, by slot.
+    /// The process's objects, by slot.
     objects: BTreeMap<u32, u32>,
 }
 
-/// A session of one replica as a member sees it.
+/// Creates a session with one replica, as a member of the family has it.
 fn session(
     arena: &HeapMemory,
     config: ArenaConfig,
@@ -122,14 +122,14 @@ fn session(
 }
 
 impl Process {
-    /// The process that the session is of.
+    /// Creates the process that owns the session.
     fn owner(arena: &HeapMemory) -> Process {
         let (mut client, clock) = (Client::new(), Moment::default());
         client.adopt(session(arena, CONFIG, 1, OWNER, &Life::new()), clock.clone(), 1);
         Process { client, clock, objects: BTreeMap::new() }
     }
 
-    /// A child with a session of its own that has inherited `sockets`.
+    /// Creates a child that has a session of its own and has inherited `sockets`.
     fn child(arena: &HeapMemory, member: u8, sockets: &[Socket], life: &Life) -> Process {
         let (mut client, clock) = (Client::new(), Moment::default());
         let own = session(&HeapMemory::new(SMALL.layout().total), SMALL, 2, 0, life);
@@ -138,7 +138,7 @@ impl Process {
             let place = Place { session: 1, replica: 0, slot: socket.slot, generation: socket.generation };
             let mut connection = Connection::new(Protocol::Tcp, false);
             connection.kind = Kind::Stream(place, connection.options.local());
-            let socket_state = SocketState::of(&connection, true, |place| place).expect("open");
+            let socket_state = SocketState::of(&connection, true, |place| place);
             Inherited { socket: socket_state, descriptors: vec![socket.slot.0 as i32] }
         };
         let inherited = sockets.iter().map(inherited).collect();
@@ -151,7 +151,7 @@ impl Process {
         self.objects[&socket.slot.0]
     }
 
-    /// send(2). Returns whether anything was sent.
+    /// Sends up to `want` octets, as send(2) does. Returns whether any were sent.
     fn send(&mut self, socket: Socket, want: usize) -> bool {
         let object = self.object(socket);
         let place = self.client.socket(object).expect("a socket").places()[0];
@@ -169,7 +169,7 @@ impl Process {
     }
 }
 
-/// What the dying one does, every store of which may be its last.
+/// Runs the actions of the process that dies, each store of which may be its last.
 fn live(process: &mut Process, replica: &Replica, sockets: &[Socket], life: &Life) {
     for (n, socket) in sockets.iter().enumerate() {
         // A first ring, a larger second one, the end of the first, the end of both.
@@ -235,7 +235,8 @@ fn story(stores: u64) -> bool {
     live(&mut dying, &replica, &sockets, &life);
     let is_complete = !life.is_over();
     replica.commands();
-    // All go on: what the dead one has sent is whole, and every buffer is of one socket.
+    // All others continue: what the dead process has sent is complete, and every buffer belongs to one
+    // socket.
     let shared = &sockets[..SOCKETS / 3 * 2];
     let open: Vec<(usize, Socket)> = (0..)
         .zip(shared.iter().copied())
@@ -253,7 +254,7 @@ fn story(stores: u64) -> bool {
     let is_kick = |command: &&Command| matches!(command, Command::Kick { .. });
     assert_eq!(heard.iter().filter(is_kick).count(), said, "{story}: every command has arrived");
     assert!(said >= 2 * open.len(), "{story}: only {said} could be sent");
-    // The replica hears of the death.
+    // The replica learns of the death.
     for socket in &sockets {
         replica.slot(*socket).remove_holder(NEXT);
         if replica.slot(*socket).remove_holder(DYING) == 0 {

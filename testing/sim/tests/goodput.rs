@@ -12,7 +12,7 @@ use atoll_testkit::{LineSettings, Loss, Marking};
 const RATE: u64 = 10_000_000;
 const SECONDS: u64 = 10;
 
-/// Mb/s that the server's application reads in ten seconds, median of three seeds.
+/// Returns the goodput in Mb/s that the server's application reads in ten seconds, the median of three seeds.
 fn goodput(algorithm: Algorithm, loss: u32, rtt_ms: u64, buffer: f64) -> f64 {
     let product = RATE / 8 * rtt_ms / 1000;
     // Three packets at least: two leave no room for any burst, and no sender gets far.

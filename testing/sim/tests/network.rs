@@ -10,9 +10,9 @@ use atoll_sim::{Network, NetworkSettings, seeds};
 fn all_streams_arrive_and_then_there_is_silence() {
     for seed in seeds(1000) {
         let settings = NetworkSettings::random(seed);
-        // A burst of losses lasts for so many packets, which may be for ever where all have backed off. The
-        // last of the SYN-ACKs leaves after 31 s, and is to find a good network: then giving up is always a
-        // mistake.
+        // A burst of losses lasts for a number of packets, which may be for ever where all have backed off.
+        // The last of the SYN-ACKs leaves after 31 s, and is to find a good network: then giving up is always
+        // a mistake.
         let run = || Network::new(&settings).run_to_the_end(Duration::from_secs(20));
         match std::panic::catch_unwind(run) {
             Ok(Ok(())) => {}

@@ -5,7 +5,8 @@
 use atoll_base::{Duration, SessionId};
 use atoll_ipc::balance::{Balance, Scheme};
 use atoll_sim::{
-    Appetite, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds,
+    Appetite, Going, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World,
+    seeds,
 };
 
 #[test]
@@ -18,7 +19,8 @@ fn others_are_served_beside_an_attacker() {
     run(100, true);
 }
 
-/// A program on each machine wants too much of something. Work of others goes on in each window of time.
+/// A program on each machine asks for too much of some resource. The work of other programs goes on in each
+/// window of time.
 #[test]
 fn others_are_served_beside_greedy_programs() {
     for seed in seeds(60) {
@@ -28,7 +30,7 @@ fn others_are_served_beside_greedy_programs() {
     }
 }
 
-/// The same while replicas die at any moment: also while they clean up after such a program.
+/// Replicas die at any moment beside greedy programs, also while they clean up after one.
 #[test]
 fn others_are_served_beside_greedy_programs_while_replicas_die() {
     for seed in seeds(60) {
@@ -38,9 +40,9 @@ fn others_are_served_beside_greedy_programs_while_replicas_die() {
     }
 }
 
-/// Little memory, and a program that reads nothing of many connections. Another one on the same machine, and
-/// the same replicas, gets all its text back: a connection of it that was open is never lost, and one that
-/// cannot be opened hears why, and can be later. In each story somebody has to go.
+/// Memory is short, and a program reads nothing of many connections. Another program on the same machine and
+/// replicas gets all its text back. None of its open connections is lost, and one that cannot be opened fails
+/// with a reason and can be opened later. In each story some connections have to be shed.
 #[test]
 fn an_honest_program_goes_on_beside_one_that_does_not_read() {
     let mut refused = 0;
@@ -58,7 +60,7 @@ fn an_honest_program_goes_on_beside_one_that_does_not_read() {
     assert!(refused > 0, "nobody has heard ENOBUFS");
 }
 
-/// Nobody gets another's port, or what comes to it, whatever he says of what he was granted.
+/// No session gets another's port, or datagrams sent to it, whatever it claims about its grants.
 #[test]
 fn forged_commands_get_nobody_another_ones_port_or_datagrams() {
     let (mut got, mut had) = (0, 0);
@@ -77,7 +79,7 @@ fn forged_commands_get_nobody_another_ones_port_or_datagrams() {
     assert!(got > 3000 && had > 50 || std::env::var_os("ATOLL_SEED").is_some(), "{got} {had}");
 }
 
-/// Until nothing is left of anything.
+/// Runs a story, and then until no state is left.
 fn end(seed: u64, story: &Story) {
     let mut world = World::new(story);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -91,7 +93,7 @@ fn end(seed: u64, story: &Story) {
     }
 }
 
-/// Workers are slow, stop for a while, or die; replicas do not hear each other; the rules are any. Every
+/// Workers are slow, stop for a while, or die; messages between replicas are lost; the rules are any. Every
 /// connection is claimed in the end.
 #[test]
 fn workers_that_are_slow_stop_or_die_lose_no_connection() {
@@ -101,7 +103,8 @@ fn workers_that_are_slow_stop_or_die_lose_no_connection() {
     }
 }
 
-/// The same where they ask for each connection (P4's naive accept).
+/// Workers ask for each connection (P4's naive accept) while they are slow, stop or die. Every connection is
+/// claimed in the end.
 #[test]
 fn workers_that_ask_lose_no_connection() {
     for seed in seeds(150) {
@@ -130,7 +133,31 @@ fn processes_that_hand_their_connections_over_lose_none() {
     assert!(is_enough || std::env::var_os("ATOLL_SEED").is_some(), "{handed:?}");
 }
 
-/// Replicas die between any two of their stores, and others take their places. No stream changes, no
+/// The server's stack goes with all of its processes, and comes back under programs that fork, execute and
+/// send each other connections. No program takes the loss of a connection for its end, and all are served by
+/// the next stack, which may have another number of replicas.
+#[test]
+fn programs_serve_again_when_a_stack_that_went_is_back() {
+    let mut losses = 0;
+    for seed in seeds(60) {
+        let goes = Going {
+            after: Duration::from_micros(seed * 7919 % 30_000),
+            away: [Duration::from_millis(1), Duration::from_secs(20)][(seed % 2) as usize],
+            replicas: 1 + (seed % 3) as u8,
+        };
+        let hands_over = [0, 20_000, 100_000][(seed % 3) as usize];
+        let story = Story { goes: Some(goes), hands_over, memory_log2: 20, ..Story::random(seed) };
+        let story = Story { polls: seed / 3 % 2 == 0, links_apart: false, ..story };
+        let mut world = World::new(&story);
+        world.run().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"));
+        losses += world.losses();
+        world.settle().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"));
+    }
+    println!("{losses} connections lost");
+    assert!(losses > 50 || std::env::var_os("ATOLL_SEED").is_some(), "{losses}");
+}
+
+/// Replicas die between any two of their stores, and successors take their places. No stream changes, and no
 /// connection is lost.
 #[test]
 fn replicas_that_die_lose_no_connection() {
@@ -156,7 +183,7 @@ fn replicas_that_die_lose_no_connection_whose_buffers_were_given_back() {
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
 }
 
-/// The same while nobody accepts: connections wait with their text, and many with their ends.
+/// Replicas die while no worker accepts: connections wait with their text, and many with their ends.
 #[test]
 fn replicas_that_die_lose_no_connection_that_waits() {
     let mut crashed = 0;
@@ -170,8 +197,8 @@ fn replicas_that_die_lose_no_connection_that_waits() {
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
 }
 
-/// A program makes every replica die by a command: it is cut off when each has died twice, and nobody else
-/// loses anything.
+/// A program makes every replica die by a command. Its session is cut off when each has died twice, and no
+/// other session loses anything.
 #[test]
 fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
     for seed in seeds(60) {
@@ -186,7 +213,7 @@ fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
             (0, 0, vec![SessionId(rogue)]),
             "ATOLL_SEED={seed}: {story:#?}"
         );
-        // The supervisor tells the others, once one replica knows.
+        // The supervisor informs the others, once one replica knows.
         assert!(
             (2..=1 + u32::from(story.replicas[0])).contains(&deaths),
             "ATOLL_SEED={seed}: {deaths} deaths"
@@ -194,8 +221,8 @@ fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
     }
 }
 
-/// What a client sends makes the replica die that has its connection: the connection is given up, its client
-/// hears so, and nobody else loses anything. It does not matter whether somebody has accepted it.
+/// The segments of a client make the replica die that has its connection. The connection is given up, its
+/// client gets a reset, and no other connection is lost, whether or not a worker had accepted it.
 #[test]
 fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
     for seed in seeds(60) {
@@ -217,8 +244,8 @@ fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
     }
 }
 
-/// Replicas leave their processes at any moment, one after another or at once, and go on in others; what is
-/// for them waits meanwhile.
+/// Replicas leave their processes at any moment, one after another or at once, and continue in others.
+/// Whatever is addressed to them waits meanwhile.
 #[test]
 fn replicas_that_move_lose_no_connection() {
     let (mut moved, mut crashed) = (0, 0);
@@ -231,8 +258,7 @@ fn replicas_that_move_lose_no_connection() {
     assert!(moved > 500 || std::env::var_os("ATOLL_SEED").is_some(), "{moved}");
 }
 
-/// The same while processes die with all replicas that are in them: at any moment, and in the middle of
-/// moves.
+/// Replicas move while processes die with all the replicas in them, at any moment and during moves.
 #[test]
 fn replicas_that_move_and_die_lose_no_connection() {
     let (mut moved, mut crashed) = (0, 0);
@@ -247,7 +273,7 @@ fn replicas_that_move_and_die_lose_no_connection() {
     assert!(moved > 200 && crashed > 1000 || std::env::var_os("ATOLL_SEED").is_some(), "{moved} {crashed}");
 }
 
-/// The same while nobody accepts: connections wait with their text, and many with their ends.
+/// Replicas move and die while no worker accepts: connections wait with their text, and many with their ends.
 #[test]
 fn replicas_that_move_and_die_lose_no_connection_that_waits() {
     for seed in seeds(30) {
@@ -258,20 +284,20 @@ fn replicas_that_move_and_die_lose_no_connection_that_waits() {
     }
 }
 
-/// The same where IP is in other processes, which end as well, and come again: what is for a replica that is
-/// away waits with them.
+/// IP is in other processes, which also end and start again. Whatever is addressed to a replica on its way
+/// waits with them.
 #[test]
 fn replicas_that_move_lose_no_connection_where_ip_is_apart() {
     check(move_apart(14, |seed, story| Story { ip: Some(ip_apart(seed)), ..story }));
 }
 
-/// The same where connection managers are in other processes, or in those of other replicas.
+/// Connection managers are in other processes, or in those of other replicas, while replicas move.
 #[test]
 fn replicas_that_move_lose_no_connection_where_connection_managers_are_apart() {
     check(move_apart(14, |seed, story| Story { managers: Some(managers_apart(seed)), ..story }));
 }
 
-/// The same where both are.
+/// Both IP and connection managers are in other processes, while replicas move.
 #[test]
 fn replicas_that_move_lose_no_connection_where_only_transport_servers_are_in_them() {
     check(move_apart(14, |seed, story| Story {
@@ -281,7 +307,7 @@ fn replicas_that_move_lose_no_connection_where_only_transport_servers_are_in_the
     }));
 }
 
-/// Programs die while replicas are on their way, which hear of it when they are there again. No socket of
+/// Programs die while replicas are on their way, which learn of it when they are there again. No socket of
 /// theirs is left, and no arena.
 #[test]
 fn replicas_that_move_hear_of_programs_that_have_died() {
@@ -302,24 +328,24 @@ fn replicas_that_move_hear_of_programs_that_have_died() {
     assert!(counts.told > 20 || std::env::var_os("ATOLL_SEED").is_some(), "{counts:?}");
 }
 
-/// All of it at once, and what else a story may have: workers that are slow, stop or ask, replicas that do
-/// not hear each other.
+/// Moves and deaths happen at once with everything else that a story may have: workers that are slow, stop or
+/// ask, and replicas that do not receive each other's messages.
 #[test]
 fn replicas_that_move_lose_no_connection_whatever_else_happens() {
     move_apart(16, anything);
 }
 
-/// A fragment that was lost leaves others waiting for half a minute, and what comes meanwhile goes round the
-/// identifications of IPv4 several times: what is put together of two packets is nobody's. (The simulated
-/// network gave IPv6 as few of them, and nobody compared checksums.)
+/// A lost fragment leaves others waiting for half a minute, and meanwhile the identifications of IPv4 wrap
+/// around several times. What is assembled from fragments of two packets must not be delivered. (The
+/// simulated network gave IPv6 as few identifications, and no part of it compared checksums.)
 #[test]
 fn fragments_of_two_packets_are_no_packet() {
     let seed = 107;
     scale(seed, &anything(seed, moving_and_dying(seed)));
 }
 
-/// The supervisor's own machine says how many processes there are to be, by what the replicas have to do:
-/// from one to as many as help, and back to one when all is done.
+/// The supervisor's own state machine decides the number of processes by the load of the replicas: from one
+/// to as many as help, and back to one at the end.
 #[test]
 fn processes_follow_the_load_and_lose_no_connection() {
     for seed in seeds(4) {
@@ -354,7 +380,7 @@ fn processes_follow_the_load_and_lose_no_connection() {
     }
 }
 
-/// A story whose server has four replicas, mostly.
+/// Returns a story whose server mostly has four replicas.
 fn moving(seed: u64) -> Story {
     let story = Story::random(seed);
     let replicas = if seed % 4 == 3 { story.replicas } else { [4, 1 + (seed % 4) as u8] };
@@ -362,7 +388,7 @@ fn moving(seed: u64) -> Story {
     Story { replicas, connections: (story.connections * 3).min(60), ..story }
 }
 
-/// The same, in which processes mostly die.
+/// Returns a story as of [`moving`] in which processes mostly die.
 fn moving_and_dying(seed: u64) -> Story {
     let (crashes, deaths) =
         ([0, 0, 2000, 20_000][(seed % 4) as usize], [0, 100_000, 600_000][(seed / 4 % 3) as usize]);
@@ -379,7 +405,7 @@ fn by_a_person(seed: u64, deaths: u32) -> ScalingPlan {
     }
 }
 
-/// The same with whatever else a story may have.
+/// Adds everything else that a story may have.
 fn anything(seed: u64, story: Story) -> Story {
     let any = Story::random(seed ^ 0x0061_6e79);
     let workers = 1 + (seed % 5) as usize;
@@ -387,7 +413,7 @@ fn anything(seed: u64, story: Story) -> Story {
     Story {
         ip: Some(ip_apart(any.seed)).filter(|_| any.links_apart || seed.is_multiple_of(3)),
         managers: Some(managers_apart(any.seed)).filter(|_| seed % 5 < 3),
-        // Those who ask need a connection manager in each replica.
+        // Applications that ask need a connection manager in each replica.
         asks: seed % 5 == 3,
         // Replicas die where they are, too.
         scaling: story.scaling.filter(|_| seed % 7 != 6),
@@ -397,33 +423,34 @@ fn anything(seed: u64, story: Story) -> Story {
     }
 }
 
-/// Nobody accepts for a while.
+/// Returns workers of which none accepts for a while.
 fn waits() -> Workforce {
     let stands = (Duration::from_millis(300), false);
     Workforce { stops: Some((0, Duration::ZERO)), stands, ..Workforce::default() }
 }
 
-/// IP servers, most of which end now and then.
+/// Returns IP servers, most of which end now and then.
 fn ip_apart(seed: u64) -> IpPlan {
     let every = [None, Some(5), Some(40), Some(300)][(seed / 3 % 4) as usize];
     IpPlan { count: 1 + (seed % 3) as u8, ends_every: every.map(Duration::from_millis) }
 }
 
-/// Connection managers, most of which end now and then: with their replicas, or in processes of their own.
+/// Returns connection managers, most of which end now and then, with their replicas or in processes of their
+/// own.
 fn managers_apart(seed: u64) -> ManagerPlan {
     ManagerPlan { count: 1 + (seed % 3) as u8, apart: seed % 5 > 1, die: seed % 7 > 2 }
 }
 
-/// What has happened in stories.
+/// The totals of several stories.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     moves: u32,
     deaths: u32,
-    /// How often a successor was told that a program had died.
+    /// How often a successor learned that a program had died.
     told: u32,
 }
 
-/// Stories whose replicas move and mostly die, too, and which `change` changes.
+/// Runs stories with `change`, in which replicas move and mostly die, too. Returns the totals.
 fn move_apart(usual: u64, change: impl Fn(u64, Story) -> Story) -> Counts {
     let mut counts = Counts::default();
     for seed in seeds(usual) {
@@ -442,8 +469,8 @@ fn check(counts: Counts) {
     );
 }
 
-/// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were, and
-/// successors who were told of programs that had died.
+/// Runs a story with moves, until all is over and free. Returns the numbers of moves, of deaths, and of
+/// programs' deaths that successors learned of.
 fn scale(seed: u64, story: &Story) -> (u32, u32, u32) {
     let mut world = World::new(story);
     let outcome =
@@ -499,7 +526,7 @@ fn shares_follow_service_times() {
         let others = served[1..].iter().sum::<u64>() / 3;
         assert!(served[0] * 4 < others, "ATOLL_SEED={seed}: {served:?}");
         assert!(served[0] > 5, "ATOLL_SEED={seed}: it is tried again: {served:?}");
-        // Without looking at it, it gets as much as its neighbour.
+        // Without regard to its slowness, it gets as much as its neighbour.
         let naive = Balance { scheme: Scheme::Naive, ..rules };
         let workforce = Workforce { rules: naive, ..story.workforce.clone() };
         let mut world = World::new(&Story { at_once: Some(16), workforce, ..story });
@@ -518,8 +545,8 @@ fn a_link_server_apart_loses_nothing() {
     }
 }
 
-/// As above, with connection managers in other numbers and places than replicas: their messages are late, and
-/// cross with the ends of connections.
+/// Connection managers are in other numbers and places than replicas: their messages are late, and cross with
+/// the ends of connections.
 #[test]
 fn connection_managers_apart_lose_no_connection() {
     for seed in seeds(150) {
@@ -531,7 +558,7 @@ fn connection_managers_apart_lose_no_connection() {
             replicas: [1 + (seed % 4) as u8, 2],
             workers,
             connections: 40,
-            // What lasts, or fails to find its neighbour, is told elsewhere.
+            // Other tests have connections that last, or that do not find their neighbour.
             length: [1, 500, 5000][(seed % 3) as usize],
             v6: false,
             workforce: Workforce::random(seed, workers),
@@ -541,7 +568,7 @@ fn connection_managers_apart_lose_no_connection() {
     }
 }
 
-/// Any story, with IP in other numbers and places than replicas.
+/// IP is in other numbers and places than replicas, in any story.
 #[test]
 fn ip_servers_apart_lose_no_connection() {
     for seed in seeds(100) {
@@ -550,7 +577,7 @@ fn ip_servers_apart_lose_no_connection() {
     }
 }
 
-/// IP recovers transparently (N6): whoever ends, connections go on with whoever comes next.
+/// IP recovers transparently (N6): whichever server ends, connections continue with its successor.
 #[test]
 fn ip_servers_that_end_again_and_again_lose_no_connection() {
     for seed in seeds(60) {

@@ -106,6 +106,24 @@ def heir():
     one.detach(), other.detach()
 
 
+def receives():
+    """A process with a limit is sent a connection by one without, as vsftpd's sessions are."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        kept = connection()
+        resource.setrlimit(AS, (256 * MIB, 256 * MIB))
+        theirs.send(b'limited')
+        ends = [socket.socket(fileno=number) for number in socket.recv_fds(theirs, 1, 2)[1]]
+        print('receiver', shown(), exchange(*ends), exchange(*kept[1:]), maps(260 * MIB), flush=True)
+        os._exit(0)
+    theirs.close()
+    ours.recv(99)
+    _, one, other = connection()
+    socket.send_fds(ours, [b'x'], [one.fileno(), other.fileno()])
+    print(os.wait()[1])
+
+
 def nobody():
     """Without privilege the hard limit cannot grow, and the soft one may reach it."""
     _, one, other = connection()
@@ -141,4 +159,4 @@ def none_left():
         print(errno.errorcode[error.errno])
 
 
-{case.__name__: case for case in (before, after, heirs, heir, nobody, locked, none_left)}[CASE]()
+{case.__name__: case for case in (before, after, heirs, heir, receives, nobody, locked, none_left)}[CASE]()

@@ -1,4 +1,4 @@
-"""SYNs at once from an address where nobody is: at_once.py INTERFACE ADDRESS PORT COUNT
+"""SYNs at once from an unused address: at_once.py INTERFACE ADDRESS PORT COUNT
 
 Says how many of them were answered, once all are or after some seconds. Answers that are repeated count once.
 """

@@ -1,4 +1,4 @@
-"""Peers that lie, and a stranger who guesses: attacker.py INTERFACE ADDRESS PORT SECONDS
+"""Peers that lie, and an off-path attacker who guesses: attacker.py INTERFACE ADDRESS PORT SECONDS
 
 Opens connections from an address of its own, which no kernel knows of, and misbehaves on each in another way: keeps the window
 closed, leaves a hole before all it sends, acknowledges what was never sent, reports octets one by one, asks for tiny segments.
@@ -40,7 +40,7 @@ def send(source, source_port, seq, ack, flags, window=65535, options=b"", text=b
 
 
 class Liar:
-    """One connection from the address that nobody has."""
+    """One connection from the unused address."""
 
     def __init__(self, number):
         self.kind = KINDS[number % len(KINDS)]

@@ -1,6 +1,6 @@
-/* What a program does whose memory somebody else has taken over: compel PID CALL [ARGUMENT ...] lets the process PID make the system
- * call with that number and those arguments in the place of the next one in which it would sleep, and says what became of it:
- * "returned N" or "died of signal N". It goes on as if a signal had woken it. */
+/* Acts as an attacker who controls the memory of a process: compel PID CALL [ARGUMENT ...] lets the process PID make the system call
+ * with that number and those arguments in place of the next one in which it would sleep, and prints the result: "returned N" or
+ * "died of signal N". The process continues as if a signal had woken it. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void stopped(int request)
         int signal = WSTOPSIG(status);
         if (signal == (SIGTRAP | 0x80) || signal == SIGTRAP)
             return;
-        /* What it does in its handler is its own business: now it dies, or it goes on for good. */
+        /* The process runs its handler now: it dies there, or it survives. */
         if (signal == SIGSYS)
             request = PTRACE_CONT;
         if (ptrace(request, pid, 0, signal))

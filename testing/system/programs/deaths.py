@@ -57,7 +57,7 @@ def victim(port, peer, peer_port):
             except BlockingIOError:
                 pass
         made.sendall(b"!")
-    # Under way, to where nobody answers.
+    # A connection under way, to an address that does not answer.
     connecting = socket.socket()
     connecting.setblocking(False)
     connecting.connect_ex((peer.rsplit(".", 1)[0] + ".77", 9))
@@ -112,7 +112,7 @@ def watch(address, port, peer_port):
     time.sleep(0.3)
     for state, connection in ends.items():
         how, seen = end_of(connection)
-        # How much fits the buffers is every stack's own affair; whether all of it came is told by the FIN behind it.
+        # Each stack's buffers hold another amount; the FIN behind it shows whether all of it came.
         say(f"{state}: {how}" + ("" if "unsent" in state else f" after {seen}"))
     for name, number in ("port", port), ("other port", port + 1):
         probe = socket.socket()

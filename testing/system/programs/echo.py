@@ -29,7 +29,7 @@ def serve(port):
                 try:
                     connection, _ = listener.accept()
                 except BlockingIOError:
-                    # It has gone to nobody: offered, and taken back (accept(2)).
+                    # The connection was offered, and taken back (accept(2)).
                     continue
                 connection.setblocking(False)
                 chosen.register(connection, selectors.EVENT_READ, bytearray())

@@ -15,7 +15,7 @@ def main():
     _, status = os.waitpid(pid, 0)
     assert os.WIFSTOPPED(status), status
     print("held", flush=True)
-    # Its parent hears of its end only after us.
+    # Its parent learns of its end only after this process.
     os.waitpid(pid, 0)
 
 

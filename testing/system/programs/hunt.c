@@ -238,7 +238,7 @@ static int find_library(pid_t pid, uint64_t *from, uint64_t *to)
     return found;
 }
 
-/* Lets the victim go on for some instructions inside of the library, and kills it there. Returns how many. */
+/* Lets the victim run for some instructions inside of the library, and kills it there. Returns their number. */
 static uint32_t hunt(pid_t victim)
 {
     uint64_t from = 0, to = UINT64_MAX;

@@ -1,6 +1,6 @@
 // What can a process without privileges ask on connections to a supervisor that were made by, or for, a privileged one?
 //
-//   inherited USER own REQUEST ...    opens a socket as who it is, becomes USER, and asks
+//   inherited USER own REQUEST ...    opens a socket as its own user, becomes USER, and asks
 //   inherited USER PID REQUEST ...    takes the descriptors of process PID, becomes USER, and asks
 //
 // A request is text, or the octets of a packet as hex:0102.... What is answered is printed; system calls are made directly, so that a

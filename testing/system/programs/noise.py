@@ -1,4 +1,4 @@
-"""Frames that nobody should send: noise.py INTERFACE ADDRESS PORT COUNT
+"""Frames that no host should send: noise.py INTERFACE ADDRESS PORT COUNT
 
 Records a little valid traffic of this namespace with the server, and sends COUNT frames: a third of them pure noise, the others
 what was recorded, with some bytes changed, cut or added, half of those with right checksums again. Seeded.

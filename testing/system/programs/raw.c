@@ -440,12 +440,13 @@ static void threads_of_the_c_library(void)
 
 /* A thread that the C library knows nothing of. It has the same memory for threads, so it may not use the C library. */
 static volatile int started, tid;
-static int pipes[2];
+static int pipes[2], of_thread;
 static _Alignas(16) char stack[65536];
 static void begin_thread(void)
 {
     started = raw(SYS_gettid);
     raw(SYS_write, pipes[1], "abc", 3);
+    raw(SYS_write, of_thread, "from the thread", 15);
     raw(SYS_exit, 0);
 }
 
@@ -465,7 +466,10 @@ static long make_thread(unsigned long flags, char *top)
 
 static void threads_of_the_programs(void)
 {
-    char text[4] = "";
+    char text[20] = "";
+    int ends[2];
+    make_pair(ends);
+    of_thread = ends[0];
     MUST(raw(SYS_pipe2, pipes, 0));
     unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
     tid = 1;
@@ -474,8 +478,8 @@ static void threads_of_the_programs(void)
     while (tid)
         raw(SYS_sched_yield);
     printf("%s %d\n", text, made == started);
-    int ends[2];
-    make_pair(ends);
+    show("read", raw(SYS_read, ends[1], text, 15));
+    printf("%s\n", text);
     show("write", raw(SYS_write, ends[0], "x", 1));
     show("read", raw(SYS_read, ends[1], text, 1));
 }

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -229,6 +230,38 @@ def reuse_port():
             sock.accept()
             accepted += 1
     print("accepted:", accepted, "of", len(clients))
+
+
+@case
+def waiting_without_descriptors():
+    """A process that may open no more descriptors waits for its sockets all the same, as vsftpd's sessions do."""
+    listener = socket.create_server((LOOPBACK, 0))
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 100000))
+    try:
+        server.recv(10)
+    except OSError as error:
+        print("recv", errno.errorcode[error.errno])
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    print("poll", poll.poll(100))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+    for text in (b"one", b"two"):
+        threading.Timer(0.2, client.sendall, (text,)).start()
+        print(server.recv(10))
+    # More than the buffers hold.
+    sender = threading.Thread(target=client.sendall, args=(bytes(20 << 20),))
+    sender.start()
+    left = 20 << 20
+    while left:
+        left -= len(server.recv(1 << 20))
+    sender.join()
+    try:
+        listener.accept()
+    except OSError as error:
+        print("accept", errno.errorcode[error.errno])
 
 
 @case
@@ -1827,6 +1860,385 @@ def passing_a_listener_to_another_process():
         print("recv:", receive_all(client))
     print("status:", other.wait(10))
     attempt("connect", socket.create_connection, name)
+
+
+def receiver(receives):
+    """A process with a socket that this one sends over the channel which is returned: what it prints comes first."""
+    near, far = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        try:
+            receives(far, socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0]))
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    far.close()
+    return near, child
+
+
+@case
+def passing_what_is_bound():
+    def listens(channel, bound):
+        print("name:", bound.getsockname() == name)
+        attempt("listen", bound.listen)
+        channel.send(b"listens")
+        bound.accept()[0].sendall(b"accepted")
+
+    bound = socket.socket()
+    bound.bind((LOOPBACK, 0))
+    name = bound.getsockname()
+    for _ in range(2):
+        near, child = receiver(listens)
+        socket.send_fds(near, [b"x"], [bound.fileno()])
+        print(near.recv(10))
+        print("recv:", receive_all(socket.create_connection(name, timeout=10)))
+        os.waitpid(child, 0)
+    bound.close()
+    attempt("connect", socket.create_connection, name)
+
+
+@case
+def passing_a_new_socket():
+    def serves(channel, new):
+        print("unconnected:", new.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), new.gettimeout())
+        new.bind((LOOPBACK, 0))
+        new.listen()
+        channel.send(b"%d" % new.getsockname()[1])
+        new.accept()[0].sendall(b"accepted")
+
+    def sends(_channel, new):
+        new.sendto(b"a datagram", target.getsockname())
+
+    new = socket.socket()
+    new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    near, child = receiver(serves)
+    socket.send_fds(near, [b"x"], [new.fileno()])
+    new.close()
+    port = int(near.recv(10))
+    print("recv:", receive_all(socket.create_connection((LOOPBACK, port), timeout=10)))
+    os.waitpid(child, 0)
+    target = socket.socket(type=socket.SOCK_DGRAM)
+    target.bind((LOOPBACK, 0))
+    near, child = receiver(sends)
+    new = socket.socket(type=socket.SOCK_DGRAM)
+    socket.send_fds(near, [b"x"], [new.fileno()])
+    print("recv:", target.recv(100))
+    os.waitpid(child, 0)
+
+
+@case
+def passing_datagram_sockets():
+    def answers(channel, bound):
+        channel.send(b"got it")
+        octets, peer = bound.recvfrom(100)
+        bound.sendto(b"answer to " + octets, peer)
+        channel.recv(1)
+
+    def speaks(_channel, connected):
+        print("peer:", connected.getpeername() == bound.getsockname())
+        connected.send(b"from the receiver")
+
+    bound = socket.socket(type=socket.SOCK_DGRAM)
+    bound.bind((LOOPBACK, 0))
+    name = bound.getsockname()
+    near, child = receiver(answers)
+    socket.send_fds(near, [b"x"], [bound.fileno()])
+    print(near.recv(10))
+    bound.close()
+    attempt("bind", socket.socket(type=socket.SOCK_DGRAM).bind, name)
+    client = socket.socket(type=socket.SOCK_DGRAM)
+    client.settimeout(10)
+    client.sendto(b"a question", name)
+    print("recv:", client.recvfrom(100)[0])
+    near.send(b"x")
+    os.waitpid(child, 0)
+    bound = socket.socket(type=socket.SOCK_DGRAM)
+    attempt("bind when all have closed", bound.bind, name)
+    connected = socket.socket(type=socket.SOCK_DGRAM)
+    connected.connect(name)
+    near, child = receiver(speaks)
+    socket.send_fds(near, [b"x"], [connected.fileno()])
+    print("recv:", bound.recv(100))
+    os.waitpid(child, 0)
+
+
+@case
+def who_sends_a_listener_may_end_before_it_is_received():
+    near, far = socket.socketpair()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        server = listener()
+        socket.send_fds(near, [b"x"], [server.fileno()])
+        os.write(writing, b"%d" % server.getsockname()[1])
+        os._exit(0)
+    port = int(os.read(reading, 10))
+    os.waitpid(child, 0)
+    near.close()
+    client = socket.create_connection((LOOPBACK, port), timeout=10)
+    attempt("bind", socket.socket().bind, (LOOPBACK, port))
+    server = socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0])
+    accepted, peer = server.accept()
+    print("accepted:", peer == client.getsockname())
+    accepted.sendall(b"hello")
+    print("recv:", client.recv(10))
+    server.close()
+    attempt("connect", socket.create_connection, (LOOPBACK, port))
+
+
+@case
+def a_listener_that_nobody_receives_ends():
+    near, far = socket.socketpair()
+    server = listener()
+    name = server.getsockname()
+    socket.send_fds(near, [b"x"], [server.fileno()])
+    server.close()
+    socket.create_connection(name, timeout=10).close()
+    far.close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(name, timeout=10).close()
+        except ConnectionRefusedError:
+            break
+        except ConnectionResetError:
+            pass  # Its listener went while it was set up.
+        if time.monotonic() > deadline:
+            break
+    attempt("connect", socket.create_connection, name)
+
+
+@case
+def passing_a_low_port_to_another_user():
+    def accepts(channel, server):
+        print("port:", server.getsockname()[1])
+        channel.send(b"got it")
+        server.accept()[0].sendall(b"accepted")
+
+    server = socket.socket()
+    server.bind((LOOPBACK, 77))
+    server.listen()
+    near, far = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        os.setgid(65534)
+        os.setuid(65534)
+        accepts(far, socket.socket(fileno=socket.recv_fds(far, 1, 1)[1][0]))
+        sys.stdout.flush()
+        os._exit(0)
+    socket.send_fds(near, [b"x"], [server.fileno()])
+    print(near.recv(10))
+    server.close()
+    print("recv:", receive_all(socket.create_connection((LOOPBACK, 77), timeout=10)))
+    os.waitpid(child, 0)
+
+
+@case
+def passed_sockets_keep_their_inode():
+    def tells(channel, _passed):
+        channel.send(b"%d" % os.fstat(_passed.fileno()).st_ino)
+
+    client, accepted = pair()
+    bound = socket.socket(type=socket.SOCK_DGRAM)
+    bound.bind((LOOPBACK, 0))
+    for what, sock in (("listener", listener()), ("client", client), ("accepted", accepted), ("datagrams", bound)):
+        before = os.fstat(sock.fileno()).st_ino
+        near, child = receiver(tells)
+        socket.send_fds(near, [b"x"], [sock.fileno()])
+        there = int(near.recv(30))
+        os.waitpid(child, 0)
+        link = os.readlink(f"/proc/self/fd/{sock.fileno()}")
+        print(what, there == before == os.fstat(sock.fileno()).st_ino, link == f"socket:[{before}]")
+
+
+# --- numbers
+
+def connection_to(server):
+    client = socket.socket()
+    client.connect(server.getsockname())
+    return client, server.accept()[0]
+
+
+def below(limit):
+    """The numbers below the limit that are open."""
+    return sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < limit)
+
+
+@case
+def closed_numbers_are_free():
+    server = listener()
+
+    def poll(number):
+        poller = select.poll()
+        poller.register(number, select.POLLIN)
+        return [events for _, events in poller.poll(0)]
+
+    def epoll(number):
+        select.epoll().register(number, select.EPOLLIN)
+
+    calls = {
+        "read": lambda number: os.read(number, 1),
+        "write": lambda number: os.write(number, b"x"),
+        "close": os.close,
+        "fstat": lambda number: os.fstat(number).st_mode,
+        "fcntl": lambda number: fcntl.fcntl(number, fcntl.F_GETFD),
+        "dup": os.dup,
+        "dup2": lambda number: os.dup2(number, 50),
+        "readlink": lambda number: os.readlink(f"/proc/self/fd/{number}"),
+        "listdir": lambda number: str(number) in os.listdir("/proc/self/fd"),
+        "poll": poll,
+        "epoll": epoll,
+    }
+    for what, call in calls.items():
+        _client, accepted = connection_to(server)
+        number = accepted.fileno()
+        accepted.close()
+        attempt(what, call, number)
+
+
+@case
+def the_lowest_number_is_next():
+    server = listener()
+    pairs = [connection_to(server) for _ in range(6)]
+    first = server.fileno()
+    print("numbers:", [(client.fileno() - first, accepted.fileno() - first) for client, accepted in pairs])
+
+    def makes(what, make):
+        accepted = pairs.pop()[1]
+        lower = pairs[0][1].detach()
+        accepted.close()
+        os.close(lower)
+        number = make()
+        print(what, number - first, lower - first)
+        os.close(number)
+        pairs.insert(0, (pairs.pop(0)[0], connection_to(server)[1]))
+
+    makes("open:", lambda: os.open("/dev/null", os.O_RDONLY))
+    makes("dup:", lambda: os.dup(0))
+    makes("socket:", lambda: socket.socket().detach())
+    makes("accept:", lambda: connection_to(server)[1].detach() + 0)
+    reading, writing = os.pipe()
+    os.close(reading)
+    print("beside a pipe:", connection_to(server)[1].fileno() - first, reading - first)
+    os.close(writing)
+
+
+@case
+def all_numbers_below_the_limit():
+    limit = 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    server = listener()
+    pairs = [connection_to(server) for _ in range(20)]
+    print("accepted:", [accepted.fileno() for _, accepted in pairs])
+    for client, accepted in pairs:
+        client.close()
+        accepted.close()
+    waiting = socket.socket()
+    waiting.connect(server.getsockname())
+    opened = []
+    while True:
+        try:
+            opened.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError as error:
+            print(errno.errorcode[error.errno], "after", opened[-1])
+            break
+    print("limit:", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    attempt("socket", socket.socket)
+    attempt("dup", os.dup, 0)
+    attempt("accept", server.accept)
+    os.close(opened.pop())
+    accepted, _ = server.accept()
+    print("accepted:", accepted.fileno())
+    attempt("accept", server.accept)
+    waiting.send(b"x")
+    print("recv:", accepted.recv(10), "limit:", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    for number in opened:
+        os.close(number)
+    print("open:", below(limit))
+
+
+@case
+def waiting_without_a_number_left():
+    limit = 60
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+    def fill():
+        numbers = []
+        while True:
+            try:
+                numbers.append(os.dup(0))
+            except OSError:
+                return numbers
+
+    def sends(client):
+        threading.Timer(.1, lambda: client.send(b"x")).start()
+
+    def later(what, wait):
+        client, accepted = pair()
+        epoll = select.epoll()
+        epoll.register(accepted, select.EPOLLIN)
+        poller = select.poll()
+        poller.register(accepted, select.POLLIN)
+        numbers = fill()
+        sends(client)
+        attempt(what, wait, accepted, epoll, poller)
+        for number in numbers:
+            os.close(number)
+
+    def threads(accepted, epoll, poller):
+        found = []
+        waiting = [threading.Thread(target=lambda: found.append(len(select.poll().poll(1)))) for _ in range(2)]
+        waiting += [threading.Thread(target=lambda: found.append(len(poller.poll(10000))))]
+        for thread in waiting:
+            thread.start()
+        for thread in waiting:
+            thread.join()
+        return sorted(found)
+
+    def all_kinds():
+        later("recv", lambda accepted, epoll, poller: accepted.recv(5))
+        later("epoll", lambda accepted, epoll, poller: len(epoll.poll(10)))
+        later("epoll in vain", lambda accepted, epoll, poller: len(epoll.poll(.01)))
+        later("poll", lambda accepted, epoll, poller: len(poller.poll(10000)))
+        later("select", lambda accepted, epoll, poller: len(select.select([accepted], [], [], 10)[0]))
+        later("threads", threads)
+
+    all_kinds()
+    # Without the right to more, the library finds no number either.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    all_kinds()
+
+
+@case
+def who_closes_all_numbers_goes_on():
+    server = listener()
+    for what, closes in (("range", lambda: os.closerange(3, 100_000)),
+                         ("loop", lambda: [attempt_close(number) for number in range(3, 5000)])):
+        client, accepted = connection_to(server)
+        child = os.fork()
+        if child == 0:
+            name = server.getsockname()
+            closes()
+            print(what, "open:", below(1000)[:3])
+            again = socket.create_connection(name, timeout=10)
+            print("number:", again.fileno())
+            again.sendall(b"from the child")
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("recv:", receive_all(server.accept()[0]))
+        accepted.close()
+        print("recv:", client.recv(1))
+
+
+def attempt_close(number):
+    try:
+        os.close(number)
+    except OSError:
+        pass
 
 
 @case

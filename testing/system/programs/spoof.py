@@ -1,4 +1,4 @@
-"""Lies about who has this machine's address, beside a connection of it: spoof.py INTERFACE ADDRESS PORT SECONDS LIES
+"""Lies about the owner of this machine's address, beside a connection of it: spoof.py INTERFACE ADDRESS PORT SECONDS LIES
 
 Asks an HTTP server again and again over one connection. Twice a second, LIES times at most, it says, in a question, an answer, and an announcement of ARP, that this
 machine's address is at a station that does not exist. Says `lying` after the first lie, and at the end how often it was answered, how

@@ -72,7 +72,7 @@ try:
     for n in range(ROUNDS):
         for connection in old:
             connection.send(b"x")
-        # Some time for what follows to be told of one by one.
+        # Some time, so that the following events are reported one by one.
         time.sleep(0.001)
     for n in range(NEW if stops else 0):
         new.append(connect())

@@ -125,7 +125,7 @@ def serve_with(port, workers, kind):
             try:
                 serve(listener or listener_at(port, True))
             finally:
-                # A traceback has been printed: whoever tests looks for it.
+                # A traceback has been printed, which the test looks for.
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)
         children.append(child)
@@ -146,7 +146,7 @@ def serve_with(port, workers, kind):
 
 
 class Stream:
-    """One stream of a client's. `length`: where it ends; None: when told."""
+    """One stream of a client. `length`: its length; None: it ends on request."""
 
     def __init__(self, key, address, port, ahead, length):
         self.key, self.ahead, self.length = key, ahead, length
@@ -218,7 +218,7 @@ class Stream:
 
 
 def run(start, count):
-    """Keeps `count` streams going until told, and ends when all are over. `start`: makes another one, or None."""
+    """Keeps `count` streams running until it is asked to stop, and ends when all are over. `start`: makes another one, or None."""
     chosen = selectors.DefaultSelector()
     streams, octets, stall = 0, 0, 0.0
     next_look = time.monotonic() + 1

@@ -1,4 +1,4 @@
-"""SYNs from addresses where nobody is: syn_flood.py INTERFACE ADDRESS PORT RATE SECONDS
+"""SYNs from unused addresses: syn_flood.py INTERFACE ADDRESS PORT RATE SECONDS
 
 Says `flooding` once a second of them has been sent, and how many were sent at the end. Addresses are of ADDRESS's own network.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Text that nobody reads, as much as a stack takes.
+"""Text that is never read, as much as a stack takes.
 
 unread.py hoard PORT FIRST              accepts whatever comes, reads FIRST octets of each connection, and nothing more
 unread.py pour ADDRESS PORT COUNT       opens COUNT connections and sends over all of them whatever is taken, until it is ended

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Workers that share a listener, as servers that fork do. Each says who served: workers.py PORT MILLISECONDS...
+"""Workers that share a listener, as servers that fork do. Each answer names its worker: workers.py PORT MILLISECONDS...
 
 A worker takes connections at once, and so long to answer each; nothing but its service time tells that it is slow.
 """

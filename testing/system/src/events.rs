@@ -11,7 +11,7 @@ pub struct Events(Vec<Value>);
 impl Events {
     /// Reads a log. Every whole line is an event.
     pub fn parse(log: &str) -> Events {
-        // A line may be written just now.
+        // The last line may be incomplete.
         let whole = log.rfind('\n').map_or("", |end| &log[..end]);
         Events(whole.lines().map(|line| serde_json::from_str(line).expect(line)).collect())
     }

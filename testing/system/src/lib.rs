@@ -1,7 +1,7 @@
-//! What the system tests stand on: networks of namespaces, with the kernel's stack or Atoll at their server's
+//! The basis of the system tests: networks of namespaces, with the kernel's stack or Atoll at their server's
 //! end, and processes that do not outlive their test.
 //!
-//! Every test runs on both stacks. The kernel shows that the test is right; Atoll is then held to the same.
+//! Every test runs on both stacks. The kernel shows that the test is right; Atoll must then pass it as well.
 #![forbid(unsafe_code)]
 
 mod events;
@@ -14,6 +14,6 @@ mod wire;
 pub use events::Events;
 pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak};
 pub use process::{Proc, Scratch, until};
-pub use programs::{compiled, compiled_of, compiled_statically, program};
+pub use programs::{compiled, compiled_apart, compiled_by, compiled_of, compiled_statically, of_go, program};
 pub use turn::{Alone, Turn, alone, beside};
 pub use wire::{complete_checksum, is_ecn_capable, mark_congestion, open_end};

@@ -9,8 +9,8 @@
 //! ```
 //! The middle answers ARP for both sides (proxy ARP) and forwards, so that neither end needs a route.
 //!
-//! With a black hole the middle is two bridges with a cable between them whose far end takes less than the
-//! near one: what is longer is lost on the way to the client, and nobody says so.
+//! With a black hole the middle is two bridges with a cable between them, whose far end takes shorter packets
+//! than the near one. A longer packet is lost on the way to the client, without an ICMP message.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,99 +24,99 @@ use serde_json::Value;
 use crate::turn::{self, Turn};
 use crate::{Events, Proc, Scratch};
 
-/// Whose TCP serves.
+/// The TCP that serves in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
-    /// The kernel's: it shows that the test is right.
+    /// The kernel's TCP, which shows that the test itself is right.
     Kernel,
-    /// Ours.
+    /// Atoll's TCP.
     Atoll,
 }
 
-/// What the relay does to frames, each per million.
+/// The impairments that the relay makes, each as frames per million.
 #[derive(Clone, Copy, Debug)]
 pub struct Impairments {
-    /// Never arrive.
+    /// Frames that never arrive.
     pub drop: u32,
-    /// Arrive twice.
+    /// Frames that arrive twice.
     pub duplicate: u32,
-    /// Arrive behind later ones.
+    /// Frames that arrive behind later ones.
     pub reorder: u32,
-    /// Arrive with a changed byte.
+    /// Frames that arrive with a changed byte.
     pub corrupt: u32,
-    /// Arrive with a congestion mark, of those whose sender understands it.
+    /// Frames that arrive with a congestion mark, out of those whose sender supports ECN.
     pub mark: u32,
-    /// Decides which.
+    /// The seed that decides which frames are impaired.
     pub seed: u64,
 }
 
 impl Impairments {
-    /// 1 % dropped, 1 % duplicated, 1 % reordered, 0.1 % corrupted.
+    /// The usual impairments: 1 % dropped, 1 % duplicated, 1 % reordered, 0.1 % corrupted.
     pub const USUAL: Impairments =
         Impairments { drop: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 1_000, mark: 0, seed: 1 };
 
-    /// 1 % marked, and nothing else.
+    /// The impairments of a congested path: 1 % marked, and nothing else.
     pub const MARKS: Impairments =
         Impairments { drop: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 10_000, seed: 2 };
 }
 
-/// Whether the amounts that take long are asked for (`make soak`).
+/// Returns whether the tests should transfer the amounts that take long (`make soak`).
 pub fn soak() -> bool {
     std::env::var_os("ATOLL_SOAK").is_some()
 }
 
-/// The configuration of tests that do not ask for one.
+/// Returns the configuration for tests that do not ask for one.
 pub fn usual_configuration() -> String {
     std::env::var("ATOLL_CONFIGURATION").unwrap_or_else(|_| "TS2LS2CM2".into())
 }
 
-/// A network of its own, with a stack at its server's end. Goes away when dropped.
+/// A network of one test, with a stack at its server's end. Dropping it removes the network.
 #[derive(Debug)]
 pub struct Net {
-    /// Whose TCP serves.
+    /// The TCP that serves.
     pub stack: Stack,
-    /// Files of this test.
+    /// The folder for the files of this test.
     pub scratch: Scratch,
     name: String,
     relay: Option<Proc>,
-    // Last: the next test starts when everything is gone.
+    // The turn is the last field, so the next test starts when the rest of the network is gone.
     _turn: Option<Turn>,
 }
 
 impl Net {
     /// The address of the stack under test.
     pub const SERVER: &str = "198.18.0.2";
-    /// Its IPv6 address, in networks that were made without impairments.
+    /// The IPv6 address of the stack under test, in networks that were made without impairments.
     pub const SERVER6: &str = "2001:db8::2";
     /// The IPv6 address of the host that [`Net::add_far_host`] makes.
     pub const FAR6: &str = "2001:db8:f::2";
 
-    /// A network with two replicas, where Atoll serves, or with what `ATOLL_CONFIGURATION` says.
+    /// Creates a network whose stack has two replicas, or the configuration that `ATOLL_CONFIGURATION` names.
     pub fn new(stack: Stack) -> Net {
         Net::with(stack, &usual_configuration(), None)
     }
 
-    /// The same, with a relay in between that loses and changes frames.
+    /// Creates a network with a relay in between that impairs frames.
     pub fn impaired(stack: Stack, impairments: Impairments) -> Net {
         Net::with(stack, &usual_configuration(), Some(impairments))
     }
 
-    /// Any configuration.
+    /// Creates a network whose stack has this configuration.
     pub fn with(stack: Stack, configuration: &str, impairments: Option<Impairments>) -> Net {
         Net::set(stack, configuration, impairments, "")
     }
 
-    /// Any configuration, with more settings in TOML.
+    /// Creates a network whose stack has this configuration and more settings, as TOML.
     pub fn with_settings(stack: Stack, configuration: &str, settings: &str) -> Net {
         Net::set(stack, configuration, None, settings)
     }
 
-    /// A network with two replicas and settings of one's choice, in TOML, where Atoll serves.
+    /// Creates a network whose stack has two replicas and these settings, as TOML.
     pub fn configured(stack: Stack, settings: &str) -> Net {
         Net::set(stack, "TS2LS2CM2", None, settings)
     }
 
-    /// A network with TCP Fast Open at both ends, as client and as server.
+    /// Creates a network with TCP Fast Open at both ends, as client and as server.
     pub fn fast_open(stack: Stack) -> Net {
         let net = Net::set(stack, &usual_configuration(), None, "[tcp]\nfast_open = \"both\"\n");
         let Names { server, client, .. } = net.names();
@@ -127,7 +127,7 @@ impl Net {
         net
     }
 
-    /// A network on whose way to the client packets of more than `mtu` octets are lost in silence.
+    /// Creates a network that silently drops packets of more than `mtu` octets on the way to the client.
     pub fn with_black_hole(stack: Stack, mtu: u32) -> Net {
         let mut net = Net::bare(stack);
         net.set_up_black_hole(mtu);
@@ -177,14 +177,14 @@ impl Net {
                 ip(&format!("-n {middle} link set {port} up"));
             }
         }
-        // A packet that is still to be cut would not be measured.
+        // A packet that is still to be segmented would not be measured.
         for device in ["near", "far"] {
             let arguments = ["-K", device, "tso", "off", "gso", "off", "gro", "off"];
             Proc::start(self.in_namespace(&middle, "ethtool").args(arguments), None).success(10);
         }
         ip(&format!("-n {middle} link set far mtu {mtu}"));
         if self.stack == Stack::Kernel {
-            // The kernel's default is not to care.
+            // By default the kernel does not probe the path's MTU.
             let mut probing = self.in_namespace(&server, "sh");
             probing.args(["-c", "echo 1 >/proc/sys/net/ipv4/tcp_mtu_probing"]);
             Proc::start(&mut probing, None).success(10);
@@ -202,19 +202,19 @@ impl Net {
         ip(&format!("-n {far} addr add {}/64 dev eth0 nodad", Net::FAR6));
         ip(&format!("-n {client} link set far0 up"));
         ip(&format!("-n {far} link set eth0 up"));
-        // Its peers hear nothing of the narrow link from it.
+        // The far host announces its usual MSS, so its peers do not learn of the narrow link from it.
         ip(&format!("-n {far} route add default via 2001:db8:f::1 advmss 1440"));
         let mut forward = self.in_namespace(&client, "sh");
         forward.args(["-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"]);
         Proc::start(&mut forward, None).success(10);
     }
 
-    /// A command for `program` on the host behind the client.
+    /// Returns a command for `program` on the host behind the client.
     pub fn on_far_host(&self, program: &str) -> Command {
         self.in_namespace(&self.names().middle, program)
     }
 
-    /// Waits for a turn.
+    /// Waits for a turn, and creates a network without namespaces or stack.
     fn bare(stack: Stack) -> Net {
         let turn = turn::beside();
         Net { stack, scratch: Scratch::new(), name: fresh_name("at"), relay: None, _turn: turn }
@@ -233,7 +233,7 @@ impl Net {
             ip(&format!("netns add {name}"));
             ip(&format!("-n {name} link set lo up"));
         }
-        // What the stack's peer is: the client, or the middle if there is one.
+        // The stack's peer is the client, or the middle if there is one.
         let peer = if impairments.is_some() { &middle } else { &client };
         if impairments.is_some() {
             ip(&format!("netns add {middle}"));
@@ -248,23 +248,7 @@ impl Net {
                 ip(&format!("-n {server} link set eth0 up"));
                 ip(&format!("-n {peer} link set eth0 up"));
             }
-            Stack::Atoll => {
-                let mut up = Command::new(atoll());
-                up.args([
-                    "up",
-                    "--daemon",
-                    "--name",
-                    &self.name,
-                    "--configuration",
-                    configuration,
-                    "--netns",
-                    peer,
-                ]);
-                up.args(["--config", settings, "--log-format", "json"]);
-                up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
-                up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
-                Proc::start(&mut up, None).success(20);
-            }
+            Stack::Atoll => self.bring_up(configuration, settings, peer),
         }
         let Some(impairments) = impairments else { return };
         let mut relay = Command::new(relay_program());
@@ -293,6 +277,44 @@ impl Net {
             .expect("there is a shell");
     }
 
+    fn bring_up(&self, configuration: &str, settings: &str, peer: &str) {
+        let mut up = Command::new(atoll());
+        up.args(["up", "--daemon", "--name", &self.name, "--configuration", configuration, "--netns", peer]);
+        up.args(["--config", settings, "--log-format", "json"]);
+        up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
+        up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
+        Proc::start(&mut up, None).success(20);
+    }
+
+    /// Kills every process of the stack at once: nobody is left who could tell its programs.
+    pub fn kill_all(&self) {
+        let status = self.atoll_says("status");
+        let mut pids = vec![status["stack"]["guardian"].as_u64().expect("it has a guardian")];
+        pids.extend(status["stack"]["pid"].as_u64());
+        for kind in ["replicas", "link_servers", "ip_servers", "connection_managers"] {
+            pids.extend(status[kind].as_array().into_iter().flatten().filter_map(|it| it["pid"].as_u64()));
+        }
+        pids.dedup();
+        // Guardian and supervisor would start each other anew in between.
+        for (signal, pids) in [("STOP", &pids[..2]), ("KILL", &pids[..])] {
+            let mut kill = Command::new("kill");
+            kill.args(["-s", signal]).args(pids.iter().map(u64::to_string));
+            Proc::start(&mut kill, None).success(10);
+        }
+    }
+
+    /// Ends the stack by `atoll down`.
+    pub fn down(&self) {
+        Proc::start(Command::new(atoll()).args(["down", &self.name]), None).success(20);
+    }
+
+    /// Brings a stack that is gone up again, under its name and with its addresses. The network was made by
+    /// [`Net::new`].
+    pub fn up_again(&self) {
+        let settings = self.scratch.path().join("atoll.toml");
+        self.bring_up(&usual_configuration(), &settings.to_string_lossy(), &self.names().client);
+    }
+
     fn names(&self) -> Names {
         let name = |part| format!("{}-{part}", self.name);
         Names { server: name("s"), middle: name("m"), client: name("c") }
@@ -307,17 +329,17 @@ impl Net {
         command
     }
 
-    /// The name of the stack, or of the network where the kernel serves.
+    /// Returns the name of the stack, or of the network where the kernel serves.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The namespace in which clients run, on the kernel's TCP.
+    /// Returns the namespace in which clients run, on the kernel's TCP.
     pub fn client_namespace(&self) -> String {
         self.names().client
     }
 
-    /// The network interface that leads from the client's namespace to the stack.
+    /// Returns the network interface that leads from the client's namespace to the stack.
     pub fn client_interface(&self) -> String {
         let output =
             Command::new("ip").args(["-n", &self.names().client, "-o", "route", "get", Net::SERVER]).output();
@@ -326,8 +348,7 @@ impl Net {
         words.nth(1).expect("there is a route to the stack").into()
     }
 
-    /// The IPv6 addresses that the stack under test has on its link now, without those that are still tried
-    /// out.
+    /// Returns the IPv6 addresses that the stack under test has on its link now, without tentative ones.
     pub fn own_v6(&self) -> Vec<String> {
         let of = |own: &Value, key: &str| own[key].as_str().unwrap_or_default().to_owned();
         match self.stack {
@@ -351,10 +372,10 @@ impl Net {
         }
     }
 
-    /// A command for `program` on the stack under test.
+    /// Returns a command for `program` on the stack under test.
     ///
-    /// Under Atoll, too, in a namespace in which nobody else is: what would leak into the kernel's stack is
-    /// not found.
+    /// Under Atoll, too, it runs in a namespace that has nothing else: a socket that leaks into the kernel's
+    /// stack finds no peer there.
     pub fn on_stack(&self, program: &str) -> Command {
         let namespace = self.names().server;
         match self.stack {
@@ -367,13 +388,13 @@ impl Net {
         }
     }
 
-    /// A command for `program` in the server's namespace, on the kernel's stack unless it says otherwise
-    /// itself.
+    /// Returns a command for `program` in the server's namespace, on the kernel's stack unless the program
+    /// chooses otherwise itself.
     pub fn on_server(&self, program: &str) -> Command {
         self.in_namespace(&self.names().server, program)
     }
 
-    /// A command for `program` on the kernel's stack, at the client's end.
+    /// Returns a command for `program` on the kernel's stack, at the client's end.
     pub fn on_client(&self, program: &str) -> Command {
         self.in_namespace(&self.names().client, program)
     }
@@ -388,7 +409,7 @@ impl Net {
         Proc::start(self.on_client(program).args(arguments), None)
     }
 
-    /// Waits until somebody listens on a port of the stack.
+    /// Waits until a socket listens on a port of the stack.
     ///
     /// # Panics
     /// If `server` ends before, or after ten seconds.
@@ -414,20 +435,20 @@ impl Net {
         }
     }
 
-    /// What `atoll COMMAND NAME --json` says.
+    /// Runs `atoll COMMAND NAME --json` on the stack, and returns its output.
     pub fn atoll_says(&self, command: &str) -> Value {
         assert_eq!(self.stack, Stack::Atoll, "the kernel has nothing to say here");
         let mut ask = Command::new(atoll());
         ask.args([command, &self.name, "--json"]);
         if command == "ss" {
-            // Listeners, too.
+            // Without `--all`, listeners are not listed.
             ask.arg("--all");
         }
         let text = Proc::start(&mut ask, None).success(10);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("atoll {command} --json: {error}: {text}"))
     }
 
-    /// The processes of the stack's replicas. They stay the same unless one has died.
+    /// Returns the process numbers of the stack's replicas. They stay unless a replica dies.
     pub fn replicas(&self) -> Vec<u64> {
         match self.stack {
             Stack::Kernel => Vec::new(),
@@ -439,7 +460,7 @@ impl Net {
         }
     }
 
-    /// Resident memory of the stack's replicas, in KiB.
+    /// Returns the resident memory of the stack's replicas, in KiB.
     pub fn replica_memory(&self) -> u64 {
         let memory = |pid: &u64| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -449,7 +470,7 @@ impl Net {
         self.replicas().iter().filter_map(memory).sum()
     }
 
-    /// The events of the stack's log so far.
+    /// Returns the events of the stack's log so far.
     pub fn events(&self) -> Events {
         Events::read(&self.log_path())
     }
@@ -467,7 +488,7 @@ impl Drop for Net {
             if !status.as_ref().is_ok_and(|status| status.success()) {
                 eprintln!("atoll down {}: {status:?}", self.name);
             }
-            // The log stays behind for whoever looks for a reason; here that is the failed test's output.
+            // A failed test prints the log of its stack.
             let log = self.log_path();
             let text = fs::read_to_string(&log).unwrap_or_default();
             if std::thread::panicking() && !text.is_empty() {
@@ -485,7 +506,7 @@ impl Drop for Net {
     }
 }
 
-/// No network: programs whose both ends are one stack, on its loopback.
+/// A place without a network, for programs whose both ends are one stack, on its loopback.
 #[derive(Debug)]
 pub struct NoNet {
     _turn: Option<Turn>,
@@ -498,14 +519,14 @@ impl Default for NoNet {
 }
 
 impl NoNet {
-    /// Waits for a turn.
+    /// Waits for a turn, and creates the place.
     pub fn new() -> NoNet {
         NoNet { _turn: turn::beside() }
     }
 
-    /// `command`, on a stack of its own.
+    /// Returns `command` on a stack of its own.
     ///
-    /// Under Atoll, too, in a namespace whose loopback is the only thing in it.
+    /// Under Atoll, too, it runs in a namespace that has nothing but a loopback.
     pub fn on(&self, stack: Stack, command: &Command) -> Command {
         if stack == Stack::Kernel {
             return self.without_network(command);
@@ -515,7 +536,7 @@ impl NoNet {
         self.without_network(&run)
     }
 
-    /// `command`, where the kernel has nothing but a loopback.
+    /// Returns `command` in a namespace where the kernel has nothing but a loopback.
     pub fn without_network(&self, command: &Command) -> Command {
         let mut wrapped = Command::new("unshare");
         wrapped.args(["-n", "--", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"]);
@@ -524,7 +545,7 @@ impl NoNet {
     }
 }
 
-/// A name that no other network, stack or group of processes has.
+/// Returns a name that no other network, stack or group of processes has.
 pub fn fresh_name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{what}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -542,14 +563,14 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The folder that cargo builds into.
+/// Returns the folder into which cargo builds.
 pub(crate) fn target_folder() -> PathBuf {
     // target/PROFILE/deps/TEST
     let test = std::env::current_exe().expect("a program knows its name");
     test.ancestors().nth(3).expect("cargo puts tests into target/PROFILE/deps").to_path_buf()
 }
 
-/// The program under test: what ATOLL names, or a release build made here, once.
+/// Returns the program under test: the one that `ATOLL` names, or a release build made here, once.
 pub fn atoll() -> PathBuf {
     if let Some(path) = std::env::var_os("ATOLL") {
         return path.into();

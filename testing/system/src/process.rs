@@ -23,12 +23,12 @@ pub fn until<T>(what: &str, seconds: u64, mut attempt: impl FnMut() -> Option<T>
     }
 }
 
-/// A folder for the files of one test, which goes with it.
+/// A folder for the files of one test. Dropping it removes the folder.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty folder, readable by programs that give up root.
+    /// Creates an empty folder that is readable by programs that give up root.
     pub fn new() -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -62,7 +62,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A running process. Dropping it ends it and everything it has started, by number.
+/// A running process. Dropping it ends the process and everything that it has started, by process number.
 #[derive(Debug)]
 pub struct Proc {
     child: Child,
@@ -73,8 +73,7 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts `command` with its outputs in files. Its input is empty, unless `command` says otherwise by
-    /// `input`.
+    /// Starts `command` with its outputs in files. Its input is empty, unless `input` has another.
     pub fn start(command: &mut Command, input: Option<File>) -> Proc {
         let name = format!("{command:?}");
         let scratch = Scratch::new();
@@ -86,30 +85,29 @@ impl Proc {
         Proc { child, name, _scratch: scratch, output, errors }
     }
 
-    /// Its number. Wrappers replace themselves, so it is the program's own.
+    /// Returns the process number. Wrappers execute the program in their place, so it is the program's own.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has written so far.
+    /// Returns what the process has written to its standard output so far.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
 
-    /// What it has complained about so far.
+    /// Returns what the process has written to its standard error so far.
     pub fn errors(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.errors).unwrap_or_default()).into_owned()
     }
 
-    /// Whether it still runs.
+    /// Returns whether the process still runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends, and returns its status.
     ///
-    /// # Panics
-    /// If it has not ended after `seconds`.
+    /// # Panics Panics if it has not ended after `seconds`.
     pub fn end(&mut self, seconds: u64) -> ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
@@ -123,14 +121,14 @@ impl Proc {
         }
     }
 
-    /// Waits for its end, which has to be a good one, and returns what it wrote.
+    /// Waits until the process ends, which must be with success, and returns what it wrote.
     pub fn success(mut self, seconds: u64) -> String {
         let status = self.end(seconds);
         assert!(status.success(), "{status}: {}", self.report());
         self.output()
     }
 
-    /// Waits until it has written `text`. Fails at once if it ends without having done so.
+    /// Waits until the process has written `text`. Fails at once if the process ends before.
     pub fn says(&mut self, text: &str, seconds: u64) {
         until(&format!("`{text}` from {}", self.name), seconds, || {
             if self.output().contains(text) || self.errors().contains(text) {
@@ -141,18 +139,18 @@ impl Proc {
         });
     }
 
-    /// Kills it, without anything it could do about it.
+    /// Kills the process by SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Asks it to end.
+    /// Asks the process to end, by SIGTERM.
     pub fn terminate(&self) {
         signal(self.pid(), Signal::TERM);
     }
 
-    /// What a failed test has to say about it.
+    /// Returns the text about the process for the report of a failed test.
     pub fn report(&self) -> String {
         let tail = |text: String| {
             text.chars().rev().take(3000).collect::<Vec<_>>().into_iter().rev().collect::<String>()
@@ -173,7 +171,7 @@ impl Drop for Proc {
             self.kill();
         }
         for (pid, started) in family {
-            // The number may have been given to another process since; its start would be another, too.
+            // The number may belong to another process by now, which would have started at another time.
             if start_and_parent(pid).is_some_and(|(start, _)| start == started) {
                 signal(pid, Signal::KILL);
             }
@@ -190,7 +188,7 @@ fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// All children of `root`, their children ..., each with the moment of its start.
+/// Returns all descendants of `root`, each with the moment of its start.
 fn descendants(root: u32) -> Vec<(u32, u64)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -208,7 +206,8 @@ fn descendants(root: u32) -> Vec<(u32, u64)> {
     found
 }
 
-/// Two fields of /proc/PID/stat, counted from behind the name, which may hold anything.
+/// Returns the start time and the parent from /proc/PID/stat. Fields are counted from behind the name, which
+/// may hold any octets.
 fn start_and_parent(pid: u32) -> Option<(u64, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

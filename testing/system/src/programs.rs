@@ -1,10 +1,12 @@
 //! Where are the small programs that tests run, and how do the C ones get compiled?
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The full name of a program in `testing/system/programs`.
+/// Returns the full name of a program in `testing/system/programs`.
 pub fn program(name: &str) -> String {
     format!("{}/programs/{name}", env!("CARGO_MANIFEST_DIR"))
 }
@@ -16,17 +18,56 @@ pub fn compiled(name: &str) -> String {
     compiled_of(&program(&format!("{name}.c")))
 }
 
-/// The same of a C program that lies elsewhere, by the full name of its source.
+/// Compiles a C program anywhere once, by the full name of its source, and returns the program's full name.
 pub fn compiled_of(source: &str) -> String {
-    compile(source, "", &[])
+    compile("cc", source, "", &["-lresolv"])
 }
 
 /// Compiles `testing/system/programs/NAME.c` once as a static program, and returns its full name.
 pub fn compiled_statically(name: &str) -> String {
-    compile(&program(&format!("{name}.c")), "-static", &["-static"])
+    compile("cc", &program(&format!("{name}.c")), "-static", &["-static", "-lresolv"])
 }
 
-fn compile(source: &str, suffix: &str, options: &[&str]) -> String {
+/// Compiles a C program by another compiler, or with other options, by the full name of its source.
+pub fn compiled_by(compiler: &str, source: &str, options: &[&str]) -> String {
+    compile(compiler, source, &format!("-{compiler}{}", options.concat()), options)
+}
+
+/// Builds `testing/system/programs/NAME.go` once, with the C library's functions (cgo) or without. Returns the
+/// program's full name. It may use Go's standard library alone.
+pub fn of_go(name: &str, with_cgo: bool) -> String {
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = COMPILER.lock();
+    let source = program(&format!("{name}.go"));
+    let suffix = if with_cgo { "-cgo" } else { "-go" };
+    let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}{suffix}"));
+    if !newer(&target, Path::new(&source)) {
+        let mut go = Command::new("go");
+        go.args(["build", "-o"]).arg(&target).arg(&source);
+        go.env("CGO_ENABLED", if with_cgo { "1" } else { "0" });
+        // Nothing is fetched, and no module is looked for.
+        go.envs([("GO111MODULE", "off"), ("GOPROXY", "off"), ("GOFLAGS", ""), ("GOTOOLCHAIN", "local")]);
+        assert!(go.status().expect("Go is installed").success(), "cannot build {source}");
+    }
+    target.to_string_lossy().into_owned()
+}
+
+/// Compiles `testing/system/programs/NAME.c` once as a static program that changes its group, and returns its
+/// full name. Nobody can make such a program load a library, or be one that does.
+pub fn compiled_apart(name: &str) -> String {
+    let fixed = compiled_statically(name);
+    let apart = format!("{fixed}-apart");
+    static COPIER: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = COPIER.lock();
+    if !newer(Path::new(&apart), Path::new(&fixed)) {
+        std::fs::copy(&fixed, &apart).expect("the target folder is writable");
+        std::os::unix::fs::chown(&apart, None, Some(65534)).expect("tests are run by root");
+        std::fs::set_permissions(&apart, Permissions::from_mode(0o2755)).expect("it is ours");
+    }
+    apart
+}
+
+fn compile(compiler: &str, source: &str, suffix: &str, options: &[&str]) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILER.lock();
     let name = Path::new(source).file_stem().expect("a source has a name").to_string_lossy();
@@ -35,15 +76,9 @@ fn compile(source: &str, suffix: &str, options: &[&str]) -> String {
     if ![source, &headers[0], &headers[1]].iter().all(|source| newer(&target, Path::new(source))) {
         std::fs::create_dir_all(target.parent().expect("it lies in tmp"))
             .expect("the target folder is writable");
-        let mut cc = Command::new("cc");
+        let mut cc = Command::new(compiler);
         cc.args(["-O2", "-D_FORTIFY_SOURCE=2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pthread", "-o"]);
-        let status = cc
-            .arg(&target)
-            .arg(source)
-            .args(options)
-            .arg("-lresolv")
-            .status()
-            .expect("a C compiler is installed");
+        let status = cc.arg(&target).arg(source).args(options).status().expect("a C compiler is installed");
         assert!(status.success(), "cannot compile {source}");
     }
     target.to_string_lossy().into_owned()

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-/// How many tests run beside each other for each processor.
+/// The number of tests that run beside each other for each processor.
 const PLACES_OF_PROCESSOR: usize = 3;
 
 /// The right of a test to run, until it is dropped.
@@ -24,7 +24,7 @@ pub struct Turn {
 #[derive(Debug)]
 pub struct Alone {
     _turn: Turn,
-    // The thread that waits is the one that is marked.
+    // The mark belongs to the thread that has waited, so the value stays on that thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -38,7 +38,7 @@ thread_local! {
 /// If the temporary folder is not writable.
 pub fn alone() -> Alone {
     assert!(!IS_ALONE.get(), "this test runs alone already");
-    // As long as the door is held nobody else comes in, so those who are inside get fewer.
+    // While this thread holds the door, no other test enters, so the number of running tests falls.
     let door = open("door");
     door.lock().expect("files can be locked");
     let room = open("room");
@@ -61,7 +61,7 @@ pub fn beside() -> Option<Turn> {
     if IS_ALONE.get() {
         return None;
     }
-    // Who holds the door is the next to get a place, so everybody comes in by and by.
+    // The test that holds the door is the next to get a place, so every test gets one in the end.
     let door = open("door");
     door.lock().expect("files can be locked");
     let room = open("room");
@@ -76,7 +76,8 @@ pub fn beside() -> Option<Turn> {
     }
 }
 
-/// The number of tests that run at once at most: tests mostly wait, for programs, timers and deaths.
+/// Returns the number of tests that run at once at most. Tests mostly wait for programs, timers and deaths,
+/// so there are more places than processors.
 fn places() -> usize {
     PLACES_OF_PROCESSOR * available_parallelism().map_or(1, usize::from)
 }

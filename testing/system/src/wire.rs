@@ -1,5 +1,5 @@
-//! What stands at the end of an emulated wire? A TAP in a network namespace, whose frames look as they would
-//! on a wire.
+//! What is at the end of an emulated wire? A TAP in a network namespace, whose frames look as they would on a
+//! wire.
 
 use atoll_sys::netlink::Netlink;
 use atoll_sys::netns;
@@ -21,7 +21,7 @@ pub fn open_end(end: &str) -> Result<Queue, Box<dyn std::error::Error>> {
     Ok(tap.into_queues().remove(0))
 }
 
-/// Does what the vnet header of a frame says is left to do for its checksum, and says that nothing is.
+/// Completes the checksum of a frame if its vnet header asks for that, and clears the request.
 pub fn complete_checksum(frame: &mut [u8]) {
     let Some((header, packet)) = frame.split_at_mut_checked(VNET_HEADER_LEN) else { return };
     let needed = header[0] & 1 != 0;
@@ -35,7 +35,7 @@ pub fn complete_checksum(frame: &mut [u8]) {
     }
 }
 
-/// Whether a frame with an IPv4 packet says that its sender understands congestion marks (RFC 3168 §5).
+/// Returns whether a frame has an IPv4 packet whose sender supports ECN (RFC 3168 §5).
 pub fn is_ecn_capable(frame: &[u8]) -> bool {
     frame.get(VNET_HEADER_LEN + 12..VNET_HEADER_LEN + 14) == Some(&[8, 0])
         && frame.get(VNET_HEADER_LEN + 15).is_some_and(|tos| tos & 3 != 0)

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Duration, Instant, Rng};
 
-/// What is lost behind the queue. Probabilities are per million.
+/// The losses behind the queue. Probabilities are per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Loss {
     /// No packet is lost.
@@ -32,7 +32,7 @@ pub enum Loss {
     },
 }
 
-/// Which packets are marked, of those whose senders support marks (ECN, RFC 3168).
+/// The packets that are marked, of those whose senders support marks (ECN, RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marking {
     /// No packet is marked.
@@ -40,9 +40,9 @@ pub enum Marking {
     None,
     /// A packet is marked if it makes the queue longer than this many octets when it enters (as in RFC 8257).
     Above(u64),
-    /// A packet is marked if it leaves after having waited for longer than `target`, once all have done so
-    /// for `interval`; from then on, packets are marked more and more often (CoDel, RFC 8289, without its
-    /// drops).
+    /// A packet is marked if it leaves after a wait of more than `target`, once all packets have waited so
+    /// long for `interval`. From then on, packets are marked more and more often (CoDel, RFC 8289, without
+    /// its drops).
     CoDel {
         /// The wait that is acceptable.
         target: Duration,
@@ -62,7 +62,7 @@ pub struct LineSettings {
     pub delay: Duration,
     /// The most that is added to the delay, drawn for each packet. Jitter keeps the order, as a queue does.
     pub jitter: Duration,
-    /// Which packets are lost.
+    /// The losses behind the queue.
     pub loss: Loss,
     /// Packets per million that are held back by `held_for`, so that later ones overtake.
     pub reorder: u32,
@@ -70,7 +70,7 @@ pub struct LineSettings {
     pub held_for: Duration,
     /// Packets per million that arrive twice.
     pub duplicate: u32,
-    /// Which packets are marked.
+    /// The rule by which packets are marked.
     pub marking: Marking,
 }
 

@@ -4,8 +4,8 @@
 /// The most columns of a line.
 const COLUMNS_MAX: usize = 110;
 
-/// Returns the lines of a file that are too long. `path` is relative to the root; its extension tells the
-/// kind of text.
+/// Returns the lines of a file that are too long. `path` is relative to the root; its extension determines
+/// the kind of text.
 pub fn check(path: &str, text: &str) -> Vec<String> {
     let is_document = path.ends_with(".md");
     let (mut violations, mut is_picture) = (Vec::new(), false);

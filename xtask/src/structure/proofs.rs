@@ -1,6 +1,6 @@
 //! Checks that the claims of documents are shown by tests, and that lists which no compiler compares are
-//! complete: claims and their tests, dependencies and their reasons, crates whose arithmetic is checked,
-//! mutants and the code that they change.
+//! complete. The lists are claims and their tests, dependencies and their reasons, crates whose arithmetic is
+//! checked, and mutants and the code that they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,7 +92,7 @@ fn closure<'a>(folder: &str, crates: &'a [Crate]) -> BTreeSet<&'a str> {
     names
 }
 
-/// Checks that the text which a mutant replaces stands in its file once, and that its test exists.
+/// Checks that the text which a mutant replaces occurs in its file once, and that its test exists.
 /// `testing/mutants/run` explains mutants.
 pub fn check_mutant(
     path: &str,

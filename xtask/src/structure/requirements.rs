@@ -2,7 +2,7 @@
 //! standard are met, and shown to be.
 //!
 //! A row is `| label | what it asks | here | code | tests |`. *kept* needs a place in the code (a file and a
-//! word that stands in it) and a test. *deviates* and *missing* need a note, whose number follows in
+//! word that occurs in it) and a test. *deviates* and *missing* need a note, whose number follows in
 //! parentheses. *not ours* needs a note if the requirement is a MUST.
 //!
 //! RFC 9293 has its own labels. Elsewhere a label consists of the section, with a letter if it asks for

@@ -241,7 +241,7 @@ impl Modules {
         arrows
     }
 
-    /// Returns the module in which a path that stands in `module` ends.
+    /// Returns the module in which a path that is written in `module` ends.
     fn module_of(&self, module: &[String], path: &[String]) -> Option<Vec<String>> {
         let mut at = module.to_vec();
         for (place, name) in path.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! cargo-deny does this and more, but building it takes minutes on each fresh machine, for three comparisons
 //! with the output of `cargo metadata`. Its other check, for known faults, needs a database that no registry
 //! has (see HACKING.md, "Known faults of dependencies"). cargo-vet asks for an audit of each version by
-//! people. There are a hundred versions and nobody to audit them, so its files would only record that.
+//! people. There are a hundred versions and no auditors, so its files would only record that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

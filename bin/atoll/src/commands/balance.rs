@@ -76,7 +76,8 @@ fn text(rules: &BalanceRules) -> String {
         ("offer_us", rules.offer_us.map(|n| n.to_string())),
         ("watermarks", rules.watermarks.map(|[high, low]| format!("{high} % {low} %"))),
     ];
-    rows.into_iter().filter_map(|(key, value)| Some(format!("{key:<11} {}\n", value?))).collect()
+    let rows = rows.into_iter().filter_map(|(key, value)| Some([key.to_owned(), value?]));
+    super::table::lines(rows, 2, &[]).into_iter().map(|line| line + "\n").collect()
 }
 
 fn scheme(text: &str) -> Result<Scheme, ValueError> {

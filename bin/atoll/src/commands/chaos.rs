@@ -55,7 +55,7 @@ pub struct Chaos {
     json: bool,
 }
 
-/// What is done to a server.
+/// The action on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Kill,
@@ -203,7 +203,7 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Does something to one or two serving servers, or to the placement of replicas. Does nothing if no
+    /// Kills or stops one or two serving servers, or changes the placement of replicas. Does nothing if no
     /// server serves.
     fn act(&mut self, Kinds { kill, stop, moves, supervisor }: Kinds) -> Result<(), Failure> {
         let status = self.watch()?;
@@ -518,7 +518,7 @@ const SUPERVISOR: &str = "supervisor";
 const ANSWER_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(2);
 /// How long a move of replicas may take.
 const MOVE_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(60);
-/// The time between two looks at the stack.
+/// The time between two checks of the stack.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long servers may take to come back at the end.
 const RETURN_TIME: Duration = Duration::from_secs(20);

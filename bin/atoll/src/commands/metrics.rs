@@ -103,7 +103,7 @@ fn text(status: StatusReport) -> Result<String, Failure> {
 #[derive(Debug)]
 struct Status(StatusReport);
 
-/// A server, and the labels that tell its samples from others.
+/// A server, and the labels that distinguish its samples.
 struct Server<'a> {
     labels: Labels,
     view: ServerView<'a>,

@@ -12,6 +12,7 @@ pub mod run;
 pub mod scale;
 pub mod ss;
 pub mod status;
+mod table;
 pub mod up;
 pub mod upgrade;
 

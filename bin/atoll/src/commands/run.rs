@@ -8,14 +8,14 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use atoll_base::{Duration, KernelNetwork};
 use atoll_supervisor::{LinkType, StackName, StatusReport};
 use atoll_sys::internet;
 use atoll_sys::process;
-use atoll_sys::program::{self, Unserved};
+use atoll_sys::program::{self, Judged, Unserved};
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::Channel;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -46,8 +46,8 @@ pub struct Run {
     /// Let the kernel's network serve what the stack does not: addresses that it does not have or reach,
     /// kinds of sockets that it does not know, programs that it cannot serve.
     ///
-    /// Without it, sockets of the Internet families fail with EACCES in static and set-user-ID programs that
-    /// the program starts, and past the C library.
+    /// Without it, sockets of the Internet families fail with EACCES in set-user-ID programs that the program
+    /// starts, and in others that the library cannot serve.
     ///
     /// With a list of addresses, each perhaps with a prefix and a port (10.0.0.0/8,127.0.0.1:5432), it serves
     /// these alone, also where the stack reaches them.
@@ -68,7 +68,9 @@ impl Run {
     /// Runs the command. Returns its exit status.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let library = library()?;
-        if let Some(reason) = why_unserved(&self.program[0]) {
+        let program = judged(&self.program[0]);
+        let hosted = program.as_ref().and_then(Hosted::of);
+        if let Some(reason) = program.and_then(|(_, judged)| judged.reason).filter(|_| hosted.is_none()) {
             let program = self.program[0].display();
             if !self.kernel_network.as_ref().is_some_and(KernelNetwork::has_rest) {
                 return Err(Failure::new(format!(
@@ -85,15 +87,15 @@ impl Run {
                      program alone: give one or the other",
                 ));
             }
-            return self.run_privately(&library);
+            return self.run_privately(&library, hosted.as_ref());
         }
         let name = self.name.clone().unwrap_or_default();
         match client::for_applications(&name)? {
-            Entrance::Open(socket) => self.join(&library, &name, socket),
+            Entrance::Open(socket) => self.join(&name, self.command(&library, socket, hosted.as_ref())?),
             Entrance::Closed(reason) if self.name.is_some() => Err(Failure::new(reason)),
             Entrance::Closed(reason) => {
                 complain!("atoll: {reason}; the program gets a stack of its own");
-                self.run_privately(&library)
+                self.run_privately(&library, hosted.as_ref())
             }
             Entrance::Nowhere if self.name.is_some() => {
                 SupervisorClient::connect(&name)?;
@@ -104,13 +106,12 @@ impl Run {
                     "atoll: stack \"{name}\" is not up: the program gets one of its own, which nobody else \
                      reaches (--name says which is meant, --private that this is)"
                 );
-                self.run_privately(&library)
+                self.run_privately(&library, hosted.as_ref())
             }
         }
     }
 
-    fn join(&self, library: &OsStr, name: &StackName, socket: PathBuf) -> Result<ExitCode, Failure> {
-        let mut command = self.command(library, socket);
+    fn join(&self, name: &StackName, mut command: Command) -> Result<ExitCode, Failure> {
         if !self.stats {
             return Ok(cannot_run(&self.program[0], &command.exec()));
         }
@@ -126,7 +127,7 @@ impl Run {
         Ok(exit_code(status))
     }
 
-    fn run_privately(&self, library: &OsStr) -> Result<ExitCode, Failure> {
+    fn run_privately(&self, library: &OsStr, hosted: Option<&Hosted>) -> Result<ExitCode, Failure> {
         let options = &self.options;
         let mut file = options.load()?;
         // A stack without options for a link has none, which works without privileges.
@@ -142,7 +143,7 @@ impl Run {
         options.validate(&file)?;
         let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
         let stack = start_supervisor(&Job { file, mode: Mode::Private, rootless: false })?;
-        let mut command = self.command(library, runtime::paths(&name).socket);
+        let mut command = self.command(library, runtime::paths(&name).socket, hosted)?;
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => return Ok(cannot_run(&self.program[0], &error)),
@@ -161,9 +162,13 @@ impl Run {
         Ok(exit_code(status))
     }
 
-    fn command(&self, library: &OsStr, socket: PathBuf) -> Command {
-        let mut command = Command::new(&self.program[0]);
-        command.args(&self.program[1..]);
+    fn command(&self, library: &OsStr, socket: PathBuf, hosted: Option<&Hosted>) -> Result<Command, Failure> {
+        let host = std::env::current_exe().or_fail("finding this program's file")?;
+        let mut command = match hosted {
+            Some(hosted) => hosted.command(&host, &self.program[0]),
+            None => Command::new(&self.program[0]),
+        };
+        command.args(&self.program[1..]).env("ATOLL_HOST", host);
         let mut preload = library.to_owned();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
             preload.push(":");
@@ -179,15 +184,58 @@ impl Run {
             Some(network) => command.env("ATOLL_KERNEL_NETWORK", network.to_string()),
             None => command.env_remove("ATOLL_KERNEL_NETWORK"),
         };
+        Ok(command)
+    }
+}
+
+/// A static program. The library makes it of this program, with which it is loaded: `ATOLL_PROGRAM` says of
+/// which file.
+struct Hosted {
+    path: CString,
+    /// The first arguments, if the program is an interpreter of a script.
+    arguments: Vec<CString>,
+}
+
+impl Hosted {
+    /// Returns how a program is served that is static; `None` for others, and where that is impossible.
+    fn of((path, judged): &(CString, Judged)) -> Option<Hosted> {
+        let path = judged.interpreter.as_ref().unwrap_or(path);
+        (judged.reason == Some(Unserved::Static) && program::can_host())
+            .then(|| Hosted { path: path.clone(), arguments: judged.arguments.clone() })
+    }
+
+    /// Returns the command that becomes the program, which is called `name`, up to its second argument.
+    fn command(&self, host: &Path, name: &OsStr) -> Command {
+        let text = |text: &CString| OsStr::from_bytes(text.as_bytes()).to_owned();
+        let mut command = Command::new(host);
+        command.arg0(self.arguments.first().map_or_else(|| name.to_owned(), text));
+        command.args(self.arguments.iter().skip(1).map(text));
+        let mut value = OsString::from("=");
+        value.push(text(&self.path));
+        command.env(PROGRAM, value);
         command
     }
 }
 
-/// Returns why a program would not load the library; `None` if it does, or if there is no such program.
-fn why_unserved(program: &OsStr) -> Option<Unserved> {
+/// The variable by which the library finds a static program.
+const PROGRAM: &str = "ATOLL_PROGRAM";
+
+/// Fails if this process is to become a static program: the library has not been loaded, which does that.
+pub fn check_hosting() -> Result<(), Failure> {
+    match std::env::var_os(PROGRAM) {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(
+            "libatoll.so, which would execute a static program here, is not loaded: see LD_PRELOAD",
+        )),
+    }
+}
+
+/// Returns the path of a program and what is known of it; `None` if there is no such program.
+fn judged(program: &OsStr) -> Option<(CString, Judged)> {
     let name = CString::new(program.as_bytes()).ok()?;
     let path = program::find(program::HERE, &name, std::env::var_os("PATH").as_deref())?;
-    program::why_unserved(program::File::at(&path), &program::Identity::own())
+    let judged = program::judge(program::File::at(&path), &program::Identity::own())?;
+    Some((path, judged))
 }
 
 /// Returns whether an option was given that makes sense for a TAP device only.
@@ -265,8 +313,8 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// Tells the private stack that the program has ended, and waits until the stack has ended, too. Returns its
-/// last report, or `None` if children of the program still use it.
+/// Notifies the private stack that the program has ended, and waits until the stack has ended, too. Returns
+/// its last report, or `None` if children of the program still use it.
 fn wait_for_end(channel: &Channel) -> Option<StatusReport> {
     channel.set_timeouts(END_TIME).ok()?;
     channel.send(br#"{"program_ended":true}"#, &[]).ok()?;

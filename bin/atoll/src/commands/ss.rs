@@ -93,27 +93,14 @@ impl Ss {
                 users(row, sessions),
             ]
         };
-        let table: Vec<[String; 7]> = rows.iter().map(cells).collect();
-        let mut widths = heads.map(str::len);
-        for row in &table {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        let line = |cells: [&str; 7]| {
-            let padded = cells.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-                LOCAL => format!("{cell:>width$}"),
-                _ => format!("{cell:<width$}"),
-            });
-            let text: Vec<String> = padded.skip(usize::from(!with_protocol)).collect();
-            text.join(" ").trim_end().to_owned() + "\n"
-        };
-        let mut out = String::new();
-        if !self.no_header {
-            out += &line(heads);
-        }
-        for (row, cells) in rows.iter().zip(&table) {
-            out += line(cells.each_ref().map(String::as_str)).trim_end();
+        let skipped = usize::from(!with_protocol);
+        let table = std::iter::once(heads.map(str::to_owned)).chain(rows.iter().map(cells));
+        let table = table.map(|cells| cells.into_iter().skip(skipped));
+        let mut lines = super::table::lines(table, 1, &[LOCAL - skipped]).into_iter();
+        let head = lines.next().filter(|_| !self.no_header).map(|head| head + "\n");
+        let mut out = head.unwrap_or_default();
+        for (row, line) in rows.iter().zip(lines) {
+            out += &line;
             if let (true, Some((kind, ms, count))) = (self.options, &row.timer) {
                 out += &format!(" timer:({kind},{},{count})", milliseconds(*ms));
             }

@@ -469,17 +469,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 
 /// Formats rows as left-aligned columns.
 fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let line: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        out += line.join("  ").trim_end();
-        out.push('\n');
-    }
-    out
+    super::table::lines(rows, 2, &[]).into_iter().map(|line| line + "\n").collect()
 }
 
 /// Formats a number as `12.3k`.
@@ -523,11 +513,5 @@ mod tests {
         assert_eq!([4.9, 67.0, 7500.0, 273_600.0].map(duration), ["4s", "1m07s", "2h05m", "3d04h"]);
         assert_eq!(share(0, 0), "-");
         assert_eq!(share(200, 1), "99.50%");
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let rows = [row(["A", "LONG"]), row(["wide", "x"])];
-        assert_eq!(table(&rows), "A     LONG\nwide  x\n");
     }
 }

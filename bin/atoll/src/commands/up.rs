@@ -59,7 +59,7 @@ impl Up {
         }
         if self.daemon {
             let started = start_supervisor(&Job { file, mode: Mode::Daemon, rootless: self.rootless })?;
-            // The stack is up even if nobody reads this.
+            // The stack is up even if no process reads this.
             let _ = writeln!(std::io::stdout(), "{}", started.described);
             return Ok(ExitCode::SUCCESS);
         }
@@ -133,7 +133,7 @@ pub struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Any program, until the stack is told to end.
+    /// Any program, until the stack is stopped.
     Daemon,
     /// Only the program of one `atoll run`.
     Private,
@@ -290,7 +290,7 @@ fn report(failure: Failure) -> ExitCode {
     failure::exit_code(shortage)
 }
 
-/// Goes on with the stack of a supervisor that has ended, and serves it.
+/// Continues the stack of a supervisor that has ended, and serves it.
 fn take_over(guardian: Guardian, job: &Job) -> ExitCode {
     let Ok(config) = job.file.validate() else { return ExitCode::FAILURE };
     let stack = supervise::take_over(config, guardian).and_then(|stack| {

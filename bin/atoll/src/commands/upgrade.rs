@@ -40,7 +40,7 @@ impl Upgrade {
         let whole = self.path.canonicalize().or_fail(&path)?.display().to_string();
         let supervisor = SupervisorClient::connect(&self.name)?;
         supervisor.upgrade(&whole, |line| {
-            // The upgrade goes on even if nobody reads this any more.
+            // The upgrade continues even if no process reads this any more.
             let _ = writeln!(std::io::stdout(), "{line}");
             let _ = std::io::stdout().flush();
         })?;

@@ -1,6 +1,7 @@
 //! The links of a replica, and the choice of the link for a frame of the transport.
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
+use atoll_ipc::mesh::Mark;
 use atoll_ipc::page::StackPage;
 use atoll_link::Steering;
 use atoll_shm::ShmMemory;
@@ -11,7 +12,7 @@ use atoll_wire::vnet;
 
 use super::internal::InternalLink;
 use super::retry_queue::RetryQueue;
-use super::rings::{FRAME_PREFIX, OUTBOUND, Outgoing, Rings};
+use super::rings::{Outgoing, Rings, prefix_of};
 
 /// The device that carries frames to other hosts.
 pub enum Device {
@@ -56,7 +57,7 @@ impl Joined {
     fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
         let Some(steering) = &self.steering else { return true };
         let owner = receivers_tuple(headers).map_or(0, |tuple| steering.owner(&tuple).0);
-        self.rings.send_frame(usize::from(owner), &outgoing(vnet, headers, text))
+        self.rings.send_frame(usize::from(owner), &outgoing(vnet, Mark::Internal, headers, text))
     }
 }
 
@@ -118,7 +119,8 @@ impl Links {
         self.retry_queue.retry(queue, &mut self.internal.rings);
     }
 
-    /// Publishes what was sent over rings, and rings the bells of sleeping peers. Returns how many were rung.
+    /// Publishes what was sent over rings, and rings the doorbells of sleeping peers. Returns how many were
+    /// rung.
     pub fn publish(&mut self) -> u64 {
         let joined = match &mut self.device {
             Device::Joined(joined) => joined.rings.publish(),
@@ -148,7 +150,7 @@ impl Links {
         }
     }
 
-    /// Writes the sleep word where the peers look: an odd `word` says that this replica's bell is wanted.
+    /// Writes the sleep word where the peers look: an odd `word` says that this replica's doorbell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         if let Device::Joined(joined) = &self.device {
             joined.rings.set_sleep_word(word);
@@ -165,9 +167,7 @@ impl FrameSink<ShmMemory> for Links {
             Device::Tap(queue) => send_to_tap(queue, &vnet, headers, &text),
             Device::Joined(joined) => joined.send(&vnet, headers, &text),
             Device::Server(server) => {
-                let mut outbound = outgoing(&vnet, headers, &text);
-                outbound.prefix[vnet::HEADER_LEN] = OUTBOUND;
-                self.internal.rings.send_frame(*server, &outbound)
+                self.internal.rings.send_frame(*server, &outgoing(&vnet, Mark::Outbound, headers, &text))
             }
         };
         if taken {
@@ -182,7 +182,7 @@ impl FrameSink<ShmMemory> for Links {
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, ShmMemory>, offload: Offload) -> bool {
         let vnet = vnet_header(headers, &offload);
         let owner = receivers_tuple(headers).map_or(0, |tuple| self.steering.owner(&tuple).0);
-        let taken = self.internal.send(usize::from(owner), &outgoing(&vnet, headers, &text));
+        let taken = self.internal.send(usize::from(owner), &outgoing(&vnet, Mark::Internal, headers, &text));
         self.failures += u64::from(!taken);
         taken
     }
@@ -225,17 +225,16 @@ fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_
 
 fn outgoing<'a>(
     vnet: &[u8; vnet::HEADER_LEN],
+    mark: Mark,
     headers: &'a [u8],
     text: &'a TextRef<'_, ShmMemory>,
 ) -> Outgoing<'a> {
-    let mut prefix = [0; FRAME_PREFIX];
-    prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
     let (slice, pieces): (&[u8], _) = match text {
         TextRef::None => (&[], None),
         TextRef::Slice(bytes) => (bytes, None),
         TextRef::Pieces(memory, parts) => (&[], Some((*memory, &parts[..]))),
     };
-    Outgoing { prefix, headers, slice, pieces }
+    Outgoing { prefix: prefix_of(vnet, mark), headers, slice, pieces }
 }
 
 /// Returns the virtio-net header that says what the receiving side, or the kernel, still has to do.

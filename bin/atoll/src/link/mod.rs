@@ -9,11 +9,11 @@ mod rings;
 pub use internal::InternalLink;
 pub use links::{Device, Joined, Links};
 pub use retry_queue::RetryQueue;
-pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix, waited};
+pub use rings::{Outgoing, Received, Rings, forwarded_prefix, prefix_of, waited};
 
 pub use crate::mesh::Way;
 
-/// Returns a number that tells the conversations of frames apart, well enough for `SpinPolicy`: the octets
+/// Returns a number that distinguishes the conversations of frames, well enough for `SpinPolicy`: the octets
 /// that are the ports if there are no IP options.
 pub(crate) fn partner_of(frame: &[u8]) -> u32 {
     let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };

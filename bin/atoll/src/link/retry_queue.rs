@@ -1,15 +1,16 @@
 //! The retry queue of a server with a device, which serves transport servers in other processes: it sends
 //! their frames over the device, and gives them the frames for them. Frames that a receiver does not take are
-//! kept in order, and hold up nobody else.
+//! kept in order, and do not delay frames of others.
 
 use std::collections::VecDeque;
 
 use atoll_base::Instant;
+use atoll_ipc::mesh::FRAME_PREFIX;
 use atoll_sys::Gather;
 use atoll_tap::{Queue, SendOutcome};
 use atoll_wire::vnet;
 
-use super::rings::{FRAME_PREFIX, Outgoing, Rings, forwarded_prefix};
+use super::rings::{Outgoing, Rings, forwarded_prefix};
 
 /// Octets of frames that are kept for one server whose ring is full. Further frames are lost, as in a full
 /// queue of a NIC.
@@ -25,7 +26,7 @@ pub struct RetryQueue {
     pub frames_out: u64,
     /// The octets of those frames, from the Ethernet header on.
     pub bytes_out: u64,
-    /// How often the device took no frame.
+    /// The number of times that the device took no frame.
     pub failures: u64,
     /// The number of frames lost because their receiver took none.
     pub dropped: u64,

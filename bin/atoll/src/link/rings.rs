@@ -1,12 +1,12 @@
-//! Mesh rings to and from a number of peers, with their bells: the internal link to the other servers of the
-//! stack, and the shared-memory link to the replicas of a joined stack.
+//! Mesh rings to and from a number of peers, with their doorbells: the internal link to the other servers of
+//! the stack, and the shared-memory link to the replicas of a joined stack.
 
 use std::os::fd::OwnedFd;
 
 use atoll_base::{Duration, Instant};
 use atoll_connmgr::Reach;
 use atoll_ipc::Memory;
-use atoll_ipc::mesh::{Full, KIND_FRAME, MeshConsumer, MeshProducer};
+use atoll_ipc::mesh::{FRAME_PREFIX, FramePrefix, Full, KIND_FRAME, Mark, MeshConsumer, MeshProducer};
 use atoll_ipc::page::REPLICAS_MAX;
 use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
@@ -16,16 +16,6 @@ use crate::mesh::{RING_LOG2, Way};
 
 /// Octets that may wait in the ring of a sleeping peer before it gets no more records that do not wake it.
 const UNREAD_MAX: u64 = 2048;
-/// Offset of the timestamp in the prefix of a frame that a link server has passed on.
-const STAMP: usize = 12;
-
-/// Bytes before the Ethernet header in a frame record: the virtio-net header, padded.
-pub const FRAME_PREFIX: usize = 16;
-/// Value of the byte behind the virtio-net header that marks a frame from outside.
-pub const FORWARDED: u8 = 1;
-/// Value of the byte behind the virtio-net header that marks a frame which the receiver is to send over its
-/// device.
-pub const OUTBOUND: u8 = 2;
 
 /// A record that was taken out of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +47,7 @@ struct Peer {
     unpublished: bool,
     /// Whether the peer is to be woken for what was sent.
     rings: bool,
-    /// The sleep word for which the bell was last rung.
+    /// The sleep word for which the doorbell was last rung.
     rung: u32,
     /// Whether records of this peer stay in its ring for now.
     held_up: bool,
@@ -65,7 +55,7 @@ struct Peer {
 
 /// The parts of a frame: headers as bytes, payload as bytes or as pieces of an arena.
 pub struct Outgoing<'a> {
-    /// The virtio-net header, then [`FORWARDED`], [`OUTBOUND`] or 0, then padding.
+    /// The octets of a [`FramePrefix`].
     pub prefix: [u8; FRAME_PREFIX],
     /// The Ethernet, IP and transport headers.
     pub headers: &'a [u8],
@@ -78,20 +68,18 @@ pub struct Outgoing<'a> {
 /// Returns the prefix of a frame from outside that is passed on to its owner. It has a timestamp, so that the
 /// owner knows how long the frame waited.
 pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRAME_PREFIX] {
-    let mut prefix = [0; FRAME_PREFIX];
-    prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
-    prefix[vnet::HEADER_LEN] = FORWARDED;
-    prefix[STAMP..].copy_from_slice(&(now.as_nanos() as u32).to_le_bytes());
-    prefix
+    FramePrefix { vnet: *vnet, mark: Mark::Forwarded, stamp: now.as_nanos() as u32 }.encode()
+}
+
+/// Returns the prefix of a frame without a timestamp.
+pub fn prefix_of(vnet: &[u8; vnet::HEADER_LEN], mark: Mark) -> [u8; FRAME_PREFIX] {
+    FramePrefix { vnet: *vnet, mark, stamp: 0 }.encode()
 }
 
 /// Returns how long ago a frame with this prefix was passed on. Times beyond two seconds, half the range of
 /// the timestamp, read as zero.
-pub fn waited(now: Instant, prefix: &[u8]) -> Duration {
-    let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else {
-        return Duration::ZERO;
-    };
-    let nanos = (now.as_nanos() as u32).wrapping_sub(u32::from_le_bytes(*stamp));
+pub fn waited(now: Instant, prefix: &FramePrefix) -> Duration {
+    let nanos = (now.as_nanos() as u32).wrapping_sub(prefix.stamp);
     // A negative time means that the frame came after the round had begun.
     if nanos > i32::MAX as u32 { Duration::ZERO } else { Duration::from_nanos(nanos.into()) }
 }
@@ -105,7 +93,7 @@ impl Outgoing<'_> {
 }
 
 impl Rings {
-    /// Resumes the rings to and from each peer, by number. `bells[i]` is the bell of peer `i`.
+    /// Resumes the rings to and from each peer, by number. `bells[i]` is the doorbell of peer `i`.
     pub fn resume(ways: Vec<Option<Way>>, bells: Vec<OwnedFd>) -> Rings {
         let peer = |Way { memory, to, from }: Way, bell| Peer {
             producer: MeshProducer::resume(&memory, to, RING_LOG2),
@@ -208,7 +196,8 @@ impl Rings {
         }
     }
 
-    /// Publishes what was sent and taken, and rings the bells of sleeping peers. Returns how many were rung.
+    /// Publishes what was sent and taken, and rings the doorbells of sleeping peers. Returns how many were
+    /// rung.
     pub fn publish(&mut self) -> u64 {
         let mut rung = 0;
         for peer in self.peers.iter_mut().flatten() {
@@ -217,7 +206,7 @@ impl Rings {
                 let word = peer.producer.publish(&peer.memory);
                 if std::mem::take(&mut peer.rings) && word & 1 == 1 && word != peer.rung {
                     peer.rung = word;
-                    // Ringing a bell does not fail; a descriptor that is no bell wakes nobody.
+                    // Ringing a doorbell does not fail; a descriptor that is no doorbell wakes no process.
                     let _ = eventfd::ring(&peer.bell);
                     rung += 1;
                 }
@@ -226,7 +215,7 @@ impl Rings {
         rung
     }
 
-    /// Writes the sleep word where the peers look: an odd `word` says that this server's bell is wanted.
+    /// Writes the sleep word where the peers look: an odd `word` says that this server's doorbell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         for peer in self.peers.iter().flatten() {
             peer.consumer.set_sleep_word(&peer.memory, word);
@@ -253,11 +242,11 @@ mod tests {
     fn how_long_a_frame_waited_is_told_by_its_prefix() {
         let now = Instant::from_nanos(u64::from(u32::MAX) - 10);
         let prefix = forwarded_prefix(now, &[1; vnet::HEADER_LEN]);
-        assert_eq!((prefix[vnet::HEADER_LEN - 1], prefix[vnet::HEADER_LEN]), (1, FORWARDED));
-        // The three cases: across the end of the timestamp's range, backwards, and a record that is too
-        // short.
+        assert_eq!(prefix, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0xf5, 0xff, 0xff, 0xff]);
+        assert_eq!(FramePrefix::decode(&prefix[..15]), None, "too short");
+        let prefix = FramePrefix::decode(&prefix).expect("a prefix");
+        // The two cases: across the end of the timestamp's range, and backwards.
         assert_eq!(waited(now + Duration::from_micros(7), &prefix), Duration::from_micros(7));
         assert_eq!(waited(Instant::from_nanos(now.as_nanos() - 5), &prefix), Duration::ZERO);
-        assert_eq!(waited(now, &prefix[..15]), Duration::ZERO);
     }
 }

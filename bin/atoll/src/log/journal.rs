@@ -1,4 +1,4 @@
-//! systemd's journal as a log: a datagram for each event, to a socket that everybody may write to.
+//! systemd's journal as a log: a datagram for each event, to a socket that every process may write to.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -24,7 +24,7 @@ impl Journal {
         Journal { socket: socket.ok(), path: path.into() }
     }
 
-    /// Says why nothing can be written to the journal, if that is so.
+    /// Checks that the journal can be written to. Fails with the reason if it cannot.
     pub fn check(&self) -> io::Result<()> {
         UnixDatagram::unbound()?.connect(&self.path)
     }

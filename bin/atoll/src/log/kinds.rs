@@ -1,5 +1,5 @@
-//! All events of the log: who reports each, how grave it is, and which fields it may have. `docs/events.md`
-//! is made of this table.
+//! All events of the log: which process reports each, its severity, and the fields that it may have.
+//! `docs/events.md` is made of this table.
 
 use tracing::Level;
 
@@ -12,7 +12,7 @@ pub struct Kind {
     pub by: By,
     /// The names of the fields that an event of this kind may have.
     pub fields: &'static [&'static str],
-    /// What has happened, for `docs/events.md`.
+    /// The meaning of the event, for `docs/events.md`.
     #[cfg(test)]
     pub meaning: &'static str,
 }
@@ -22,7 +22,7 @@ pub struct Kind {
 pub enum By {
     Supervisor,
     Guardian,
-    /// A server. Nobody believes it, so only such events are taken from one.
+    /// A server. It is not trusted, so only these events are accepted from one.
     Server,
     /// Any of them.
     Any,
@@ -84,7 +84,7 @@ kinds! {
     Supervisor DEBUG stack_ready [] "The stack is ready for programs.";
     Supervisor ERROR supervisor_failed [error shortage]
         "The supervisor or guardian ends because of this error.";
-    Supervisor INFO supervisor_took_over [pid ms] "A supervisor goes on with the stack of the one before.";
+    Supervisor INFO supervisor_took_over [pid ms] "A supervisor continues the stack of its predecessor.";
     Supervisor WARN supervisor_short [error errno] "The supervisor lacks something, and tries again.";
     Supervisor INFO guardian_started [pid] "The supervisor has another guardian.";
     Supervisor WARN guardian_not_started [error errno] "There is no guardian, and none can be started.";
@@ -104,14 +104,14 @@ kinds! {
     Supervisor WARN server_not_started [role index error shortage retry_ms]
         "A server cannot be started for now.";
     Supervisor WARN standby_ended [pid exit signal status call retry_ms]
-        "The process that stands by has ended.";
-    Supervisor WARN standby_not_started [error shortage retry_ms] "No process stands by for now.";
+        "The standby process has ended.";
+    Supervisor WARN standby_not_started [error shortage retry_ms] "There is no standby process for now.";
     Supervisor INFO scaled [from to busy_percent] "The number of processes for replicas follows their load.";
-    Supervisor DEBUG move_done [processes] "All replicas are in the processes that somebody asked for.";
+    Supervisor DEBUG move_done [processes] "All replicas are in the requested processes.";
     Supervisor WARN move_failed [processes error] "Replicas stay where they are.";
     Supervisor INFO upgrade_began [from to] "Servers are replaced by those of another build.";
     Supervisor WARN upgrade_refused [error] "The build cannot take over.";
-    Supervisor INFO server_upgraded [role index build ms] "A server is of the build that was asked for.";
+    Supervisor INFO server_upgraded [role index build ms] "A server is of the requested build.";
     Supervisor WARN upgrade_reverts [error] "A server of the new build has failed: the old build comes back.";
     Supervisor WARN upgrade_failed [error] "The old build is back.";
     Supervisor INFO servers_upgraded [] "All servers are of the new build.";
@@ -120,7 +120,7 @@ kinds! {
     Supervisor DEBUG session_opened [session pid] "A program has attached to the stack.";
     Supervisor DEBUG session_ended [session] "All programs of a session are gone.";
     Supervisor WARN session_cut_off [session pid role index]
-        "Servers have died at work for a session, which is served no more.";
+        "Servers have died at work for a session, which is not served any more.";
     Supervisor INFO memory_enough [] "There is enough memory again.";
     Supervisor WARN memory_short [] "Memory is short: buffers are kept small.";
     Supervisor WARN memory_used_up [] "Memory is used up: nothing new is accepted.";
@@ -128,7 +128,7 @@ kinds! {
         "Programs of the stack's own user could write the pages of replicas.";
     Supervisor WARN end_noticed_late [error errno] "Ends of processes are noticed a little later.";
     Supervisor WARN user_unknown [user error errno] "A user of ports.users is not known.";
-    Supervisor WARN server_said [] "A server has printed something that is no event of a server.";
+    Supervisor WARN server_said [] "A server has printed a line that is no event of a server.";
     Supervisor WARN server_cut_short [] "A server printed too much before it ended.";
     Guardian INFO supervisor_makes_way [] "The supervisor ends for one of another build.";
     Guardian WARN supervisor_ended [exit signal status] "The supervisor has ended; the next one takes over.";
@@ -137,13 +137,13 @@ kinds! {
     Guardian ERROR supervisors_hopeless [] "No supervisor could take over; the stack ends.";
     Guardian WARN note_lost [error errno] "A note of the supervisor is lost.";
     Server ERROR server_failed [process error errno shortage] "A server ends because of this error.";
-    Server WARN connections_lost [replica kept lost why] "Connections of the one before do not go on.";
-    Server WARN died_at_work [replica work deaths] "The one before died at this work.";
+    Server WARN connections_lost [replica kept lost why] "Connections of the predecessor cannot continue.";
+    Server WARN died_at_work [replica work deaths] "The predecessor died at this work.";
     Server WARN session_incomplete [replica session] "A session came without its memory.";
-    Server WARN pages_not_resident [error errno] "Pages of the program come when they are needed.";
+    Server WARN pages_not_resident [error errno] "Pages of the program are mapped only when they are needed.";
     Server WARN end_not_marked [error errno] "The end of this process is noticed a little later.";
-    Any ERROR panicked [] "A process has found a fault of its own, and ends.";
-    Any WARN lines_left_out [count] "So many events before this one were not written.";
+    Any ERROR panicked [] "A process has found a fault in itself, and ends.";
+    Any WARN lines_left_out [count] "This number of events before this one was not written.";
 }
 
 /// Returns the text of `docs/events.md`.
@@ -199,7 +199,7 @@ mod tests {
         assert!(!server_back.has("") && !memory_short.has("x"));
     }
 
-    /// `ATOLL_WRITE=1` writes the file instead.
+    /// Run with `ATOLL_WRITE=1` to write the file instead of comparing it.
     #[test]
     fn the_document_lists_all_events() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/events.md");

@@ -24,7 +24,7 @@ const KINDS: &[(&str, Kind)] = &[
 const INSIDE: &str = "ATOLL_TEST_INSIDE";
 const MAPPED: usize = 1 << 20;
 
-/// What a test process of its own has to work with.
+/// The resources of a test process of its own.
 struct Inside {
     kind: Kind,
     what: String,
@@ -35,14 +35,14 @@ struct Inside {
     control: Channel,
 }
 
-/// What became of a test process.
+/// The result of a test process.
 #[derive(Debug)]
 struct Outcome {
     exit: Exit,
     /// The system call that killed the process.
     call: Option<String>,
     layers: u32,
-    /// What the process wrote to standard error.
+    /// The output of the process on standard error.
     said: String,
 }
 
@@ -162,8 +162,8 @@ fn what_is_not_on_the_list_is_deadly() {
     }
 }
 
-/// Memory that no limit counts could exhaust the machine's. `seccomp/tests.rs` checks that the kernel does
-/// what the lists say.
+/// Memory without a limit could exhaust that of the machine. `seccomp/tests.rs` checks that the kernel
+/// enforces the lists.
 #[test]
 fn all_memory_that_a_server_can_have_is_counted() {
     use libc::{
@@ -203,15 +203,15 @@ fn only_servers_of_a_stack_that_somebody_keeps_may_outlive_the_supervisor() {
     }
 }
 
-/// The lists differ: sessions are for replicas, and so is watching something new; frames are for servers with
-/// a queue.
+/// The lists differ by kind: only replicas have the calls of sessions and those to watch new descriptors, and
+/// only servers with a queue those of frames.
 #[test]
 fn each_kind_has_a_list_of_its_own() {
     if let Some(inside) = inside() {
         match inside.what.as_str() {
             "map a session" => drop(ShmMemory::map(&inside.arena, MAPPED, Access::ReadWrite).unwrap()),
             "watch something else" => {
-                // The bell is no epoll instance, so a call that is allowed fails.
+                // The doorbell is no epoll instance, so a call that is allowed fails.
                 let data = rustix::event::epoll::EventData::new_u64(0);
                 let (bell, control) = (&inside.bell, &inside.control);
                 assert!(
@@ -219,7 +219,7 @@ fn each_kind_has_a_list_of_its_own() {
                         .is_err()
                 );
             }
-            // A read of as many octets as a bell has is allowed to all servers.
+            // A read of as many octets as a doorbell has is allowed to all servers.
             "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 9]), Ok(8)),
             "write a frame" => {
                 let ring = 1u64.to_ne_bytes();

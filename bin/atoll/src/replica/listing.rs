@@ -4,6 +4,7 @@ use atoll_base::{Addr, Endpoint};
 use atoll_connmgr::AcceptorView;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::Info;
+use atoll_ipc::tcp_state;
 use atoll_tcp::Algorithm;
 use atoll_transport::SocketFacts;
 
@@ -36,7 +37,7 @@ pub fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
 
 /// Returns what this replica knows of the acceptors of a listener; nothing for other sockets.
 pub fn acceptors_of(facts: &SocketFacts, all: &[(Endpoint, AcceptorView)]) -> Vec<AcceptorRow> {
-    if facts.protocol != Protocol::Tcp || facts.state != LISTEN {
+    if facts.protocol != Protocol::Tcp || facts.state != tcp_state::LISTEN {
         return Vec::new();
     }
     let row = |view: &AcceptorView| AcceptorRow {
@@ -97,20 +98,20 @@ fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
     }
 }
 
-/// Returns the state as `ss` writes it; the numbers are those of linux/tcp_states.h.
+/// Returns the state as `ss` writes it.
 fn state_name(protocol: Protocol, state: u8) -> &'static str {
     match (protocol, state) {
-        (Protocol::Udp, 7) => "UNCONN",
-        (_, 1) => "ESTAB",
-        (_, 2) => "SYN-SENT",
-        (_, 3) => "SYN-RECV",
-        (_, 4) => "FIN-WAIT-1",
-        (_, 5) => "FIN-WAIT-2",
-        (_, 6) => "TIME-WAIT",
-        (_, 8) => "CLOSE-WAIT",
-        (_, 9) => "LAST-ACK",
-        (_, 10) => "LISTEN",
-        (_, 11) => "CLOSING",
+        (Protocol::Udp, tcp_state::CLOSED) => "UNCONN",
+        (_, tcp_state::ESTABLISHED) => "ESTAB",
+        (_, tcp_state::SYN_SENT) => "SYN-SENT",
+        (_, tcp_state::SYN_RECEIVED) => "SYN-RECV",
+        (_, tcp_state::FIN_WAIT_1) => "FIN-WAIT-1",
+        (_, tcp_state::FIN_WAIT_2) => "FIN-WAIT-2",
+        (_, tcp_state::TIME_WAIT) => "TIME-WAIT",
+        (_, tcp_state::CLOSE_WAIT) => "CLOSE-WAIT",
+        (_, tcp_state::LAST_ACK) => "LAST-ACK",
+        (_, tcp_state::LISTEN) => "LISTEN",
+        (_, tcp_state::CLOSING) => "CLOSING",
         _ => "CLOSED",
     }
 }
@@ -134,9 +135,6 @@ fn any_of(addr: Addr) -> Addr {
 fn is_both(addr: Addr) -> bool {
     addr == Addr::ANY
 }
-
-/// The state of a listener, as in linux/tcp_states.h.
-const LISTEN: u8 = 10;
 
 #[cfg(test)]
 mod tests {

@@ -35,7 +35,7 @@ pub fn await_closed(control: &Channel, child: &Child, deadline: Instant) {
     }
 }
 
-/// Says whether the other end has closed the socket. Messages that are still in it are dropped.
+/// Returns whether the other end has closed the socket. Messages that are still in it are dropped.
 fn is_closed(control: &Channel) -> bool {
     let (mut buffer, mut fds) = ([0; 4096], Vec::new());
     loop {

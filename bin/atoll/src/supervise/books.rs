@@ -34,8 +34,8 @@ impl Books {
         }
     }
 
-    /// Continues the books of an earlier supervisor, which used session numbers up to `last` and opened so
-    /// many sessions.
+    /// Continues the books of an earlier supervisor, which used session numbers up to `last` and opened this
+    /// number of sessions.
     pub fn resume(&mut self, last: u32, opened: u64) {
         self.sessions.resume(last);
         self.opened = opened;
@@ -105,7 +105,7 @@ impl Books {
         self.lingering.give_up_oldest()
     }
 
-    /// Says whether a client is a member of a session.
+    /// Returns whether a client is a member of a session.
     pub fn has(&self, id: ClientId) -> bool {
         self.sessions.has(id)
     }

@@ -35,7 +35,7 @@ pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// What is wrong with a file that servers were to be started from.
+/// The fault of a file from which servers were to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 enum FileFault {
     #[error("is a symbolic link: name the file itself")]
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// A process has opened the file for writing while that was permitted.
+    /// Another process opened the file for writing while that was permitted.
     #[test]
     fn what_was_judged_does_not_change() {
         let folder = Folder::new("sealed");

@@ -31,7 +31,7 @@ pub struct Clients {
     broken: VecDeque<(ClientId, Client)>,
     epoll: Rc<Epoll>,
     next: u64,
-    /// Who is connected, and how many may be.
+    /// The connected processes, and the bounds of their numbers.
     crowds: Crowds,
     /// The rate at which processes and users begin sessions.
     pace: Pace,
@@ -46,12 +46,12 @@ pub struct Clients {
 /// A connection of an application, of the command line, or of another stack.
 pub struct Client {
     channel: Channel,
-    /// What can be asked over the connection as long as it exists.
+    /// The requests that the connection permits as long as it exists.
     door: Door,
     /// The process that made the connection.
     peer: Peer,
-    /// Whether a user that the stack serves has begun a session over it, or over the one that it was made
-    /// from. Who has it stays in then, whoever that becomes.
+    /// Whether an admitted user has begun a session over this connection, or over the one that it was made
+    /// from. The process that has the connection then remains admitted, whatever user it becomes.
     is_let_in: bool,
     /// The process that sent the request under way, if the kernel reported it.
     asks: Option<Peer>,
@@ -65,7 +65,7 @@ pub struct Client {
     slowed: Option<Instant>,
 }
 
-/// What was received from a client.
+/// A packet or event that was received from a client.
 pub enum Heard {
     /// There is nothing now, or the client is not read from now.
     Nothing,
@@ -111,7 +111,7 @@ impl Client {
         self.peer
     }
 
-    /// Says whether a user that the stack serves has begun a session over the connection, or over the one
+    /// Returns whether a user that the stack serves has begun a session over the connection, or over the one
     /// that it was made from.
     pub fn is_let_in(&self) -> bool {
         self.is_let_in
@@ -127,7 +127,7 @@ impl Client {
         self.outbox.bytes()
     }
 
-    /// Says whether the client is the supervisor of a joined stack.
+    /// Returns whether the client is the supervisor of a joined stack.
     pub fn is_guest(&self) -> bool {
         self.is_guest
     }
@@ -137,12 +137,12 @@ impl Client {
         self.channel.as_fd()
     }
 
-    /// Says whether the client waits for something here.
+    /// Returns whether the client waits for something here.
     fn is_busy(&self) -> bool {
         self.is_guest || self.slowed.is_some() || !self.outbox.is_empty()
     }
 
-    /// Says whether requests stay in the socket until they are answered, so that the next supervisor finds
+    /// Returns whether requests stay in the socket until they are answered, so that the next supervisor finds
     /// them if this one dies. Those of applications do.
     fn requests_stay(&self) -> bool {
         self.door == Door::Applications
@@ -216,7 +216,7 @@ impl Clients {
         self.crowds.oldest_stranger(|id| self.is_awaiting(id) || waits(id))
     }
 
-    /// Says whether a connection without a session must stay, because it waits for an answer or is that of
+    /// Returns whether a connection without a session must stay, because it waits for an answer or is that of
     /// another stack.
     fn is_awaiting(&self, id: ClientId) -> bool {
         self.questions.has(id) || self.all.get(&id).is_some_and(Client::is_busy)
@@ -287,7 +287,7 @@ impl Clients {
         self.broken.pop_front()
     }
 
-    /// Says whether there are such clients.
+    /// Returns whether there are such clients.
     pub fn has_broken(&self) -> bool {
         !self.broken.is_empty()
     }
@@ -329,7 +329,7 @@ impl Clients {
         }
     }
 
-    /// Says whether an application begins so many sessions that this request has to wait. It stays in the
+    /// Returns whether an application begins so many sessions that this request has to wait. It stays in the
     /// socket then.
     pub fn is_too_fast(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8]) -> bool {
         let Some(client) = self.all.get_mut(&id).filter(|client| client.door == Door::Applications) else {
@@ -447,7 +447,7 @@ impl Clients {
         self.slowed.len()
     }
 
-    /// Says whether anything waits to be sent to a client.
+    /// Returns whether anything waits to be sent to a client.
     pub fn have_waiting(&self) -> bool {
         self.all.iter().any(|(id, client)| !client.outbox.is_empty() || self.questions.has(*id))
     }

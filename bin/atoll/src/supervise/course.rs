@@ -39,7 +39,7 @@ impl Course {
         Ok(())
     }
 
-    /// Says whether all servers have been ready once.
+    /// Returns whether all servers have been ready once.
     pub fn is_ready(&self) -> bool {
         self.is_ready
     }

@@ -32,7 +32,7 @@ pub struct TapDevice {
 impl TapDevice {
     /// Makes the device that `link` describes, with `queues` queues steered by `table`.
     ///
-    /// A process of its own does this and ends (`atoll make-device`), so that the supervisor, which accepts
+    /// A process of its own does this and ends (`atoll make-device`). So the supervisor, which accepts
     /// connections of untrusted programs, never needs the privilege to change links, and can give it up
     /// before it listens. Fails with the reason of that process, or if it does not answer within
     /// [`MAKING_TIME`].

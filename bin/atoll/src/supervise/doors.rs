@@ -25,7 +25,7 @@ pub struct Doors {
 impl Doors {
     /// Opens both sockets at their paths. `rights` has the users that the stack serves.
     pub fn open(paths: &Paths, rights: &Rights) -> io::Result<Doors> {
-        // With more than one user, only the supervisor can tell who may connect.
+        // With more than one user, only the supervisor can decide which users may connect.
         let mode = if rights.is_shared() { 0o666 } else { 0o600 };
         Ok(Doors { applications: open(&paths.socket, mode)?, administration: open(&paths.admin, 0o600)? })
     }

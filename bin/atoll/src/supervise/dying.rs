@@ -28,9 +28,9 @@ use super::spawn::{self, Stat};
 use crate::clock;
 use crate::log;
 
-/// The processes that are about to end, and the bell that reports them.
+/// The processes that are about to end, and the doorbell that reports them.
 pub struct Dying {
-    /// The bell, which the waiting threads ring; there is one thread for each process.
+    /// The doorbell, which the waiting threads ring; there is one thread for each process.
     bell: Arc<OwnedFd>,
     /// Processes whose replicas were taken over; they remain to be reaped.
     children: Vec<Rc<Child>>,
@@ -44,8 +44,8 @@ impl Dying {
         Ok(Dying { bell: Arc::new(eventfd::create()?), children: Vec::new(), reap_at: clock::now() })
     }
 
-    /// Returns the bell, which is readable when there is a process to check; it is edge-triggered, as all
-    /// bells.
+    /// Returns the doorbell, which is readable when there is a process to check; it is edge-triggered, as all
+    /// doorbells.
     pub fn bell(&self) -> &OwnedFd {
         &self.bell
     }
@@ -91,7 +91,7 @@ impl Dying {
     }
 }
 
-/// Says whether a process has been ended by a signal, and will not execute another instruction
+/// Returns whether a process has been ended by a signal, and will not execute another instruction
 /// (proc_pid_stat(5)).
 pub fn was_killed(pid: u32) -> bool {
     spawn::stat_line(pid).is_some_and(|line| is_dying_in(&line) == Some(true))

@@ -24,7 +24,7 @@ pub enum Ending {
         server: Role,
         /// The pid of its process.
         pid: Option<u32>,
-        /// How it ended, if known.
+        /// The status with which it ended, if known.
         exit: Option<Exit>,
         /// The system call that is not on its list, if it died of one.
         forbidden: Option<u32>,
@@ -83,7 +83,7 @@ pub struct HowEnded {
     pub exit: &'static str,
     /// The signal that ended it, such as `SIGSEGV`.
     pub signal: Option<String>,
-    /// Its exit status.
+    /// The process's exit status.
     pub status: Option<i32>,
     /// The system call that is not on its list.
     pub call: Option<String>,

@@ -48,18 +48,18 @@ impl Gate {
         &self.rights
     }
 
-    /// Says whether a process with these credentials may have sessions of its own.
+    /// Returns whether a process with these credentials may have sessions of its own.
     pub fn may_attach(&self, peer: Peer) -> bool {
         self.rights.may_attach(asker(peer))
     }
 
-    /// Says whether a request may concern the stack as a whole. `opened` has connected; `asks` has sent the
-    /// request, if the kernel says who did.
+    /// Returns whether a request may concern the stack as a whole. `opened` has connected; `asks` has sent
+    /// the request, if the kernel says which process did.
     pub fn may_administer(&self, opened: Peer, asks: Option<Peer>) -> bool {
         self.rights.may_administer(asker(opened), asks.map(asker))
     }
 
-    /// Says whether a process that has these credentials now may have `port`.
+    /// Returns whether a process that has these credentials now may have `port`.
     pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
         self.users.may_bind(peer, port)
     }

@@ -1,11 +1,11 @@
 //! Measures how much memory there is for the stack, and how much is left. The bounds are `[memory] limit`,
 //! the memory cgroup and those above it (cgroups(7), both versions), and the machine; the tightest counts.
 //!
-//! A page of shared memory is charged to the cgroup of the process that touches it first: receive buffers to
-//! the replicas' cgroup, which is the supervisor's, and send buffers to the application's. The bound on
-//! receive buffers is therefore taken from what is read here. Send buffers count where the program is in the
-//! same cgroup, and always in `[memory] limit` (`usage.rs`). `atoll_supervisor::Shortness` judges what is
-//! short.
+//! A page of shared memory is charged to the cgroup of the process that touches it first. Receive buffers are
+//! charged to the replicas' cgroup, which is the supervisor's, and send buffers to the application's. The
+//! bound on receive buffers is therefore taken from what is read here. Send buffers count where the program
+//! is in the same cgroup, and always in `[memory] limit` (`usage.rs`). `atoll_supervisor::Shortness` judges
+//! what is short.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ pub(super) struct Gauge {
     shortness: Shortness,
 }
 
-/// A bound and the files that tell its size, its use and the processes that wait for memory. The files are
+/// A bound and the files with its size, its use and the time that processes wait for memory. The files are
 /// open from the start, because they cannot be opened later.
 #[derive(Debug)]
 struct Source {
@@ -47,7 +47,7 @@ enum What {
     Machine(File),
 }
 
-/// The file that tells how long processes have waited for memory.
+/// The file with the time that processes have waited for memory.
 #[derive(Debug)]
 struct Waiting {
     file: File,
@@ -109,7 +109,7 @@ impl Gauge {
         self.sources.iter().filter_map(|source| source.room(used)).min_by_key(|room| room.tightness())
     }
 
-    /// Says whether processes wait for memory, as far as the kernel reports it.
+    /// Returns whether processes wait for memory, as far as the kernel reports it.
     pub fn stalls(&self) -> bool {
         self.sources
             .iter()
@@ -138,8 +138,8 @@ impl Source {
         })
     }
 
-    /// Returns the room, or `None` if there is no limit or the files do not tell. `used` is the stack's own
-    /// use in bytes.
+    /// Returns the room, or `None` if there is no limit or the files do not show it. `used` is the stack's
+    /// own use in bytes.
     fn room(&self, used: u64) -> Option<Room> {
         let (of, all, left) = match &self.what {
             What::Limit(limit) => (RoomOf::Limit, *limit, limit.saturating_sub(used)),

@@ -156,7 +156,7 @@ impl Host {
         self.control.as_ref()
     }
 
-    /// Says whether the process has reported that it may be given replicas.
+    /// Returns whether the process has reported that it may be given replicas.
     pub fn is_up(&self) -> bool {
         self.is_up
     }
@@ -248,12 +248,12 @@ impl Hosts {
         }
     }
 
-    /// Returns the pages that tell how processes are confined.
+    /// Returns the pages that show how processes are confined.
     pub fn pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
         self.all.iter().flatten().filter(|host| host.is_up).map(|host| &host.page.page)
     }
 
-    /// Returns the processes that have replicas, stand by, or are about to end.
+    /// Returns the processes that have replicas, are standbys, or are about to end.
     pub fn children(&self) -> impl Iterator<Item = &Rc<Child>> {
         self.all.iter().flatten().filter_map(|host| host.child.as_ref())
     }
@@ -352,7 +352,7 @@ impl Hosts {
         Some(host)
     }
 
-    /// Lets a process without replicas end. Returns whether it was not told to before.
+    /// Lets a process without replicas end. Returns whether this is the first request to do so.
     pub fn close(&mut self, key: usize, now: Instant) -> bool {
         let Some(Some(host)) = self.all.get_mut(key) else { return false };
         // A process that was never given a replica also ends when the socket closes.

@@ -16,7 +16,7 @@ pub struct Identity {
     pub pid: u32,
     /// The pid of the guardian, which keeps what the next supervisor needs, if there is one.
     pub guardian: Option<u32>,
-    /// How many supervisors the stack has had before this one.
+    /// The number of supervisors that the stack has had before this one.
     pub takeovers: u32,
     /// The socket for applications.
     pub socket: PathBuf,

@@ -40,7 +40,7 @@ pub struct HostedLink {
     guest_page_write: Rc<OwnedFd>,
     guest_page_read: Rc<OwnedFd>,
     guest_bells: Vec<Rc<OwnedFd>>,
-    /// Bells of this stack's replicas, for the guest; padded to the largest number of replicas.
+    /// Doorbells of this stack's replicas, for the guest; padded to the largest number of replicas.
     own_bells: Vec<Rc<OwnedFd>>,
     own_page_read: Rc<OwnedFd>,
     has_guest: bool,
@@ -76,7 +76,7 @@ impl Link {
         }
     }
 
-    /// Says whether the other stack is present; returns `None` if there is no link.
+    /// Returns whether the other stack is present; returns `None` if there is no link.
     pub fn is_peer_present(&self) -> Option<bool> {
         match (&self.hosted, &self.host) {
             (Some(hosted), _) => Some(hosted.has_guest()),
@@ -93,7 +93,7 @@ pub struct JoinedLink {
     pub host: Channel,
     /// The memory for the guest's own stack page.
     pub stack_page: OwnedFd,
-    /// The bells for the guest's own replicas, [`REPLICAS_MAX`] of them.
+    /// The doorbells for the guest's own replicas, [`REPLICAS_MAX`] of them.
     pub bells: Vec<Rc<OwnedFd>>,
     /// The host's stack page.
     pub host_page: StackPage<ShmMemory>,
@@ -171,7 +171,7 @@ impl HostedLink {
         self.guest_page.0.store32_release(0, 0);
     }
 
-    /// Says whether there is a guest.
+    /// Returns whether there is a guest.
     pub fn has_guest(&self) -> bool {
         self.has_guest
     }
@@ -247,7 +247,7 @@ pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Fa
     Ok(Some(JoinedLink { host, stack_page, bells, host_page, for_replicas }))
 }
 
-/// Says whether the other end of an idle connection still exists.
+/// Returns whether the other end of an idle connection still exists.
 pub fn is_connected(channel: &Channel) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut set = [PollFd::new(channel, PollFlags::RDHUP)];

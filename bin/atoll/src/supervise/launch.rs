@@ -71,8 +71,8 @@ pub trait Launch {
     ) -> Result<(Option<Child>, Channel), Failure>;
 }
 
-/// What servers are given besides memory. The supervisor keeps it, so that frames wait in the device's queues
-/// while a server is away.
+/// The resources that servers get besides memory. The supervisor keeps them, so that frames wait in the
+/// device's queues while a server is away.
 pub struct Launcher {
     /// The device, if there is one.
     pub device: Option<TapDevice>,

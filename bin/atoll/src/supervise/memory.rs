@@ -1,4 +1,4 @@
-//! The memory and the bells that the supervisor owns: those of the stack, and those of each session.
+//! The memory and the doorbells that the supervisor owns: those of the stack, and those of each session.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -9,6 +9,7 @@ use std::rc::Rc;
 use atoll_base::{Instant, SessionId};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::arena::library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL};
 use atoll_ipc::control::{Request, User};
 use atoll_ipc::ledger::{LEDGER_BYTES, LedgerConfig, sessions_in, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
@@ -35,7 +36,7 @@ pub struct StackMemory {
     pub pairs: Pairs,
     /// The key with which grants and passes are sealed.
     pub lease_key: [u8; 16],
-    /// Page and bell of each server, by number. Applications see only those of replicas.
+    /// Page and doorbell of each server, by number. Applications see only those of replicas.
     servers: Vec<ServerMemory>,
     /// The memory that each replica leaves to its successor; no other process maps it for writing.
     pub ledgers: Vec<OwnedFd>,
@@ -51,7 +52,7 @@ pub struct ServerMemory {
     /// The server's page, for applications. They cannot open it again for writing, if the kernel lets the
     /// supervisor have [`Views`].
     pub page_read: Rc<OwnedFd>,
-    /// The server's bell, for the other servers and the supervisor.
+    /// The server's doorbell, for the other servers and the supervisor.
     pub bell: Rc<OwnedFd>,
 }
 
@@ -81,13 +82,13 @@ impl StackMemory {
         sessions_in(ledger, LedgerConfig::STACK).ok()
     }
 
-    /// Says whether there were replicas before.
+    /// Returns whether there were replicas before.
     pub fn has_past(&self) -> bool {
         (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
     }
 
-    /// Makes memory for a stack of one replica per bell. `on_link` is the page that the other end of a link
-    /// has made for this stack.
+    /// Makes memory for a stack of one replica per doorbell. `on_link` is the page that the other end of a
+    /// link has made for this stack.
     pub fn create(bells: Vec<Rc<OwnedFd>>, on_link: Option<OwnedFd>) -> io::Result<StackMemory> {
         let on_link = match on_link {
             Some(page) => Some(StackPage(ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?)),
@@ -120,8 +121,8 @@ impl StackMemory {
         })
     }
 
-    /// Maps the memory of a stack that is up. `parts` has, for each server by number, its page and its bell
-    /// and, for the first `replicas`, its ledger and its page for reading.
+    /// Maps the memory of a stack that is up. `parts` has, for each server by number, its page and its
+    /// doorbell and, for the first `replicas`, its ledger and its page for reading.
     pub fn resume(
         stack: OwnedFd,
         pairs: Pairs,
@@ -202,7 +203,7 @@ impl ServerMemory {
     }
 }
 
-/// Makes `count` bells.
+/// Makes `count` doorbells.
 pub fn bells(count: usize) -> io::Result<Vec<Rc<OwnedFd>>> {
     (0..count).map(|_| eventfd::create().map(Rc::new)).collect()
 }
@@ -216,12 +217,12 @@ pub struct SessionMemory {
     /// The rights of that process's user.
     pub user: User,
     app_page: Rc<OwnedFd>,
-    /// The bells by which replicas wake the session's processes.
+    /// The doorbells by which replicas wake the session's processes.
     bells: Vec<Rc<OwnedFd>>,
     /// One arena per replica.
     arenas: Vec<Rc<OwnedFd>>,
-    /// The bells by which the session's processes wake each replica. No other session has them, so whatever
-    /// watches them slows only its own session's wake-ups.
+    /// The doorbells by which the session's processes wake each replica. No other session has them, so
+    /// whatever watches them slows only its own session's wake-ups.
     doorbells: Vec<Rc<OwnedFd>>,
     config: ArenaConfig,
     /// When the library's counters started.
@@ -331,11 +332,13 @@ impl SessionMemory {
     pub fn library_calls(&self) -> LibraryCalls {
         let most = u64::try_from(clock::now().since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let layout = self.config.layout();
-        let at = layout.library + LIBRARY_COUNTERS;
+        let counters = [CALLS, CALLS_WITH_SYSTEM_CALL].map(|at| layout.library + at);
         let mut sum = LibraryCalls::default();
         for arena in &self.arenas {
-            let Ok(memory) = ShmMemory::map(&**arena, at + 16, Access::ReadOnly) else { continue };
-            let [calls, with_system_call] = [memory.load64(at), memory.load64(at + 8)];
+            let Ok(memory) = ShmMemory::map(&**arena, layout.library + CALLS_END, Access::ReadOnly) else {
+                continue;
+            };
+            let [calls, with_system_call] = counters.map(|at| memory.load64(at));
             if calls.max(with_system_call) <= most {
                 sum.calls = sum.calls.saturating_add(calls);
                 sum.with_system_call = sum.with_system_call.saturating_add(with_system_call);
@@ -344,9 +347,6 @@ impl SessionMemory {
         sum
     }
 }
-
-/// The offset of the library's counters in its region.
-const LIBRARY_COUNTERS: usize = 1024;
 
 /// Opens the same memory through a descriptor that cannot write.
 pub fn open_for_reading(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -368,7 +368,8 @@ mod tests {
         assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
     }
 
-    /// The rights of a descriptor are not those of the file: its owner may open it again.
+    /// A descriptor's access mode does not bind the owner of the file, which may open the file again with
+    /// another mode.
     #[test]
     fn nobody_else_writes_the_page_of_a_replica_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!(next.replicas()[0].page.sleep_word(), 4711);
     }
 
-    /// The page on a link is for the other stack alone, which has made it and can write it.
+    /// The page on a link is for the other stack alone, which created it and can write it.
     #[test]
     fn a_stack_on_a_link_of_another_has_a_stack_page_of_its_own() {
         let page = create_memfd("atoll-guest-stack", STACK_PAGE_BYTES).unwrap();
@@ -407,8 +408,7 @@ mod tests {
         assert_eq!(ours.load32(8), 0);
     }
 
-    /// A process with a descriptor of the page may ask the kernel for another one with other rights, if the
-    /// file is its user's.
+    /// The user that owns the file may open the page again with another access mode.
     #[test]
     fn nobody_else_writes_the_stack_page_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
@@ -429,14 +429,14 @@ mod tests {
         let layout = config.layout();
         for arena in &session.arenas {
             let memory = ShmMemory::map(&**arena, layout.total, Access::ReadWrite).unwrap();
-            memory.store64(layout.library + LIBRARY_COUNTERS, 100);
-            memory.store64(layout.library + LIBRARY_COUNTERS + 8, 3);
+            memory.store64(layout.library + CALLS, 100);
+            memory.store64(layout.library + CALLS_WITH_SYSTEM_CALL, 3);
         }
         assert_eq!(session.library_calls(), LibraryCalls { calls: 200, with_system_call: 6 });
         // The counters are written by the program. A saturated sum would stay so after the program is gone.
         let hostile = ShmMemory::map(&*session.arenas[1], layout.total, Access::ReadWrite).unwrap();
         for lie in [u64::MAX, u64::MAX / 2, 1 << 60] {
-            hostile.store64(layout.library + LIBRARY_COUNTERS, lie);
+            hostile.store64(layout.library + CALLS, lie);
             assert_eq!(session.library_calls(), LibraryCalls { calls: 100, with_system_call: 3 });
         }
     }

@@ -270,7 +270,7 @@ impl Running {
             }
         };
         if let Ok(Ending::MadeWay) = ended {
-            // Everything stays as it is for the next supervisor.
+            // Everything remains unchanged for the next supervisor.
             let reported = report(ended);
             std::mem::forget(self);
             return reported;

@@ -58,8 +58,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Says whether packets wait because the system was short of something; the socket does not report when
-    /// that has passed.
+    /// Returns whether packets wait because the system was short of something; the socket does not report
+    /// when that has passed.
     pub fn is_starved(&self) -> bool {
         self.is_starved
     }
@@ -69,7 +69,7 @@ impl Outbox {
         self.bytes
     }
 
-    /// Says whether no packet is waiting.
+    /// Returns whether no packet is waiting.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }

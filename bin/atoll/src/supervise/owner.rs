@@ -7,7 +7,7 @@ use atoll_base::Instant;
 use atoll_supervisor::{Activity, Drain, DrainStep};
 use atoll_sys::unix::Channel;
 
-/// What decides when the stack ends.
+/// The condition on which the stack ends.
 pub enum Owner {
     /// People decide, by signals and `atoll down`.
     Nobody,
@@ -17,7 +17,7 @@ pub enum Owner {
     Gone(Gone),
 }
 
-/// What is left after the program has ended.
+/// The remainder after the program has ended.
 pub struct Gone {
     /// The channel to the `atoll run`, while that waits.
     channel: Option<Channel>,
@@ -58,7 +58,7 @@ impl Owner {
         matches!(self, Owner::Gone(_)).then_some(LOOK_MS)
     }
 
-    /// Says whether the stack should end now.
+    /// Returns whether the stack should end now.
     pub fn wants_end(&mut self, activity: Activity, now: Instant) -> bool {
         match self {
             Owner::Nobody | Owner::Present(_) => false,
@@ -76,7 +76,7 @@ impl Owner {
     }
 }
 
-/// The message with which the supervisor tells `atoll run` that it need not wait for the end.
+/// The message of the supervisor to `atoll run` that it need not wait for the end.
 pub const SESSIONS_REMAIN: &[u8] = br#"{"sessions_remain":true}"#;
 /// The time between two checks whether the stack is to end, in milliseconds.
 const LOOK_MS: u32 = 20;

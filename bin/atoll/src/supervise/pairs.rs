@@ -6,11 +6,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_ipc::Memory;
+use atoll_ipc::page::{COOKIE_KEY, KEY_BYTES, LEASE_KEY};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::Plan;
 use atoll_sys::{create_memfd, process};
 
-use crate::mesh::{COOKIE_KEY, LEASE_KEY, PAIR_BYTES, SECRETS_BYTES};
+use crate::mesh::{PAIR_BYTES, SECRETS_BYTES};
 
 /// The memory between servers.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl Pairs {
     pub fn create() -> io::Result<Pairs> {
         let (secrets, mapped) = ShmMemory::create_own("atoll-keys", SECRETS_BYTES)?;
         for place in [COOKIE_KEY, LEASE_KEY] {
-            let mut key = [0; 16];
+            let mut key = [0; KEY_BYTES];
             process::random(&mut key)?;
             mapped.write(place, &key);
         }
@@ -55,8 +56,8 @@ impl Pairs {
 
     /// Returns the key with which replicas seal grants, and the supervisor what it states about the process
     /// that asks for one.
-    pub fn lease_key(&self) -> io::Result<[u8; 16]> {
-        let mut key = [0; 16];
+    pub fn lease_key(&self) -> io::Result<[u8; KEY_BYTES]> {
+        let mut key = [0; KEY_BYTES];
         ShmMemory::map(&self.secrets, SECRETS_BYTES, Access::ReadOnly)?.read(LEASE_KEY, &mut key);
         Ok(key)
     }

@@ -51,11 +51,11 @@ pub struct PersistedState {
     channel: Option<Channel>,
     /// The builds that were noted, by number.
     programs: Vec<Rc<Program>>,
-    /// What another guardian is started with; `None` if there has never been one.
+    /// The resources for starting another guardian; `None` if there has never been one.
     fd_store: Option<FdStoreLink>,
 }
 
-/// What the next guardian is started with.
+/// The resources for starting the next guardian.
 #[derive(Debug)]
 pub struct FdStoreLink {
     /// The job that it is given.
@@ -114,7 +114,7 @@ pub struct ClientNote {
     /// The pid, user and group of the process that made the connection.
     #[serde(default)]
     pub peer: Option<[u32; 3]>,
-    /// Whether whoever has the connection may begin sessions.
+    /// Whether the process that has the connection may begin sessions.
     #[serde(default)]
     pub let_in: bool,
 }
@@ -195,13 +195,13 @@ impl SessionNote {
 }
 
 impl PersistedState {
-    /// Tells the guardian that the stack ends now, so that no supervisor takes over.
+    /// Notifies the guardian that the stack ends now, so that no supervisor takes over.
     pub fn bye(&mut self) {
         self.send(&Note::Bye, &[]);
         *self = PersistedState::default();
     }
 
-    /// Says whether there is a guardian that keeps the notes.
+    /// Returns whether there is a guardian that keeps the notes.
     pub fn is_kept(&self) -> bool {
         self.channel.is_some()
     }
@@ -288,7 +288,7 @@ impl PersistedState {
         Some(fd_store.due.since(now).as_millis() as u32)
     }
 
-    /// Says whether another guardian is to be started now. There are never two of them: one that this
+    /// Returns whether another guardian is to be started now. There are never two of them: one that this
     /// supervisor has started has ended then.
     pub fn wants_guardian(&mut self, now: Instant) -> bool {
         if self.look_again_ms(now) != Some(0) {
@@ -361,7 +361,7 @@ impl PersistedState {
         }
         let name = format!("host.{key}");
         let Some(host) = host else { return self.send(&Note::Drop(name), &[]) };
-        // A standby ends with this supervisor, because it was not told yet to outlive it.
+        // A standby ends with this supervisor, because it has no order yet to outlive it.
         let Some(number) = host.number() else { return };
         let note = HostNote {
             pid: host.pid().unwrap_or(0),
@@ -429,7 +429,7 @@ impl PersistedState {
         self.put_or_drop(format!("{}{slot}", words::NOTES), note);
     }
 
-    /// Tells the guardian that the notes are complete: from now on another supervisor can take over.
+    /// Notifies the guardian that the notes are complete. From now on another supervisor can take over.
     pub fn is_complete(&mut self) {
         self.send(&Note::Ready, &[]);
     }
@@ -472,8 +472,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    /// A supervisor of one build takes over from one of another build: these are the names and forms that it
-    /// finds.
+    /// A supervisor of one build takes over from a supervisor of another. These are the names and forms of
+    /// the notes that it finds.
     #[test]
     fn notes_are_written_as_every_build_reads_them() {
         let server = ServerNote {

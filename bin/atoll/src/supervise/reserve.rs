@@ -33,7 +33,7 @@ impl Reserve {
         }
     }
 
-    /// Says whether some descriptors are missing.
+    /// Returns whether some descriptors are missing.
     #[cfg(test)]
     pub fn is_short(&self) -> bool {
         self.held.len() < self.size

@@ -30,7 +30,7 @@ pub struct Servers {
     /// The number of replicas, which come first.
     replicas: usize,
     epoll: Rc<Epoll>,
-    /// The bell of each server, by number.
+    /// The doorbell of each server, by number.
     bells: Vec<Rc<OwnedFd>>,
     /// When to retry sending what could not be sent because the system was short of something.
     retry_at: Option<Instant>,
@@ -70,7 +70,7 @@ pub struct Employment {
 pub struct Ended {
     /// The pid of the process.
     pub pid: Option<u32>,
-    /// How it ended, if known.
+    /// The status with which it ended, if known.
     pub exit: Option<Exit>,
 }
 
@@ -114,7 +114,7 @@ impl ServerSlot {
         self.host
     }
 
-    /// Says whether the server has no process, or no connection to it.
+    /// Returns whether the server has no process, or no connection to it.
     pub fn is_down(&self) -> bool {
         self.control.is_none()
     }
@@ -147,12 +147,12 @@ impl ServerSlot {
         Some((self.child.as_deref()?, self.control.as_ref()?))
     }
 
-    /// Says whether the replica is to list its sockets, and has not listed all.
+    /// Returns whether the replica is to list its sockets, and has not listed all.
     pub fn lists(&self) -> bool {
         self.lists
     }
 
-    /// Says whether messages to the server wait in the outbox.
+    /// Returns whether messages to the server wait in the outbox.
     #[cfg(test)]
     pub fn has_waiting(&self) -> bool {
         !self.outbox.is_empty()
@@ -173,7 +173,7 @@ impl ServerSlot {
         self.untold.remove(&session)
     }
 
-    /// Says whether there are sessions of which the replica is to be notified now. One with a full socket
+    /// Returns whether there are sessions of which the replica is to be notified now. One with a full socket
     /// must read first.
     pub fn takes_more(&self) -> bool {
         self.record.hears() && !self.untold.is_empty() && self.outbox.is_empty()
@@ -181,7 +181,7 @@ impl ServerSlot {
 }
 
 impl Servers {
-    /// Creates an empty list for the servers that have these bells, the first `replicas` of which are
+    /// Creates an empty list for the servers that have these doorbells, the first `replicas` of which are
     /// replicas.
     pub fn new(epoll: Rc<Epoll>, bells: Vec<Rc<OwnedFd>>, replicas: usize) -> Servers {
         Servers { slots: Vec::new(), replicas, epoll, bells, retry_at: None, tell_at: clock::now() }
@@ -243,7 +243,7 @@ impl Servers {
         0..self.replica_count()
     }
 
-    /// Says whether this is the number of a replica.
+    /// Returns whether this is the number of a replica.
     pub fn is_replica(&self, index: usize) -> bool {
         index < self.replicas
     }
@@ -278,7 +278,7 @@ impl Servers {
         self.replicas().get(index)
     }
 
-    /// Says whether every server has reported that it is ready.
+    /// Returns whether every server has reported that it is ready.
     pub fn are_ready(&self) -> bool {
         self.slots.iter().all(|slot| slot.record.is_serving())
     }

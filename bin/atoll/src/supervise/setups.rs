@@ -13,12 +13,12 @@ use crate::setup::{
 pub enum Duty {
     /// The process has this number, and the replicas that are to be in it.
     Replicas(usize),
-    /// The process stands by until another one dies, and holds so many bytes of memory ready for the replicas
-    /// that it is given then.
+    /// The process is a standby until another one dies, and holds this many bytes of memory ready for the
+    /// replicas that it is given then.
     Standby { memory: u64 },
 }
 
-/// What setups are made of.
+/// The inputs from which setups are made.
 pub struct Setups<'a> {
     /// The configuration of the stack.
     pub config: &'a Config,

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::command::Protocol;
-use atoll_ipc::listing::{LISTEN, SocketEntry};
+use atoll_ipc::listing::SocketEntry;
+use atoll_ipc::tcp_state::LISTEN;
 
 use crate::rows::{RowsPacket, SocketRow};
 

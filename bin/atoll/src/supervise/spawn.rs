@@ -13,7 +13,7 @@ use super::program::Program;
 use crate::failure::{Failure, OrFail};
 use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, OwnSetup, ReplicaSetup, Setup};
 
-/// What servers share besides their own memory.
+/// The resources that servers share besides their own memory.
 pub struct Shared<'a> {
     /// The servers of the stack.
     pub plan: &'a Plan,
@@ -243,12 +243,13 @@ pub fn comm(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use atoll_ipc::Memory;
+    use atoll_ipc::page::LEASE_KEY;
     use atoll_shm::{Access, ShmMemory};
     use atoll_sys::eventfd;
 
     use super::*;
     use crate::link::{Received, Rings};
-    use crate::mesh::{LEASE_KEY, Mesh, SECRETS_BYTES};
+    use crate::mesh::{Mesh, SECRETS_BYTES};
     use crate::supervise::memory;
 
     /// Returns the memory of a stack of these servers.

@@ -35,8 +35,8 @@ impl Starts {
         self.launcher.as_ref().map(|launcher| launcher.queues()).unwrap_or_default()
     }
 
-    /// Says whether there is room for one more session beside so many. `shared` has its meaning from
-    /// [`Budget::has_room`].
+    /// Returns whether there is room for one more session beside these numbers of sessions and clients.
+    /// `shared` has its meaning from [`Budget::has_room`].
     pub fn has_room(&self, sessions: usize, clients: usize, shared: usize) -> bool {
         self.budget.has_room(sessions, clients, shared)
     }
@@ -64,7 +64,7 @@ impl Starts {
         self.budget = budget;
     }
 
-    /// Says whether some descriptors are missing from the reserve.
+    /// Returns whether some descriptors are missing from the reserve.
     pub fn is_short(&self) -> bool {
         self.reserve.is_short()
     }

@@ -37,21 +37,21 @@ enum Stage {
 /// Why a build cannot take over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BuildRefusal {
-    /// Its answer is of no use, or its process has ended without one.
+    /// The build's answer is of no use, or its process has ended without one.
     #[error("it does not say what it is (`atoll self-check` of it fails)")]
     NoAnswer,
-    /// It has not answered within [`CHECK_TIME`].
+    /// The build has not answered within [`CHECK_TIME`].
     #[error("it has not said within five seconds what it is")]
     Late,
-    /// It has found out that it cannot run here; the text is its own.
+    /// The build has found out that it cannot run here; the text is its own.
     #[error("it cannot run on this machine: {0}")]
     Machine(String),
-    /// Its servers and those that are up cannot succeed each other.
+    /// The build's servers and those that are up cannot succeed each other.
     #[error(transparent)]
     Misfit(#[from] Misfit),
 }
 
-/// What becomes of a server whose process has ended.
+/// The treatment of a server whose process has ended.
 pub struct Succeeded {
     /// The build of its next process.
     pub program: Option<Rc<Program>>,
@@ -106,7 +106,7 @@ impl Succession {
         }
     }
 
-    /// Says whether the new build has not answered in time.
+    /// Returns whether the new build has not answered in time.
     pub fn is_silent(&self, now: Instant) -> bool {
         matches!(&self.stage, Stage::Check { deadline, .. } if now >= *deadline)
     }
@@ -175,7 +175,7 @@ impl Succession {
         matches!(self.stage, Stage::Exchange { .. })
     }
 
-    /// Says whether a server is of a build that has to prove itself.
+    /// Returns whether a server is of a build that has to prove itself.
     pub fn is_on_trial(&self, index: usize) -> bool {
         matches!(&self.stage, Stage::Exchange { upgrade, .. } if upgrade.side(index) == Side::New)
     }

@@ -102,7 +102,7 @@ pub struct Supervisor {
     link: Link,
     /// The means to start servers.
     starts: Starts,
-    /// How much memory there is; `None` in tests that do not measure it.
+    /// The gauge of memory; `None` in tests that do not measure it.
     gauge: Option<Gauge>,
     course: Course,
     /// The notes for the next supervisor.
@@ -110,7 +110,7 @@ pub struct Supervisor {
     epoll: Rc<Epoll>,
 }
 
-/// What a supervisor begins with.
+/// The resources with which a supervisor begins.
 pub struct Foundation {
     /// The configuration of the stack.
     pub config: Config,
@@ -191,7 +191,7 @@ impl Supervisor {
         self.course.set_owner(channel, &self.epoll)
     }
 
-    /// Says whether every server has reported that it is ready.
+    /// Returns whether every server has reported that it is ready.
     pub fn all_ready(&self) -> bool {
         self.servers.are_ready()
     }
@@ -335,7 +335,7 @@ impl Supervisor {
         format!("stack {} is up: {} {address}, {way}", config.name, config.notation)
     }
 
-    /// Says whether a DHCP server has yet to assign the stack's address.
+    /// Returns whether a DHCP server has yet to assign the stack's address.
     pub fn waits_for_address(&self) -> bool {
         let is_there = self.memory.replicas().first().is_some_and(|replica| replica.page.v4().is_some());
         self.config.link.address.is_none() && !is_there
@@ -372,7 +372,7 @@ impl Supervisor {
         }
         let deadline = clock::now() + STOP_TIME;
         for &index in servers {
-            // Where several replicas are in one process, the control socket of each tells that it has ended.
+            // Where several replicas are in one process, the control socket of each shows its end.
             if let Some((child, control)) = self.servers.get(index).and_then(ServerSlot::employment) {
                 await_closed(control, child, deadline);
             }

@@ -12,7 +12,7 @@ pub const OWNER: u64 = 2;
 pub const SELF_CHECK: u64 = 3;
 /// The socket to the guardian.
 pub const GUARDIAN: u64 = 4;
-/// The bell of the threads that wait for deaths.
+/// The doorbell of the threads that wait for deaths.
 pub const DYING: u64 = 5;
 /// The listener for administration.
 pub const ADMINISTRATION: u64 = 6;

@@ -2,7 +2,7 @@
 //!
 //! As on Linux, a port below `ports.unprivileged_start` needs CAP_NET_BIND_SERVICE; the configuration may
 //! also give such ports to users. The user that runs the stack may bind every port. The decision is made when
-//! a port is asked for, by the credentials that the asking process has then: a session has no user, because
+//! a port is asked for, by the credentials that the asking process has then. A session has no user, because
 //! its process may give up its own at any time.
 
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Users {
         User { counts_for, ..User::anybody(self.unprivileged_start) }
     }
 
-    /// Says whether a process that has `peer`'s credentials now may bind `port`.
+    /// Returns whether a process that has `peer`'s credentials now may bind `port`.
     pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
         let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
         let user = User { uid: peer.uid, ports, ..User::anybody(self.unprivileged_start) };
@@ -93,7 +93,7 @@ pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
 /// CAP_NET_BIND_SERVICE: see capabilities(7).
 const BIND_SERVICE: u32 = 10;
 
-/// Says whether the process has the capability now, in the user namespace of this process. A process in
+/// Returns whether the process has the capability now, in the user namespace of this process. A process in
 /// another pid namespace has no number here, and counts as having none.
 fn may_bind_low(peer: &Peer) -> bool {
     let of = |name| read_to_string(format!("/proc/{}/{name}", peer.pid)).ok();
@@ -106,7 +106,7 @@ fn may_bind_low(peer: &Peer) -> bool {
         && is_inside()
 }
 
-/// Says whether `status` (proc_pid_status(5)) is that of a process of effective user `uid` that has the
+/// Returns whether `status` (proc_pid_status(5)) is that of a process of effective user `uid` that has the
 /// capability. The pid may have become that of another process meanwhile, which counts only if it is of the
 /// same user.
 fn has_capability(status: &str, uid: u32, capability: u32) -> bool {

@@ -12,6 +12,16 @@ thread_local! {
     static BELIEVED: Cell<u64> = const { Cell::new(0) };
 }
 
+/// Returns the signals that the program believes to be blocked in this thread, and that are not.
+pub fn believed() -> u64 {
+    BELIEVED.get()
+}
+
+/// Sets what the program believes of this thread, which has begun with the mask of another one.
+pub fn set_believed(signals: u64) {
+    BELIEVED.set(signals);
+}
+
 /// The signal mask of a thread, for the program and for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {

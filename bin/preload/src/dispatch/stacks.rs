@@ -10,9 +10,10 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::instruction::direct;
+use crate::shadow::{STACK_LEN, Shadow};
 
 /// The length of a stack. The kernel gives memory for what is used of it.
-const LEN: usize = 256 << 10;
+const LEN: usize = STACK_LEN;
 /// What is left out at its lower end, so that an overflow is a fault.
 const GUARD: usize = 4096;
 
@@ -59,6 +60,15 @@ pub fn choose(sp: usize, alternate: &libc::stack_t) -> usize {
     }
 }
 
+/// Returns the stack pointer with which a call of a guest is carried out, as [`choose`] does: each guest has
+/// a stack of the library's.
+pub fn choose_of_guest(shadow: &Shadow, sp: usize, alternate: &libc::stack_t) -> usize {
+    match is_on(sp, alternate) || shadow.is_on_stack(sp) {
+        true => (sp - 128) & !63,
+        false => shadow.stack.load(Ordering::Relaxed),
+    }
+}
+
 fn is_off(alternate: &libc::stack_t) -> bool {
     alternate.ss_flags & libc::SS_DISABLE != 0 || alternate.ss_size == 0
 }
@@ -70,24 +80,28 @@ pub fn is_on(sp: usize, alternate: &libc::stack_t) -> bool {
 }
 
 /// Returns this thread's stack, which it makes at the first call; `None` if there is no memory.
-fn private() -> Option<RangeInclusive<usize>> {
+pub fn private() -> Option<RangeInclusive<usize>> {
     let mut stack = STACK.get();
     if stack == 0 {
         let key = KEY.load(Ordering::Relaxed).checked_sub(1)?;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-        let words = [0, LEN as i64, access.into(), kind.into(), -1, 0];
-        // SAFETY: new memory.
-        let made = unsafe { direct(libc::SYS_mmap, words) };
-        stack = usize::try_from(made).ok()?;
+        stack = map(LEN)?;
         // SAFETY: the lowest page of it; a valid key.
         unsafe {
-            direct(libc::SYS_mprotect, [made, GUARD as i64, 0, 0, 0, 0]);
+            direct(libc::SYS_mprotect, [stack as i64, GUARD as i64, 0, 0, 0, 0]);
             libc::pthread_setspecific(key, stack as *const libc::c_void);
         }
         STACK.set(stack);
     }
     Some(stack + GUARD..=stack + LEN)
+}
+
+/// Maps memory for a stack. Returns its lowest address.
+pub fn map(len: usize) -> Option<usize> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let words = [0, len as i64, access.into(), kind.into(), -1, 0];
+    // SAFETY: new memory.
+    usize::try_from(unsafe { direct(libc::SYS_mmap, words) }).ok()
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{TEXT, TEXT_LEN, carry};
+use super::{TEXT, TEXT_LEN, carry, endings};
 use crate::instruction::INSTRUCTION;
+use crate::shadow::{ANY, IS_ENDING, PROGRAM_FS, SHADOWS, SHADOWS_LEN, STACK};
 
 /// The length of the processor's state: XSAVE's area, for all that is switched on.
 static STATE_LEN: AtomicUsize = AtomicUsize::new(4096);
@@ -100,63 +101,173 @@ pub unsafe extern "C" fn child() {
         "pop rdx",
         "pop rsi",
         "pop rdi",
-        "mov eax, 0",
+        "cmp byte ptr [rip + {any}], 0", // a guest's child is no guest: its parent has the shadow
+        "je 2f",
+        "rdgsbase rcx",
+        "lea r11, [rip + {shadows}]",
+        "sub rcx, r11",
+        "cmp rcx, {shadows_len}",
+        "jae 2f",
+        "mov ecx, 0",
+        "wrgsbase rcx",
+        "2: mov eax, 0",
         "pop rcx",
         "jmp rcx",
         gadget = sym INSTRUCTION,
         text = sym TEXT,
         len = sym TEXT_LEN,
+        any = sym ANY,
+        shadows = sym SHADOWS,
+        shadows_len = const SHADOWS_LEN,
     )
 }
 
-/// Calls [`carry`] with the program's call, on the stack whose end is in `r11`.
+/// Defines a stub that calls [`carry`] with the program's call, on the stack whose end is in `r11`: what it
+/// does before and after, besides. The call is a [`Frame`].
+macro_rules! carries_out {
+    ($name:ident, [$($ending:literal),*], [$($leaving:literal),*], $($operand:tt)*) => {
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "xchg rsp, r11",
+                "push r11",
+                "push rcx",
+                "pushfq",
+                "push rbp",
+                "mov rbp, rsp",
+                "push r9", // from here on this is a `Words`
+                "push r8",
+                "push r10",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "push rax",
+                "cld",
+                "mov rdi, rsp",
+                "sub rsp, [rip + {len}]",
+                "and rsp, -64",
+                "mov ecx, 8", // XSAVE wants the header to be zero
+                "xor eax, eax",
+                "2: mov [rsp + 504 + rcx * 8], rax",
+                "dec ecx",
+                "jnz 2b",
+                "mov eax, 0xe7", // x87, SSE, AVX, AVX-512
+                "xor edx, edx",
+                "xsave64 [rsp]",
+                "call {carry}",
+                $($ending,)*
+                "mov [rbp - 56], rax",
+                "mov eax, 0xe7",
+                "xor edx, edx",
+                "xrstor64 [rsp]",
+                "lea rsp, [rbp - 56]",
+                "pop rax",
+                "pop rdi",
+                "pop rsi",
+                "pop rdx",
+                "pop r10",
+                "pop r8",
+                "pop r9",
+                "pop rbp",
+                "popfq",
+                $($leaving,)*
+                "pop rcx",
+                "pop rsp",
+                "jmp rcx",
+                len = sym STATE_LEN,
+                carry = sym carry,
+                $($operand)*
+            )
+        }
+    };
+}
+
+/// What [`carries_out`] has on the stack while it calls [`carry`].
+#[repr(C)]
+pub struct Frame {
+    words: super::Words,
+    /// `rbp`, the flags, and where the program goes on.
+    kept: [usize; 3],
+    /// The program's stack pointer when it goes on.
+    pub sp: usize,
+}
+
+carries_out! { carry_out, [], [], }
+
+// For a guest: the library's FS base is in force at the begin, and the program's at the end. A thread that is
+// to end goes on in [`end_guest`].
+carries_out! {
+    carry_out_of_guest,
+    ["rdgsbase rcx", "cmp qword ptr [rcx + {is_ending}], 0", "jne {end}"],
+    ["rdgsbase rcx", "mov rcx, [rcx + {program_fs}]", "wrfsbase rcx"],
+    is_ending = const IS_ENDING, end = sym end_guest, program_fs = const PROGRAM_FS,
+}
+
+/// Goes on in the program's code, in a guest, with the [`crate::shadow::Registers`] at `rsi`, and zero as the
+/// result of a call. `rdi` is the thread's shadow, and the FS base the library's.
 #[unsafe(naked)]
-pub unsafe extern "C" fn carry_out() {
+pub unsafe extern "C" fn enter_program() {
     core::arch::naked_asm!(
-        "xchg rsp, r11",
-        "push r11",
-        "push rcx",
-        "pushfq",
-        "push rbp",
-        "mov rbp, rsp",
-        "push r9", // from here on this is a `Words`
-        "push r8",
-        "push r10",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "push rax",
-        "cld",
-        "mov rdi, rsp",
-        "sub rsp, [rip + {len}]",
-        "and rsp, -64",
-        "mov ecx, 8", // XSAVE wants the header to be zero
+        "mov r11, rsi",
+        "mov rcx, [rdi + {program_fs}]",
+        "mov rbx, [r11]",
+        "mov rbp, [r11 + 8]",
+        "mov r12, [r11 + 16]",
+        "mov r13, [r11 + 24]",
+        "mov r14, [r11 + 32]",
+        "mov r15, [r11 + 40]",
+        "mov rdi, [r11 + 48]",
+        "mov rsi, [r11 + 56]",
+        "mov rdx, [r11 + 64]",
+        "mov r8, [r11 + 72]",
+        "mov r9, [r11 + 80]",
+        "mov r10, [r11 + 88]",
+        "mov rsp, [r11 + 96]",
+        "wrfsbase rcx",
+        "mov rcx, [r11 + 104]",
         "xor eax, eax",
-        "2: mov [rsp + 504 + rcx * 8], rax",
-        "dec ecx",
-        "jnz 2b",
-        "mov eax, 0xe7", // x87, SSE, AVX, AVX-512
-        "xor edx, edx",
-        "xsave64 [rsp]",
-        "call {carry}",
-        "mov [rbp - 56], rax",
-        "mov eax, 0xe7",
-        "xor edx, edx",
-        "xrstor64 [rsp]",
-        "lea rsp, [rbp - 56]",
-        "pop rax",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop r10",
-        "pop r8",
-        "pop r9",
-        "pop rbp",
-        "popfq",
-        "pop rcx",
-        "pop rsp",
         "jmp rcx",
-        len = sym STATE_LEN,
-        carry = sym carry,
+        program_fs = const PROGRAM_FS,
+    )
+}
+
+/// Copies `rdx` octets from `rcx` to where the stack pointer in the [`crate::shadow::Registers`] at `rsi` is,
+/// and goes on as [`enter_program`]. What is there may be the stack of whoever calls this.
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter_first() {
+    core::arch::naked_asm!(
+        "mov rsp, [rsi + 96]",
+        "mov r8, rdi",
+        "mov r9, rsi",
+        "mov rdi, rsp",
+        "mov rsi, rcx",
+        "mov rcx, rdx",
+        "cld",
+        "rep movsb",
+        "mov rdi, r8",
+        "mov rsi, r9",
+        "jmp {enter}",
+        enter = sym enter_program,
+    )
+}
+
+/// Returns from [`super::guests::begin_guest`]: the thread ends. `rcx` is its shadow.
+#[unsafe(naked)]
+pub unsafe extern "C" fn end_guest() {
+    core::arch::naked_asm!(
+        "mov rsp, [rcx + {stack}]",
+        "mov rdi, rcx",
+        "call {end}",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "xor eax, eax",
+        "ret",
+        stack = const STACK,
+        end = sym endings::end,
     )
 }

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use atoll_base::KernelNetwork;
 use libc::{siginfo_t, ucontext_t};
 
-use super::{PROGRAM_DISPATCHES, leave_behind, masks, segment_around, stacks, stubs, threads};
+use super::clones::{Clone, Kind, is_clone};
+use super::{PROGRAM_DISPATCHES, Words, guests, leave_behind, masks, segment_around, stacks, stubs, threads};
 use crate::instruction::{INSTRUCTION, direct};
 use crate::settings::settings;
+use crate::shadow::{self, ANY, LIBRARY_FS, PROGRAM_FS, SHADOWS, SHADOWS_LEN, Shadow};
 use crate::table::{Fd, lookup};
 use crate::{handlers, netlink};
 
@@ -80,16 +82,106 @@ unsafe extern "C" fn enter(_signal: c_int, _info: *mut siginfo_t, _context: *mut
         "push rdi",
         "push rsi",
         "push rdx", // aligns the stack as well
-        "call {sort}",
-        "pop rdx",
+        "cmp byte ptr [rip + {any}], 0",
+        "jne 4f",
+        "3: call {sort}",
+        "5: pop rdx",
         "pop rsi",
         "pop rdi",
         "test rax, rax",
         "jz 2f",
         "jmp rax",
         "2: ret",
+        "4: rdgsbase rcx", // the kernel restores all registers when this returns
+        "lea r8, [rip + {shadows}]",
+        "mov rax, rcx",
+        "sub rax, r8",
+        "cmp rax, {shadows_len}",
+        "jae 3b",
+        "rdfsbase r8",
+        "mov rax, [rcx + {library_fs}]",
+        "cmp r8, rax",
+        "je 6f",
+        "mov [rcx + {program_fs}], r8",
+        "wrfsbase rax",
+        "6: call {sort_of_guest}",
+        "wrfsbase rdx",
+        "jmp 5b",
         sort = sym sort,
+        sort_of_guest = sym sort_of_guest,
+        any = sym ANY,
+        shadows = sym SHADOWS,
+        shadows_len = const SHADOWS_LEN,
+        library_fs = const LIBRARY_FS,
+        program_fs = const PROGRAM_FS,
     )
+}
+
+/// Where a thread goes on after its trap, or 0 for where the context says, and with which FS base.
+#[repr(C)]
+struct GoOn(usize, usize);
+
+/// Decides about a SIGSYS of a guest, which came while the FS base was `fs`. The library's is in force now.
+unsafe extern "C" fn sort_of_guest(
+    _signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+    shadow: &Shadow,
+    fs: usize,
+) -> GoOn {
+    // SAFETY: the kernel's arguments.
+    let (code, context) = unsafe { ((*info).si_code, &mut *context.cast::<ucontext_t>()) };
+    if code != SYS_USER_DISPATCH {
+        return GoOn(handlers::sigsys(code), fs);
+    }
+    let mut registers = Registers(context);
+    // SAFETY: as in `sort`.
+    if unsafe { info.cast::<u32>().add(7).read() } != AUDIT_ARCH_X86_64 {
+        registers.answer((-libc::ENOSYS).into());
+        return GoOn(0, fs);
+    }
+    if fs == shadow.library_fs.load(Ordering::Relaxed) {
+        registers.go_to(stubs::pass_on, 0);
+        return GoOn(0, fs);
+    }
+    // SAFETY: a trapped call.
+    let is_carried = unsafe { sort_call_of_guest(&mut registers, shadow) };
+    let fs = if is_carried { &shadow.library_fs } else { &shadow.program_fs };
+    GoOn(0, fs.load(Ordering::Relaxed))
+}
+
+/// Sends a call of a guest on its way. Returns whether it is carried out by the library.
+unsafe fn sort_call_of_guest(registers: &mut Registers<'_>, shadow: &Shadow) -> bool {
+    let number = registers.number();
+    match number {
+        libc::SYS_rt_sigreturn => registers.set(libc::REG_RIP, INSTRUCTION.load(Ordering::Relaxed) as usize),
+        // SAFETY: the program's masks.
+        libc::SYS_rt_sigprocmask => unsafe { registers.change_mask(false) },
+        libc::SYS_arch_prctl => {
+            let (option, word) = (registers.get(libc::REG_RDI), registers.get(libc::REG_RSI));
+            // SAFETY: the program's pointer.
+            match unsafe { guests::arch_prctl(shadow, option, word as usize) } {
+                Some(result) => registers.answer(result),
+                None => registers.go_to(stubs::pass_on, 0),
+            }
+        }
+        // SAFETY: the program's arguments.
+        libc::SYS_clone | libc::SYS_clone3 if unsafe { kind_of(registers) == Kind::Other } => {
+            // SAFETY: as above.
+            if unsafe { !make_thread(registers) } {
+                registers.go_to(stubs::pass_on, 0);
+            }
+        }
+        // SAFETY: the program's arguments.
+        _ if guests::concerns_us(number) || unsafe { concerns_us(number, registers) } => {
+            let sp = registers.get(libc::REG_RSP) as usize;
+            let stack = stacks::choose_of_guest(shadow, sp, &registers.0.uc_stack);
+            registers.carry_out(stubs::carry_out_of_guest, stack);
+            return true;
+        }
+        _ => registers.go_to(stubs::pass_on, 0),
+    }
+    false
 }
 
 /// Decides about a SIGSYS. Returns the function to go on in, or 0 to return to where the context says.
@@ -150,6 +242,44 @@ impl Registers<'_> {
         self.set(libc::REG_RIP, stub as *const () as usize);
     }
 
+    /// Goes on in a stub that carries the call out on a stack. For a clone(2) it finds the registers there.
+    fn carry_out(&mut self, stub: unsafe extern "C" fn(), mut stack: usize) {
+        if is_clone(self.number()) {
+            stack = (stack - size_of::<shadow::Registers>()) & !63;
+            // SAFETY: below what is in use of a stack.
+            unsafe { (stack as *mut shadow::Registers).write(self.all()) };
+        }
+        self.go_to(stub, stack);
+    }
+
+    /// Returns the registers with which a child goes on.
+    fn all(&self) -> shadow::Registers {
+        let word = |register| self.get(register) as usize;
+        shadow::Registers {
+            rbx: word(libc::REG_RBX),
+            rbp: word(libc::REG_RBP),
+            r12: word(libc::REG_R12),
+            r13: word(libc::REG_R13),
+            r14: word(libc::REG_R14),
+            r15: word(libc::REG_R15),
+            rdi: word(libc::REG_RDI),
+            rsi: word(libc::REG_RSI),
+            rdx: word(libc::REG_RDX),
+            r8: word(libc::REG_R8),
+            r9: word(libc::REG_R9),
+            r10: word(libc::REG_R10),
+            rsp: word(libc::REG_RSP),
+            rip: word(libc::REG_RIP),
+        }
+    }
+
+    /// Returns the call.
+    fn call(&self) -> Words {
+        let registers =
+            [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+        Words { number: self.number(), words: registers.map(|register| self.get(register)) }
+    }
+
     fn answer(&mut self, result: c_long) {
         self.set(libc::REG_RAX, result as usize);
     }
@@ -168,6 +298,22 @@ impl Registers<'_> {
     }
 }
 
+/// Returns what a clone(2) makes.
+unsafe fn kind_of(registers: &Registers<'_>) -> Kind {
+    // SAFETY: the program's arguments.
+    unsafe { Clone::read(&registers.call()) }.map_or(Kind::Process, |clone| clone.kind())
+}
+
+/// Goes on with a clone(2) of a thread of the C library's if the child shares the memory, and cannot be a
+/// guest. Returns false for others.
+unsafe fn makes_other(registers: &mut Registers<'_>) -> bool {
+    // SAFETY: the program's arguments.
+    let is_thread = unsafe { kind_of(registers) == Kind::Thread };
+    let makes_guest = is_thread && shadow::is_possible() && !shadow::is_gs_in_use();
+    // SAFETY: as above.
+    !makes_guest && unsafe { make_thread(registers) }
+}
+
 /// Sends a call of a thread of the C library's on its way.
 unsafe fn sort_call(mut registers: Registers<'_>) {
     match registers.number() {
@@ -175,15 +321,17 @@ unsafe fn sort_call(mut registers: Registers<'_>) {
         // SAFETY: the program's masks.
         libc::SYS_rt_sigprocmask => unsafe { registers.change_mask(false) },
         // SAFETY: the program's arguments.
-        libc::SYS_clone | libc::SYS_clone3 if unsafe { make_thread(&mut registers) } => {}
+        libc::SYS_clone | libc::SYS_clone3 if unsafe { makes_other(&mut registers) } => {}
         libc::SYS_arch_prctl if registers.get(libc::REG_RDI) == ARCH_SET_FS => {
-            threads::note_other();
+            if !guests::adopt(registers.get(libc::REG_RSI) as usize) {
+                threads::note_other();
+            }
             registers.go_to(stubs::pass_on, 0);
         }
         // SAFETY: the program's arguments.
         number if unsafe { concerns_us(number, &registers) } => {
             let stack = stacks::choose(registers.get(libc::REG_RSP) as usize, &registers.0.uc_stack);
-            registers.go_to(stubs::carry_out, stack);
+            registers.carry_out(stubs::carry_out, stack);
         }
         _ => registers.go_to(stubs::pass_on, 0),
     }
@@ -285,6 +433,12 @@ unsafe fn concerns_us(number: c_long, registers: &Registers<'_>) -> bool {
         libc::SYS_open => unsafe { is_in_proc(word(libc::REG_RDI) as *const u8) },
         // SAFETY: as above.
         libc::SYS_openat => unsafe { is_in_proc(word(libc::REG_RSI) as *const u8) },
+        // SAFETY: as above.
+        libc::SYS_readlink => unsafe { shadow::is_hosted() && is_in_proc(word(libc::REG_RDI) as *const u8) },
+        // SAFETY: as above.
+        libc::SYS_readlinkat => unsafe {
+            shadow::is_hosted() && is_in_proc(word(libc::REG_RSI) as *const u8)
+        },
         _ => CONCERN_US.contains(&number),
     }
 }
@@ -295,7 +449,7 @@ unsafe fn is_in_proc(path: *const u8) -> bool {
 }
 
 /// The calls that [`crate::symbols`] knows, whatever their words are.
-const CONCERN_US: [c_long; 56] = [
+const CONCERN_US: [c_long; 57] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -321,6 +475,7 @@ const CONCERN_US: [c_long; 56] = [
     libc::SYS_dup3,
     libc::SYS_fcntl,
     libc::SYS_ioctl,
+    libc::SYS_pidfd_getfd,
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_select,

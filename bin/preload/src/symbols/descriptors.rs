@@ -1,6 +1,7 @@
 //! close(2), dup(2), fcntl(2), ioctl(2): what numbers name.
 
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::AtomicBool;
 
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
@@ -10,6 +11,9 @@ use atoll_sockets::client::object::{Kind, Socket};
 use super::sockets::SIOCATMARK;
 use super::{answer, fail, streams};
 use crate::lock::STATE;
+use crate::real::sys;
+use crate::settings::settings;
+use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::urgent::{self, OwnerEx};
 use crate::{calls, interfaces, real, stats};
@@ -33,16 +37,23 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
             }
         }
     }
+    reserved::give_back();
     // SAFETY: passed on.
-    unsafe { real::close(fd) }
+    let result = unsafe { real::close(fd) };
+    if fd >= 0 {
+        reserved::note_free(fd);
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOEXEC: c_int = 4;
-    if first > last || flags & !(2 | CLOEXEC) != 0 {
+    const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
+    const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    if first > last || flags & !(UNSHARE | CLOEXEC) != 0 {
         return fail(Errno::EINVAL);
     }
+    reserved::give_back();
     for (fd, object) in table::objects_between(first, last).collect::<Vec<_>>() {
         if flags & CLOEXEC != 0 {
             table::set_close_on_exec(fd, true);
@@ -50,7 +61,10 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
             table::close(fd);
         }
     }
-    // This goes around our own descriptors, and around numbers kept for accepted connections.
+    // Connections that were just closed are among them.
+    reserved::give_back();
+    reserved::note_free(i32::try_from(first).unwrap_or(i32::MAX));
+    // This goes around our own descriptors.
     let mut from = first;
     loop {
         let hidden = table::next_hidden(from).filter(|hidden| *hidden <= last);
@@ -85,7 +99,7 @@ fn share(old: c_int, new: c_int, close_on_exec: bool) {
                 entry.descriptors += 1;
             }
             if let Some(socket) = state.client.socket_mut(object) {
-                // Numbers of sockets that are duplicated do not go back to the pool.
+                // Numbers of sockets that are duplicated are not reserved.
                 socket.pooled = false;
             }
         });
@@ -99,6 +113,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     if lookup(fd) == Fd::Hidden {
         return fail(Errno::EBADF);
     }
+    reserved::give_back();
     // SAFETY: passed on.
     let new = unsafe { real::dup(fd) };
     share(fd, new, false);
@@ -122,15 +137,10 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 }
 
 fn duplicate(old: c_int, new: c_int, close_on_exec: bool, make: impl FnOnce() -> c_int) -> c_int {
-    let is_spare = table::is_spare(new);
-    if lookup(old) == Fd::Hidden || (lookup(new) == Fd::Hidden && !is_spare) {
+    if lookup(old) == Fd::Hidden || lookup(new) == Fd::Hidden {
         return fail(Errno::EBADF);
     }
-    if is_spare {
-        // The program wants the number; there are others.
-        STATE.with(|state| state.reserved.give_up(new));
-        table::set_kernel(new);
-    }
+    reserved::give_back();
     let result = make();
     if result >= 0 && old != new {
         if let Fd::Object(object) = lookup(new) {
@@ -142,13 +152,95 @@ fn duplicate(old: c_int, new: c_int, close_on_exec: bool, make: impl FnOnce() ->
     result
 }
 
+/// Notes that the C library has put other files behind the standard descriptors.
+fn forget_standard() {
+    for fd in 0..3 {
+        if let Fd::Object(object) = lookup(fd) {
+            table::set_kernel(fd);
+            STATE.with(|state| state.client.release(object));
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_descriptors: c_int) -> c_int {
+    // SAFETY: passed on. The functions for fork(2) have run in the child that returns.
+    let result = unsafe { real::daemon(keeps_folder, keeps_descriptors) };
+    if result == 0 && keeps_descriptors == 0 {
+        forget_standard();
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
+    reserved::give_back();
+    // SAFETY: passed on.
+    let result = unsafe { real::login_tty(fd) };
+    if result == 0 {
+        forget_standard();
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkpty(
+    master: *mut c_int,
+    name: *mut c_char,
+    terminal: *const libc::termios,
+    size: *const libc::winsize,
+) -> libc::pid_t {
+    reserved::give_back();
+    // SAFETY: passed on.
+    let child = unsafe { real::forkpty(master, name, terminal, size) };
+    if child == 0 {
+        forget_standard();
+    }
+    child
+}
+
+/// Takes a descriptor out of another process. A socket of the stack cannot be taken: what its process knows
+/// of it would not come with the kernel's socket behind it, which is of no use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
+    reserved::give_back();
+    // An older C library has no such function.
+    // SAFETY: numbers only.
+    let fd = unsafe { sys!(libc::SYS_pidfd_getfd, pidfd, target, flags) } as c_int;
+    if fd < 0 || settings().socket.is_none() || settings().kernel_network.has_rest() || !is_unused(fd) {
+        return fd;
+    }
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    crate::complain_once(
+        &IS_TOLD,
+        format_args!("libatoll: a socket of the stack cannot be taken out of its process (pidfd_getfd)\n"),
+    );
+    table::close(fd);
+    fail(Errno::EOPNOTSUPP)
+}
+
+/// Returns whether a descriptor is a socket of the Internet families that has no port: the kernel's behind a
+/// socket of the stack.
+fn is_unused(fd: c_int) -> bool {
+    // SAFETY: all-zero is a valid value.
+    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: room for an address, and its size. Both families have the port at the same place.
+    let named = unsafe { real::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
+    let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&address.sin6_family.into());
+    named == 0 && is_internet && address.sin6_port == 0
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let object = match lookup(fd) {
         Fd::Object(object) => object,
         Fd::Hidden => return fail(Errno::EBADF),
-        // SAFETY: passed on.
-        Fd::Kernel => return unsafe { real::fcntl(fd, command, argument) },
+        Fd::Kernel => {
+            reserved::give_back();
+            // SAFETY: passed on.
+            return unsafe { real::fcntl(fd, command, argument) };
+        }
     };
     let _call = stats::Call::new(stats::OTHER);
     let number = argument as usize as c_int;
@@ -164,6 +256,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
             }
         }
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            reserved::give_back();
             // SAFETY: passed on.
             let new = unsafe { real::fcntl(fd, command, argument) };
             share(fd, new, command == libc::F_DUPFD_CLOEXEC);

@@ -6,10 +6,12 @@ use std::ffi::{c_char, c_int};
 use libc::{FILE, mode_t};
 
 use super::fail;
+use crate::table::reserved;
 use crate::{proc_net, real};
 
 /// Opens a file of ours; `None` if the path is another one.
 unsafe fn ours(path: *const c_char, flags: c_int) -> Option<c_int> {
+    reserved::give_back();
     // SAFETY: the program's path.
     unsafe { proc_net::open(path, flags) }.map(|opened| opened.unwrap_or_else(fail))
 }

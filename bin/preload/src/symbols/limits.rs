@@ -1,17 +1,26 @@
-//! getrlimit(2), setrlimit(2), prlimit(2), for the address space of this process ([`crate::space`]), and
-//! mlockall(2).
+//! getrlimit(2), setrlimit(2), prlimit(2), for the address space of this process ([`crate::space`]) and its
+//! descriptors ([`crate::beyond`]), and mlockall(2).
 
 use std::ffi::c_int;
 
 use libc::{pid_t, rlimit, rlimit64};
 
 use super::answer;
+use crate::beyond::with_own_limit;
 use crate::lock::STATE;
 use crate::settings::settings;
 use crate::{real, space};
 
 /// RLIMIT_AS.
 const ADDRESS_SPACE: c_int = libc::RLIMIT_AS as c_int;
+
+/// RLIMIT_NOFILE.
+const DESCRIPTORS: c_int = libc::RLIMIT_NOFILE as c_int;
+
+/// Runs a call that gets or sets a limit while the library has not changed it.
+fn settled<R>(resource: c_int, call: impl FnOnce() -> R) -> R {
+    if resource == DESCRIPTORS { with_own_limit(call) } else { call() }
+}
 
 unsafe fn get(old: *mut rlimit) -> c_int {
     answer(space::limit().map(|limit| {
@@ -38,7 +47,7 @@ pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut rlimit) -> c_int {
         return unsafe { get(old) };
     }
     // SAFETY: passed on.
-    unsafe { real::getrlimit(resource, old) }
+    settled(resource, || unsafe { real::getrlimit(resource, old) })
 }
 
 #[unsafe(no_mangle)]
@@ -54,7 +63,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const rlimit) -> c_int
         return unsafe { set(new) };
     }
     // SAFETY: passed on.
-    unsafe { real::setrlimit(resource, new) }
+    settled(resource, || unsafe { real::setrlimit(resource, new) })
 }
 
 #[unsafe(no_mangle)]
@@ -69,7 +78,7 @@ pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_int, new: *const rlimit
     let is_own = pid == 0 || pid == unsafe { libc::getpid() };
     if resource != ADDRESS_SPACE || !is_own {
         // SAFETY: passed on.
-        return unsafe { real::prlimit(pid, resource, new, old) };
+        return settled(resource, || unsafe { real::prlimit(pid, resource, new, old) });
     }
     // SAFETY: null or the program's.
     let wanted = unsafe { new.as_ref() }.copied();

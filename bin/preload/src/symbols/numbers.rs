@@ -17,13 +17,14 @@ use super::octets as o;
 use super::processes as c;
 use super::sockets as s;
 use super::waiting as w;
-use super::{fail, handlers, users};
+use super::{fail, guests, handlers, users};
 use crate::cancellation::without_cancellation;
 use crate::confinement::confine;
 use crate::dispatch::{Words, masks};
 use crate::real::sys;
 use crate::settings::settings;
-use crate::{process, real};
+use crate::table::reserved;
+use crate::{process, real, shadow};
 
 // linux/seccomp.h.
 const SECCOMP_SET_MODE_STRICT: c_long = 0;
@@ -90,7 +91,10 @@ unsafe fn make(call: &Call) -> c_long {
             .or_else(|| of_processes(call))
             .or_else(|| of_privileges(call))
             .or_else(|| of_files(call))
-            .unwrap_or_else(|| call.pass_on())
+            .unwrap_or_else(|| {
+                reserved::give_back();
+                call.pass_on()
+            })
     }
 }
 
@@ -98,13 +102,21 @@ unsafe fn make(call: &Call) -> c_long {
 /// fails. The C library's errno stays as it is.
 ///
 /// # Safety
-/// As for the system call.
-pub unsafe fn carry_out(call: &Words) -> c_long {
+/// As for the system call, which is where a stub of [`crate::dispatch`] has put it.
+pub unsafe fn carry_out(call: *mut Words) -> c_long {
     // SAFETY: a valid thread-local of the C library.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = mem::replace(errno, 0);
     // SAFETY: the caller's promise.
-    let result = without_cancellation(|| unsafe { make(&Call { number: call.number, words: call.words }) });
+    let result = without_cancellation(|| unsafe {
+        let mut changed = call.read();
+        if let Some(result) = guests::make(&mut changed, call) {
+            // It is what the kernel would return already.
+            *libc::__errno_location() = 0;
+            return result;
+        }
+        make(&Call { number: changed.number, words: changed.words })
+    });
     match mem::replace(errno, before) {
         0 => result,
         failed if result == -1 => (-failed).into(),
@@ -216,6 +228,7 @@ unsafe fn of_descriptors(call: &Call) -> Option<c_long> {
             libc::SYS_dup2 => d::dup2(fd, n.int(1)),
             libc::SYS_dup3 => d::dup3(fd, n.int(1), n.int(2)),
             libc::SYS_fcntl => d::fcntl(fd, n.int(1), n.pointer(2)),
+            libc::SYS_pidfd_getfd => d::pidfd_getfd(fd, n.int(1), n.unsigned(2)),
             libc::SYS_ioctl => d::ioctl(fd, n.words[1] as c_ulong, n.pointer(2)),
             _ => return None,
         }
@@ -299,8 +312,10 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
             libc::SYS_rt_sigprocmask if n.size(3) == 8 => {
                 change_mask(n.int(0), n.pointer(1), n.pointer(2)).into()
             }
-            // The C library keeps two signals for itself.
-            libc::SYS_rt_sigaction if n.size(3) == 8 && ![32, 33].contains(&n.int(0)) => {
+            // The C library keeps two signals for itself, but in a guest.
+            libc::SYS_rt_sigaction
+                if n.size(3) == 8 && (![32, 33].contains(&n.int(0)) || shadow::current().is_some()) =>
+            {
                 set_action(n.int(0), n.pointer(1), n.pointer(2)).into()
             }
             libc::SYS_prctl => {

@@ -11,8 +11,8 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 
 use super::sockets::{goes_to_kernel, server};
 use super::{Address, fail, length, parts_of, passing, write_address};
-use crate::fast_open::MSG_FASTOPEN;
 use crate::lock::STATE;
+use crate::settings::settings;
 use crate::table::object_at;
 use crate::transfer::{self, Parts};
 use crate::{calls, netlink, real};
@@ -195,7 +195,7 @@ unsafe fn receiver(
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
-        if flags & MSG_FASTOPEN == 0 {
+        if flags & libc::MSG_FASTOPEN == 0 {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
@@ -389,6 +389,19 @@ unsafe fn receive_netlink(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t 
     received
 }
 
+/// Returns whether messages of a socket of the kernel may carry sockets of the stack.
+unsafe fn any_control(msgs: *const mmsghdr, count: c_uint) -> bool {
+    if settings().socket.is_none() || msgs.is_null() {
+        return false;
+    }
+    // sendmmsg(2): no more than 1024 are taken.
+    let count = count.min(1024) as usize;
+    // SAFETY: the caller's promise.
+    let msgs = unsafe { std::slice::from_raw_parts(msgs, count) };
+    // SAFETY: as above.
+    msgs.iter().any(|entry| unsafe { passing::has_control(&raw const entry.msg_hdr) })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -397,7 +410,8 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if object_at(fd).is_none() && !netlink::is_at(fd) {
+    // SAFETY: the program's messages.
+    if object_at(fd).is_none() && !netlink::is_at(fd) && unsafe { !any_control(msgs, count) } {
         // SAFETY: passed on.
         return unsafe { real::recvmmsg(fd, msgs, count, flags, timeout) };
     }
@@ -430,7 +444,8 @@ pub unsafe extern "C" fn recvmmsg(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if object_at(fd).is_none() && !netlink::is_at(fd) {
+    // SAFETY: the program's messages.
+    if object_at(fd).is_none() && !netlink::is_at(fd) && unsafe { !any_control(msgs, count) } {
         // SAFETY: passed on.
         return unsafe { real::sendmmsg(fd, msgs, count, flags) };
     }

@@ -5,8 +5,10 @@ use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use crate::beyond::with_own_limit;
 use crate::confinement::confine;
 use crate::exec::{Guidance, NextProgram, survivors, with_sockets};
+use crate::hosting::{Start, Strings};
 use crate::lock::STATE;
 use crate::real::sys;
 use crate::spawn_actions::sockets_after;
@@ -14,8 +16,6 @@ use crate::state::is_away;
 use crate::supervisor::{SUPERVISOR, keep_connection};
 use crate::unserved::{self, Makes, Program};
 use crate::{real, table};
-
-type Strings = *const *const c_char;
 
 unsafe extern "C" {
     static environ: Strings;
@@ -31,7 +31,11 @@ fn environment() -> Strings {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: passed on.
-    unsafe { with_sockets(envp, |envp| unserved::exec(Program::at(path), || real::execve(path, argv, envp))) }
+    unsafe {
+        with_sockets(envp, |envp| {
+            unserved::exec(Program::at(path), argv, envp, || real::execve(path, argv, envp))
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -44,7 +48,9 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        with_sockets(envp, |envp| unserved::exec(Program::named(file), || real::execvpe(file, argv, envp)))
+        with_sockets(envp, |envp| {
+            unserved::exec(Program::named(file), argv, envp, || real::execvpe(file, argv, envp))
+        })
     }
 }
 
@@ -58,7 +64,9 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     let program = Program { directory: fd, flags: libc::AT_EMPTY_PATH, ..Program::at(c"".as_ptr()) };
     // SAFETY: passed on.
-    unsafe { with_sockets(envp, |envp| unserved::exec(program, || real::fexecve(fd, argv, envp))) }
+    unsafe {
+        with_sockets(envp, |envp| unserved::exec(program, argv, envp, || real::fexecve(fd, argv, envp)))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -74,7 +82,7 @@ pub unsafe extern "C" fn execveat(
     // SAFETY: passed on.
     let exec = |envp| unsafe { sys!(libc::SYS_execveat, directory, path, argv, envp, flags) as c_int };
     // SAFETY: passed on.
-    unsafe { with_sockets(envp, |envp| unserved::exec(program, || exec(envp))) }
+    unsafe { with_sockets(envp, |envp| unserved::exec(program, argv, envp, || exec(envp))) }
 }
 
 /// The variadic functions. Their arguments after the first are laid out on the stack as an array, as the
@@ -137,9 +145,12 @@ pub unsafe extern "C" fn posix_spawn(
     envp: *const *mut c_char,
 ) -> c_int {
     // SAFETY: passed on.
-    let run = |envp| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) };
+    let run = |start: Start| unsafe {
+        real::posix_spawn(pid, start.path, actions, attributes, start.argv.cast(), start.envp.cast())
+    };
+    let start = Start { path, argv: argv.cast(), envp: envp.cast() };
     // SAFETY: passed on.
-    unsafe { spawn(Program::at(path).after(actions), Makes::Process, envp, run) }
+    unsafe { spawn(Program::at(path).after(actions), Makes::Process, start, run) }
 }
 
 #[unsafe(no_mangle)]
@@ -152,9 +163,12 @@ pub unsafe extern "C" fn posix_spawnp(
     envp: *const *mut c_char,
 ) -> c_int {
     // SAFETY: passed on.
-    let run = |envp| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) };
+    let run = |start: Start| unsafe {
+        real::posix_spawnp(pid, start.path, actions, attributes, start.argv.cast(), start.envp.cast())
+    };
+    let start = Start { path: file, argv: argv.cast(), envp: envp.cast() };
     // SAFETY: passed on.
-    unsafe { spawn(Program::named(file).after(actions), Makes::Process, envp, run) }
+    unsafe { spawn(Program::named(file).after(actions), Makes::Process, start, run) }
 }
 
 #[unsafe(no_mangle)]
@@ -167,9 +181,12 @@ pub unsafe extern "C" fn pidfd_spawn(
     envp: *const *mut c_char,
 ) -> c_int {
     // SAFETY: passed on.
-    let run = |envp| unsafe { real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) };
+    let run = |start: Start| unsafe {
+        real::pidfd_spawn(pidfd, start.path, actions, attributes, start.argv.cast(), start.envp.cast())
+    };
+    let start = Start { path, argv: argv.cast(), envp: envp.cast() };
     // SAFETY: passed on.
-    unsafe { spawn(Program::at(path).after(actions), Makes::Descriptor, envp, run) }
+    unsafe { spawn(Program::at(path).after(actions), Makes::Descriptor, start, run) }
 }
 
 #[unsafe(no_mangle)]
@@ -182,22 +199,24 @@ pub unsafe extern "C" fn pidfd_spawnp(
     envp: *const *mut c_char,
 ) -> c_int {
     // SAFETY: passed on.
-    let run = |envp| unsafe { real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) };
+    let run = |start: Start| unsafe {
+        real::pidfd_spawnp(pidfd, start.path, actions, attributes, start.argv.cast(), start.envp.cast())
+    };
+    let start = Start { path: file, argv: argv.cast(), envp: envp.cast() };
     // SAFETY: passed on.
-    unsafe { spawn(Program::named(file).after(actions), Makes::Descriptor, envp, run) }
+    unsafe { spawn(Program::named(file).after(actions), Makes::Descriptor, start, run) }
 }
 
 /// Starts a program with the sockets that it inherits: `spawn` does it, with another environment.
 ///
 /// # Safety
 /// As for posix_spawn(3).
-unsafe fn spawn(
-    program: Program,
-    makes: Makes,
-    envp: *const *mut c_char,
-    spawn: impl FnOnce(*const *mut c_char) -> c_int,
-) -> c_int {
-    let spawn = |envp| unserved::spawn(program, makes, || spawn(envp));
+unsafe fn spawn(program: Program, makes: Makes, start: Start, spawn: impl FnOnce(Start) -> c_int) -> c_int {
+    let spawn = |envp| {
+        let start = Start { envp, ..start };
+        // SAFETY: the caller's promise.
+        unsafe { unserved::spawn(program, makes, start, |start| with_own_limit(|| spawn(start))) }
+    };
     let sockets = || {
         survivors();
         // SAFETY: null or the program's.
@@ -205,17 +224,17 @@ unsafe fn spawn(
     };
     let next = match table::any_objects() {
         // SAFETY: the program's environment.
-        true => unsafe { NextProgram::prepare(sockets, envp.cast()) },
+        true => unsafe { NextProgram::prepare(sockets, start.envp) },
         false => None,
     };
     let Some(next) = next else {
         // SAFETY: the program's environment.
-        return match unsafe { Guidance::prepare(envp.cast(), format!("-{}", std::process::id())) } {
-            Some(guidance) => spawn(guidance.environment().cast()),
-            None => spawn(envp),
+        return match unsafe { Guidance::prepare(start.envp, format!("-{}", std::process::id())) } {
+            Some(guidance) => spawn(guidance.environment()),
+            None => spawn(start.envp),
         };
     };
-    let result = spawn(next.environment().cast());
+    let result = spawn(next.environment());
     if result == 0 {
         next.given();
     } else {

@@ -16,6 +16,7 @@ use crate::lock::STATE;
 use crate::settings::settings;
 use crate::state::State;
 use crate::supervisor::with_choice;
+use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::{calls, dispatch, netlink, options, real, stats};
 
@@ -26,6 +27,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     {
         return made.unwrap_or_else(fail);
     }
+    reserved::give_back();
     let fd = real::kernel_socket(domain, kind, protocol);
     if fd < 0 {
         return fd;
@@ -57,13 +59,16 @@ fn of_another_kind(fd: c_int, kind: c_int, protocol: c_int) -> c_int {
         return fd;
     }
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
-    crate::complain_once(
-        &IS_TOLD,
-        format_args!(
-            "libatoll: a stack has TCP and UDP sockets; others fail (atoll run --kernel-network would let \
-             the program use the kernel's)\n"
-        ),
-    );
+    // Go tries Multipath TCP for each listener, and does without where there is none.
+    if protocol != libc::IPPROTO_MPTCP {
+        crate::complain_once(
+            &IS_TOLD,
+            format_args!(
+                "libatoll: a stack has TCP and UDP sockets; others fail (atoll run --kernel-network would \
+                 let the program use the kernel's)\n"
+            ),
+        );
+    }
     // SAFETY: just created.
     unsafe { real::close(fd) };
     fail(match (kind & 0xf, protocol) {
@@ -196,6 +201,7 @@ pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut sockle
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let Some(object) = table::object_at(fd) else {
+        reserved::give_back();
         // SAFETY: passed on.
         return unsafe { real::accept4(fd, addr, len, flags) };
     };

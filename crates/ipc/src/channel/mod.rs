@@ -6,27 +6,27 @@
 //! sequence of the first message of a batch is stored last. Until then the receiver sees nothing of the batch
 //! and leaves the lines that are being written alone; afterwards it finds the whole batch.
 //!
-//! **Doorbell.** The sleep word is odd while the receiver sleeps. After a batch the sender fences (its store
-//! of the sequence, then its load of the sleep word: Dekker's pattern; the receiver does the reverse) and
-//! reads a line that is in its own cache unless the receiver fell asleep or woke since. So a message to a
-//! receiver that is awake costs the store, the batch one fence. `membarrier(2)` could take the fence from
-//! senders, at the price of an interrupt of all their processors each time a receiver sleeps: measured in
-//! docs/measurements.md, and not worth it.
+//! **Doorbell.** The sleep word is odd while the receiver sleeps. After a batch the sender fences between its
+//! store of the sequence and its load of the sleep word; the receiver does the reverse (Dekker's pattern).
+//! The line of the sleep word is in the sender's cache unless the receiver fell asleep or woke since. So a
+//! message to a receiver that is awake costs the store, the batch one fence. `membarrier(2)` could take the
+//! fence from senders, at the price of an interrupt of all their processors each time a receiver sleeps:
+//! measured in docs/measurements.md, and not worth it.
 //!
-//! **Epochs.** A message carries the epoch of its sender. A third party tells the receiver which epoch its
-//! peer has ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted; one of a later
-//! epoch waits until the receiver has been told, and does not keep the receiver awake.
+//! **Epochs.** A message carries the epoch of its sender. The receiver learns its peer's epoch from a third
+//! party ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted. A message of a later
+//! epoch waits until the receiver knows that epoch, and does not keep the receiver awake.
 //!
 //! **Death.** All state of a side is in the ring. A sender that dies leaves what it published; its successor
 //! removes the rest. A receiver that dies leaves a head: its successor gets the messages taken since once
 //! more. So a message arrives exactly once while the receiver lives, and at least once otherwise.
 //!
 //! **Hostility.** A peer that scribbles can lose, repeat or garble messages of this channel, make the sender
-//! ring a bell without need, and make either side believe that there is nothing to do. It can do nothing
+//! ring a doorbell without need, and make either side believe that there is nothing to do. It can do nothing
 //! else: indices are private and masked, payloads are copied and then judged by their decoders, and an
 //! impossible head is counted and ignored.
 //!
-//! The command and event rings of applications ([`crate::ring`]) differ: there the processes of a family take
+//! The command and event rings of applications ([`crate::ring`]) differ. There the processes of a family take
 //! turns at one side under a lock, so every message has to be complete, and its position stored, before the
 //! next begins.
 
@@ -45,7 +45,7 @@ use crate::layout::words;
 use crate::memory::Memory;
 
 words! {
-    /// What stands before the entries.
+    /// The header before the entries.
     struct Header {
         /// The sender writes it, for a successor only.
         tail: u64; 56 unused,
@@ -114,7 +114,7 @@ impl<M: Memory> Channel<M> {
         self.sender.push(&self.memory, payload)
     }
 
-    /// Makes the batch visible, and returns whether the peer's bell must be rung.
+    /// Makes the batch visible, and returns whether the peer's doorbell must be rung.
     #[inline]
     pub fn publish(&mut self) -> Bell {
         self.sender.publish(&self.memory)
@@ -138,13 +138,13 @@ impl<M: Memory> Channel<M> {
         self.receiver.is_ready(&self.memory)
     }
 
-    /// Tells the peer to ring the bell. Before it sleeps, this end fences ([`Memory::fence`]) and calls
-    /// [`Channel::is_ready`] once more.
+    /// Asks the peer to ring the doorbell from now on. Before it sleeps, this end fences ([`Memory::fence`])
+    /// and calls [`Channel::is_ready`] once more.
     pub fn fall_asleep(&mut self) {
         self.receiver.fall_asleep(&self.memory);
     }
 
-    /// Tells the peer not to ring the bell any more.
+    /// Asks the peer not to ring the doorbell any more.
     pub fn wake_up(&mut self) {
         self.receiver.wake_up(&self.memory);
     }

@@ -70,7 +70,7 @@ impl Receiver {
         None
     }
 
-    /// Tells the sender which messages have been taken. Call once per batch.
+    /// Publishes to the sender which messages have been taken. Call once per batch.
     #[inline]
     pub fn release<M: Memory>(&mut self, memory: &M) {
         if self.head != self.released {
@@ -80,13 +80,13 @@ impl Receiver {
         }
     }
 
-    /// Tells the sender to ring the bell from now on. Before it sleeps, this side fences and calls
+    /// Asks the sender to ring the doorbell from now on. Before it sleeps, this side fences and calls
     /// [`Receiver::is_ready`] once more.
     pub fn fall_asleep<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word | 1);
     }
 
-    /// Tells the sender not to ring the bell from now on.
+    /// Asks the sender not to ring the doorbell from now on.
     pub fn wake_up<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word.wrapping_add(self.sleep_word & 1));
     }

@@ -17,7 +17,7 @@ pub struct Sender {
     published: u64,
     /// The receiver's head, as last seen.
     head_seen: u64,
-    /// The sleep word for which the bell was rung.
+    /// The sleep word for which the doorbell was rung.
     rung: u32,
     lies: u64,
 }
@@ -30,9 +30,9 @@ pub struct Full;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Bell {
-    /// The receiver is awake, or its bell has been rung already.
+    /// The receiver is awake, or its doorbell has been rung already.
     Silent,
-    /// The receiver sleeps: ring its bell. Returned once for each of its sleeps.
+    /// The receiver sleeps: ring its doorbell. Returned once for each of its sleeps.
     Ring,
 }
 

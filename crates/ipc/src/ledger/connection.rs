@@ -1,5 +1,5 @@
-//! The record of one connection: all that the peer and the application were told, and what they told this
-//! stack.
+//! The record of one connection: everything that the stack has promised to the peer and to the application,
+//! and what it has received from them.
 
 use core::mem::offset_of;
 
@@ -125,8 +125,9 @@ pub struct ConnectionRecord {
     pub text_len: u32,
     /// Crashes of replicas while they handled this connection.
     pub crashes: u8,
-    /// Text that has arrived out of order and lies in the receive buffer: `[from, to)`, empty ones last. The
-    /// peer may have been told of it (SACK), and need not send it again. Version 2; in version 1 it is empty.
+    /// Text that has arrived out of order and lies in the receive buffer: `[from, to)`, empty ones last. It
+    /// may have been acknowledged to the peer by SACK, which then need not send it again. Version 2; in
+    /// version 1 it is empty.
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 

@@ -5,8 +5,10 @@
 //! table of words counts, for each session, the servers that have died while working for it.
 
 use atoll_base::SessionId;
+use zerocopy::TryFromBytes;
 
 use super::{H_SUSPECTS, Ledger};
+use crate::layout::{self, numbered, record};
 use crate::memory::Memory;
 
 /// The work of a server, and for which connection or session it is.
@@ -19,7 +21,7 @@ pub enum Work {
     Segment(u32),
     /// A timer of the connection at this place.
     Timer(u32),
-    /// What the connection at this place sends, and shows to its application.
+    /// The output of the connection at this place, to its peer and its application.
     Output(u32),
     /// Making the connection at this place of its record.
     Adoption(u32),
@@ -27,7 +29,7 @@ pub enum Work {
     Commands(SessionId),
     /// Datagrams that a session sends, or that have come for it.
     Datagrams(SessionId),
-    /// Opening the memory of a session, and looking at its slots.
+    /// Opening the memory of a session, and reading its slots.
     Opening(SessionId),
     /// Cleaning up behind a session, or a member of one, that has ended.
     Cleanup(SessionId),
@@ -42,54 +44,94 @@ pub enum Work {
 /// The maximum number of sessions for which deaths are counted.
 pub const SUSPECTS_MAX: usize = 64;
 
-const KIND_SHIFT: u32 = 32;
-const EPOCH_SHIFT: u32 = 40;
+/// What the number of a work word is: see [`Work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Nothing = 0,
+    Segment = 1,
+    Timer = 2,
+    Output = 3,
+    Adoption = 4,
+    Commands = 5,
+    Datagrams = 6,
+    Opening = 7,
+    Cleanup = 8,
+    Frame = 9,
+    Mesh = 10,
+    Offer = 11,
+}
 
-/// Returns the bits that name the incarnation that works.
-pub(super) const fn owner(epoch: u32) -> u64 {
-    (epoch as u64) << EPOCH_SHIFT
+numbered!(Kind else Nothing);
+
+record! {
+    /// The work word.
+    pub(super) struct Word {
+        number: u32,
+        kind: Kind,
+        /// The low octets of the epoch of the incarnation that works.
+        epoch: [u8; 3],
+    }
+}
+
+record! {
+    /// A session that servers have died of, and how many; 0 in a place that is free.
+    pub(super) struct Suspect {
+        session: SessionId,
+        deaths: u8; 3 unused,
+    }
+}
+
+/// Returns the octets of an epoch that a work word has.
+const fn low_octets(epoch: u32) -> [u8; 3] {
+    let [a, b, c, _] = epoch.to_le_bytes();
+    [a, b, c]
+}
+
+/// Returns a work word of no kind, to which [`Work::encode`] adds the work of the incarnation.
+pub(super) fn owner(epoch: u32) -> u64 {
+    layout::word(&Word { number: 0, kind: Kind::Nothing, epoch: low_octets(epoch) })
 }
 
 impl Work {
-    pub(super) const fn encode(self) -> u64 {
+    /// Returns the part of the work word that says what the work is.
+    #[inline]
+    pub(super) fn encode(self) -> u64 {
         let (kind, number) = match self {
-            Work::Nothing => (0, 0),
-            Work::Segment(place) => (1, place),
-            Work::Timer(place) => (2, place),
-            Work::Output(place) => (3, place),
-            Work::Adoption(place) => (4, place),
-            Work::Commands(session) => (5, session.0),
-            Work::Datagrams(session) => (6, session.0),
-            Work::Opening(session) => (7, session.0),
-            Work::Cleanup(session) => (8, session.0),
-            Work::Frame => (9, 0),
-            Work::Mesh(server) => (10, server),
-            Work::Offer(place) => (11, place),
+            Work::Nothing => (Kind::Nothing, 0),
+            Work::Segment(place) => (Kind::Segment, place),
+            Work::Timer(place) => (Kind::Timer, place),
+            Work::Output(place) => (Kind::Output, place),
+            Work::Adoption(place) => (Kind::Adoption, place),
+            Work::Commands(session) => (Kind::Commands, session.0),
+            Work::Datagrams(session) => (Kind::Datagrams, session.0),
+            Work::Opening(session) => (Kind::Opening, session.0),
+            Work::Cleanup(session) => (Kind::Cleanup, session.0),
+            Work::Frame => (Kind::Frame, 0),
+            Work::Mesh(server) => (Kind::Mesh, server),
+            Work::Offer(place) => (Kind::Offer, place),
         };
-        (kind as u64) << KIND_SHIFT | number as u64
+        layout::word(&Word { number, kind, epoch: [0; 3] })
     }
 
     /// Returns the work that a word of the incarnation `epoch` names; the word of another incarnation, or an
     /// unknown kind, is nothing.
-    pub(super) const fn decode(word: u64, epoch: u32) -> Work {
-        if word >> EPOCH_SHIFT != owner(epoch) >> EPOCH_SHIFT {
-            return Work::Nothing;
-        }
-        // Cannot truncate: the shifts leave 8 and 32 bits.
-        let (kind, number) = ((word >> KIND_SHIFT) as u8, word as u32);
+    pub(super) fn decode(word: u64, epoch: u32) -> Work {
+        let word = layout::of_word::<Word>(word).ok().filter(|word| word.epoch == low_octets(epoch));
+        let Some(Word { number, kind, .. }) = word else { return Work::Nothing };
         match kind {
-            1 => Work::Segment(number),
-            2 => Work::Timer(number),
-            3 => Work::Output(number),
-            4 => Work::Adoption(number),
-            5 => Work::Commands(SessionId(number)),
-            6 => Work::Datagrams(SessionId(number)),
-            7 => Work::Opening(SessionId(number)),
-            8 => Work::Cleanup(SessionId(number)),
-            9 => Work::Frame,
-            10 => Work::Mesh(number),
-            11 => Work::Offer(number),
-            _ => Work::Nothing,
+            Kind::Nothing => Work::Nothing,
+            Kind::Segment => Work::Segment(number),
+            Kind::Timer => Work::Timer(number),
+            Kind::Output => Work::Output(number),
+            Kind::Adoption => Work::Adoption(number),
+            Kind::Commands => Work::Commands(SessionId(number)),
+            Kind::Datagrams => Work::Datagrams(SessionId(number)),
+            Kind::Opening => Work::Opening(SessionId(number)),
+            Kind::Cleanup => Work::Cleanup(SessionId(number)),
+            Kind::Frame => Work::Frame,
+            Kind::Mesh => Work::Mesh(number),
+            Kind::Offer => Work::Offer(number),
         }
     }
 
@@ -134,15 +176,14 @@ impl<M: Memory> Ledger<M> {
             Some(at) => Some(at),
             None => (0..SUSPECTS_MAX).min_by_key(|at| self.suspect(*at).map_or(0, |(_, deaths)| deaths)),
         };
-        let word = if deaths == 0 { 0 } else { u64::from(deaths) << KIND_SHIFT | u64::from(session.0) };
+        let word = if deaths == 0 { 0 } else { layout::word(&Suspect { session, deaths }) };
         place.into_iter().for_each(|at| self.memory.store64_release(H_SUSPECTS + at * 8, word));
     }
 
     fn suspect(&self, at: usize) -> Option<(SessionId, u8)> {
         let word = self.memory.load64(H_SUSPECTS + at * 8);
-        // Cannot truncate: the shifts leave 8 and 32 bits.
-        let deaths = (word >> KIND_SHIFT) as u8;
-        (deaths > 0).then_some((SessionId(word as u32), deaths))
+        let Suspect { session, deaths } = layout::of_word(word).ok()?;
+        (deaths > 0).then_some((session, deaths))
     }
 }
 
@@ -173,6 +214,6 @@ mod tests {
             assert_eq!(Work::decode(word, 6), Work::Nothing, "{work:?} of another one");
             assert!(work.connection().is_none() || work.session().is_none());
         }
-        assert_eq!(Work::decode(owner(5) | 99 << KIND_SHIFT, 5), Work::Nothing);
+        assert_eq!(Work::decode(owner(5) | 99 << 32, 5), Work::Nothing);
     }
 }

@@ -6,6 +6,7 @@ use atoll_ipc::buffer::{Extent, Extents};
 use atoll_ipc::channel::{self, Channel, Place};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::{INFO_BYTES, Info};
+use atoll_ipc::lease::{Grant, Pass};
 use atoll_ipc::ledger::{
     BEYOND_MAX, ConnectionRecord, Ledger, LedgerConfig, Phase, Progress, RequestRecord, SECRET_BYTES,
     TextPool, TimeWaitRecord, Work,
@@ -18,6 +19,7 @@ use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat,
     V6Facts,
 };
+use atoll_ipc::pool::{self, MIN_LOG2, Pool};
 use atoll_ipc::ring::{self, Consumer, MESSAGE_BYTES, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, HeapMemory, Memory};
@@ -44,8 +46,11 @@ fn half(first: u8) -> u16 {
 pub fn add_all(octets: &mut Octets) {
     rings(octets);
     slot(octets);
+    pool(octets);
+    seals(octets);
     pages(octets);
     info(octets);
+    work(octets);
     for version in [1, 2] {
         ledger(octets, version);
     }
@@ -131,6 +136,37 @@ fn slot(octets: &mut Octets) {
         (Some(extents(0x20)), Some(extents(0x40)))
     );
     octets.add_memory("slot", &memory);
+}
+
+fn pool(octets: &mut Octets) {
+    let links = 64 + pool::CONTROL_BYTES;
+    let pool = Pool { control: 64, links, units: 32 };
+    let memory = HeapMemory::new(links + 32 * 4);
+    let units = [3, 0, 1, 2, 0].map(|class| pool.allocate(&memory, MIN_LOG2 + class).expect("there is room"));
+    pool.free(&memory, units[0], MIN_LOG2 + 3);
+    pool.free(&memory, units[1], MIN_LOG2);
+    pool.free(&memory, units[3], MIN_LOG2 + 2);
+    octets.add_memory("pool", &memory);
+    assert_eq!(pool.resume(&memory, &mut [(3, MIN_LOG2 + 1), (11, MIN_LOG2)]), []);
+    octets.add_memory("pool of a successor", &memory);
+}
+
+/// What a seal is made over.
+fn seals(octets: &mut Octets) {
+    let grant = Grant {
+        lease: long(1),
+        protocol: Protocol::Udp,
+        local: Endpoint::at(addr(0x10), half(0x20)),
+        v6_only: true,
+        reuse_addr: false,
+        reuse_port: true,
+        listening: true,
+        uid: word(0x31),
+        granted: long(0x41),
+    };
+    octets.add("sealed grant", &grant.sealed());
+    let pass = Pass { lease: long(1), uid: word(0x11), protocol: Protocol::Udp, port: half(0x21) };
+    octets.add("sealed pass", &pass.sealed());
 }
 
 pub fn network() -> Network {
@@ -307,6 +343,34 @@ fn connection() -> ConnectionRecord {
             let from = base + 0x0102 + 0x0403_0000 * n as i64;
             (from, from + 0x0201_0304 + n as i64)
         }),
+    }
+}
+
+/// The word of each kind of work.
+fn work(octets: &mut Octets) {
+    const WORD_AT: usize = 136;
+    let config = LedgerConfig { connections: 4, requests: 4, text_units: 4 };
+    let memory = HeapMemory::new(config.bytes());
+    let ledger = Ledger::open(memory.clone(), config, Epoch(word(0x81))).expect("an empty ledger");
+    let (place, session) = (word(0x11), SessionId(word(0x21)));
+    for work in [
+        Work::Nothing,
+        Work::Segment(place),
+        Work::Timer(place),
+        Work::Output(place),
+        Work::Adoption(place),
+        Work::Commands(session),
+        Work::Datagrams(session),
+        Work::Opening(session),
+        Work::Cleanup(session),
+        Work::Frame,
+        Work::Mesh(place),
+        Work::Offer(place),
+    ] {
+        ledger.mark(work);
+        let mut bytes = [0; 8];
+        memory.read(WORD_AT, &mut bytes);
+        octets.add(&format!("{work:?}"), &bytes);
     }
 }
 

@@ -135,7 +135,7 @@ fn commands(octets: &mut Octets) {
 fn events(octets: &mut Octets) {
     let (slot, generation, listener, token, voucher) = (SLOT, GENERATION, LISTENER, TOKEN, voucher());
     for event in [
-        Event::Ready { slot, generation, ready: Ready(0x0403_0201) },
+        Event::Ready { slot, generation, ready: Ready::from_bits_retain(0x0403_0201) },
         Event::ConnectionAvailable { listener, slot, generation, local: local(), remote: remote() },
         Event::ClaimVerdict { slot, generation, confirmed: true },
         Event::AcceptorRemoved { listener },

@@ -1,5 +1,5 @@
-//! What is the speculative handshake worth? Pika, §3.2: a naive accept sends a message to the connection
-//! manager for each connection.
+//! What is the speculative handshake worth? The baseline is Pika's naive accept (§3.2), which sends a message
+//! to the connection manager for each connection.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ fn messages(report: &Report) -> f64 {
 }
 
 // structure: handshakes: one experiment from its settings to its sentence
-/// Both at full load, and the time of a connection under a load that half of the capacity would do.
+/// Measures each handshake at full load, and the latency of a connection at half the load that the
+/// speculative one can serve.
 pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let counts: &[usize] = if context.quick { &[1, 8] } else { &[1, 2, 4, 8, 16, 32] };
     let mut rows = vec![row([
@@ -36,7 +37,8 @@ pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, Experimen
     ])];
     let mut series = Vec::new();
     let mut capacity = Vec::new();
-    // Of each handshake: rate at the last count, and what a connection takes there.
+    // For each handshake at the last count of cores: its rate, the servers' time per connection for messages
+    // and choice, and the 99th percentile of the latency.
     let mut last = Vec::new();
     for (name, handshake) in [
         ("speculative", Handshake::Speculative),

@@ -1,4 +1,4 @@
-//! How much cache does a server need? Pika's Fig. 12, for real: the real code under Cachegrind.
+//! How much cache does a server need? This repeats Pika's Fig. 12 with the real code under Cachegrind.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,23 +12,24 @@ use crate::chart::{Axis, Chart, Series};
 
 /// Runs the recorded connections in a process of their own and counts what it misses.
 pub trait Cachegrind {
-    /// Misses of the instruction cache and of the data cache, both of `bytes`, while `connections` short
-    /// connections are served; of 0 connections those of starting alone.
+    /// Returns the misses of the instruction cache and of the data cache, each of `bytes` bytes, while a
+    /// process starts and serves `connections` short connections. With 0 connections it returns what starting
+    /// alone costs.
     fn misses(&self, bytes: usize, connections: usize) -> Result<(u64, u64), CachegrindError>;
 }
 
-/// Why misses were not counted.
+/// The reason why misses were not counted.
 #[derive(Debug, Error)]
 pub enum CachegrindError {
     /// The recording cannot be written or removed.
     #[error("{}: {error}", path.display())]
     Recording {
-        /// The file.
+        /// The path of the recording.
         path: PathBuf,
-        /// What the system says.
+        /// The error that the system reports.
         error: io::Error,
     },
-    /// This program's own file is not to be found.
+    /// The path of this program's executable is unknown.
     #[error(transparent)]
     Program(io::Error),
     /// Valgrind cannot be started.
@@ -37,14 +38,14 @@ pub enum CachegrindError {
     /// Valgrind has failed, or has not printed its counts.
     #[error("valgrind: {status}\n{text}")]
     Failed {
-        /// How it has ended.
+        /// The exit status of Valgrind.
         status: ExitStatus,
-        /// Its standard error.
+        /// The standard error of Valgrind.
         text: String,
     },
 }
 
-/// Fig. 12.
+/// Runs the experiment of Pika's Fig. 12: cache misses of a server by cache size.
 pub(super) fn misses(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let Some(cachegrind) = context.cachegrind else {
         return Err(ExperimentError::NoValgrind);

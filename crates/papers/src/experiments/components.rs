@@ -1,4 +1,4 @@
-//! Should the components share processes? Pika's Tables 4 and 5, and Fig. 11.
+//! Should the components share processes? This repeats Pika's Tables 4 and 5, and Fig. 11.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn settings(
     })
 }
 
-/// `T_CM`: from the SYN's being known to the transport server to its verdict, and from the handshake's end to
-/// the offer, together.
+/// Returns the mean of `T_CM` in microseconds: the time from a SYN's arrival at the transport server to its
+/// verdict, plus the time from the end of the handshake to the offer.
 fn cm_wait(report: &Report) -> f64 {
     let mut waits: Vec<f64> = report.cm_waits.iter().map(|nanos| *nanos as f64 / 1000.0).collect();
     waits.sort_by(f64::total_cmp);
@@ -36,7 +36,7 @@ fn tcp(report: &Report) -> f64 {
     report.micros_each(Purpose::Tcp) + report.micros_each(Purpose::Link)
 }
 
-/// Table 4.
+/// Runs the experiment of Pika's Table 4: where the time of a connection goes, with one client.
 pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["configuration", "t_cm_us", "t_tcp_us", "t_msg_us", "t_total_us"])];
     let mut found = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn alone(context: &mut Context<'_>) -> Result<Outcome, ExperimentErro
     Ok(Outcome { rows, charts: Vec::new(), reproduced, sentence })
 }
 
-/// Table 5.
+/// Runs the experiment of Pika's Table 5: the time that the connection manager adds under full load.
 pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["configuration", "t_cm_us", "t_tcp_us", "t_msg_us"])];
     let names =
@@ -108,10 +108,10 @@ pub(super) fn loaded(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
-/// Clients of the paper: 48 processes with 4 connections each.
+/// The number of the paper's clients: 48 processes with 4 connections each.
 const CLIENTS: u32 = 192;
 
-/// Fig. 11.
+/// Runs the experiment of Pika's Fig. 11: the throughput of nine configurations.
 pub(super) fn configurations(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let names = [
         "TS8CM8+LS2",

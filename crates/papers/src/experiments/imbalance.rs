@@ -1,5 +1,5 @@
-//! Do connections avoid slow applications? Pika's Fig. 5, 6, 7, 9 and 10: 30,000 connections a second for
-//! eight web servers, of which one is always slow and three become slow for a while.
+//! Do connections avoid slow applications? This repeats Pika's Fig. 5, 6, 7, 9 and 10: 30,000 connections a
+//! second for eight web servers, of which one is always slow and three become slow for a while.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::kernel::{self, Queues};
 use crate::machine::{Delay, Load, Report, Service, Settings, percentile};
 
 const APPS: usize = 8;
-/// Slow for half a second, slow always, slow for long, a little slow: the paper's yellow, purple, green and
-/// magenta.
+/// The applications that become slow, by their colours in the paper: yellow for half a second, purple always,
+/// green for a long time, magenta only a little.
 const YELLOW: usize = 1;
 const GREEN: usize = 3;
 const PURPLE: usize = 5;
@@ -23,8 +23,8 @@ fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// When and by how much. The paper's text says who, when, and in which order of size; how much is chosen
-/// here.
+/// Returns when each application is slow, and by how much. The paper names the applications, the times and
+/// the order of the delays; the delays themselves are chosen here.
 fn delays(seconds: f64) -> Vec<Delay> {
     let of = |app, from: f64, until: f64, by| Delay {
         app,
@@ -40,7 +40,7 @@ fn delays(seconds: f64) -> Vec<Delay> {
     ]
 }
 
-/// The whole experiment takes five seconds, or with `--quick` one.
+/// Returns the settings of an experiment that takes five seconds of virtual time, or one with `--quick`.
 fn settings(context: &Context<'_>, balance: Balance) -> Settings {
     let seconds = if context.quick { 1.0 } else { 5.0 };
     Settings {
@@ -60,14 +60,14 @@ fn sorted(services: &[Service]) -> Vec<f64> {
     all
 }
 
-/// The percentile at which service times pass `factor` times the median.
+/// Returns the percentile at which service times pass `factor` times the median.
 fn knee(sorted: &[f64], factor: f64) -> f64 {
     let median = percentile(sorted, 50.0);
     let below = sorted.partition_point(|micros| *micros <= factor * median);
     100.0 * below as f64 / sorted.len().max(1) as f64
 }
 
-/// Percentiles of several, as rows, lines and knees.
+/// The percentiles of several runs, as rows, lines and knees.
 struct Percentiles {
     rows: Vec<Vec<String>>,
     series: Vec<Series>,
@@ -138,7 +138,7 @@ const SHARED: &str = "kernel, one queue";
 const EACH: &str = "kernel, SO_REUSEPORT";
 const TOURNAMENT: &str = "Tournament 2";
 
-/// Fig. 5.
+/// Runs the experiment of Pika's Fig. 5: service times under imbalance, beside the kernel's.
 pub(super) fn kernel(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut found = Percentiles::new();
     let settings = settings(context, Balance::new());
@@ -157,7 +157,7 @@ pub(super) fn kernel(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     Ok(found.outcome(context, "Service times under imbalance (Pika, Fig. 5)", reproduced, sentence))
 }
 
-/// Fig. 7.
+/// Runs the experiment of Pika's Fig. 7: service times under imbalance, by scheme.
 pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut found = Percentiles::new();
     for (name, balance) in super::schemes() {
@@ -188,7 +188,7 @@ pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentEr
     ))
 }
 
-/// Values of each application in steps of time.
+/// The values of each application in steps of time.
 struct Steps {
     width: u64,
     all: Vec<Vec<Vec<f64>>>,
@@ -236,7 +236,7 @@ fn name(app: usize) -> String {
     format!("server {app}{note}")
 }
 
-/// Fig. 6.
+/// Runs the experiment of Pika's Fig. 6: whether estimated service times follow the true ones.
 pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let settings = Settings { sample_every: millis(5), ..settings(context, Balance::new()) };
     let report = context.simulate("Tournament 2, with estimates", settings);
@@ -300,7 +300,7 @@ pub(super) fn estimates(context: &mut Context<'_>) -> Result<Outcome, Experiment
     Ok(Outcome { rows, charts, reproduced, sentence })
 }
 
-/// Fig. 9.
+/// Runs the experiment of Pika's Fig. 9: which applications get the connections over time.
 pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let settings = settings(context, Balance::new());
     let report = context.simulate(TOURNAMENT, settings);
@@ -318,7 +318,7 @@ pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     }
     let sum = |step: usize| (0..APPS).map(|app| steps.count(app, step)).sum::<f64>();
     let least = (0..steps.len()).map(sum).fold(f64::INFINITY, f64::min);
-    // In the middle of its slow time and at the end, in fiftieths.
+    // Steps 28 and 48 of 50 lie inside the slow time of GREEN and after its end.
     let (slow, after) = (steps.count(GREEN, 28), steps.count(GREEN, 48));
     let purple = (0..steps.len()).map(|step| steps.count(PURPLE, step)).sum::<f64>() / steps.len() as f64;
     let reproduced = least >= 0.98 * 30_000.0 && slow < 0.4 * after && purple < 400.0;
@@ -338,11 +338,13 @@ pub(super) fn shares(context: &mut Context<'_>) -> Result<Outcome, ExperimentErr
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
-/// Fig. 10.
+/// Runs the experiment of Pika's Fig. 10: the share of connections kept at home by a server that slows a
+/// little.
 pub(super) fn locality(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["scheme", "seconds", "assigned_at_home_per_second"])];
     let mut series = Vec::new();
-    // Of each scheme: before, and while it is slow.
+    // For each scheme: the connections a second that are assigned at home before MAGENTA slows, and while it
+    // is slow.
     let mut found = Vec::new();
     for (scheme, balance) in super::schemes().into_iter().filter(|(name, _)| name.ends_with(" 2")) {
         let settings = settings(context, balance);

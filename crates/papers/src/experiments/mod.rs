@@ -1,5 +1,5 @@
-//! The papers' experiments, by name. Each gives numbers, pictures, and a sentence on whether the paper's
-//! shape is there.
+//! The papers' experiments, by name. Each gives numbers, pictures, and a sentence that says whether the
+//! paper's result is reproduced.
 
 mod accept;
 mod cache;
@@ -19,88 +19,88 @@ use crate::machine::{Machine, Report, Settings};
 
 pub use cache::{Cachegrind, CachegrindError};
 
-/// One experiment.
+/// One experiment of a paper.
 pub struct Experiment {
-    /// As `atoll paper` knows it.
+    /// The name of the experiment on the command line of `atoll paper`.
     pub name: &'static str,
-    /// What the paper shows there.
+    /// What the paper shows with the experiment.
     pub about: &'static str,
     run: fn(&mut Context<'_>) -> Result<Outcome, ExperimentError>,
 }
 
-/// What an experiment needs to know.
+/// The inputs of an experiment.
 pub struct Context<'a> {
-    /// What things cost.
+    /// The costs of the simulated machine's steps.
     pub costs: Costs,
-    /// Less of everything.
+    /// Whether to run fewer and shorter simulations.
     pub quick: bool,
-    /// What was measured for real, if it was: lines of `series,x,y`.
+    /// Results from a real machine, as lines of `series,x,y`; `None` if there are none.
     pub real: Option<&'a str>,
-    /// How to count cache misses.
+    /// The tool that counts cache misses; `None` if it is not installed.
     pub cachegrind: Option<&'a dyn Cachegrind>,
-    /// Told what is being done.
+    /// A function that is called with a description of each step before it runs.
     pub progress: &'a mut dyn FnMut(&str),
 }
 
-/// Why an experiment was not made.
+/// The reason why an experiment gave no outcome.
 #[derive(Debug, Error)]
 pub enum ExperimentError {
     /// There is no tool to count cache misses.
     #[error("valgrind is needed (Debian: valgrind)")]
     NoValgrind,
-    /// Cache misses were not counted.
+    /// The tool has failed to count cache misses.
     #[error(transparent)]
     Cachegrind(#[from] CachegrindError),
-    /// A configuration of the experiment is none.
+    /// A configuration of the experiment is not valid.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// The experiment has not run this.
+    /// The experiment has not run a part that its verdict needs; the text names it.
     #[error("{0} is missing")]
     Incomplete(&'static str),
-    /// These were not measured for real.
+    /// The results from a real machine lack what the text names.
     #[error("no {0} were measured")]
     NotMeasured(&'static str),
-    /// What was measured for real has no series of this name.
+    /// The results from a real machine have no series of this name.
     #[error("nobody has measured `{0}`")]
     NoSeries(&'static str),
-    /// No process with these components was killed for real.
+    /// The results from a real machine have no death of a process with these components.
     #[error("nobody has measured what the death of {kind} costs ({recovery})")]
     NoDeathOf {
         /// The components of the process, such as `TSCM`.
         kind: String,
-        /// What becomes of its connections: `stateful` or `stateless`.
+        /// The kind of recovery, `stateful` or `stateless`.
         recovery: String,
     },
-    /// No process of this series was killed while it served.
+    /// In this series no process was killed while it served connections.
     #[error("{0}: no deaths")]
     NoDeaths(String),
-    /// This series does not name a kind of process.
+    /// The name of this series has no kind of process.
     #[error("{0}: no kind of process")]
     NoKind(String),
     /// No process of the configuration has the component.
     #[error("{configuration} has no {component}")]
     NoComponent {
-        /// The configuration.
+        /// The configuration, in the notation.
         configuration: String,
-        /// The component.
+        /// The name of the component, such as `TS`.
         component: String,
     },
 }
 
-/// What came of one.
+/// The outcome of an experiment.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Rows of numbers; the first is the header.
+    /// The results as rows of text, of which the first is the header.
     pub rows: Vec<Vec<String>>,
-    /// Pictures: what is added to the experiment's name, and the picture.
+    /// The pictures, each with the suffix that its file name gets after the experiment's name.
     pub charts: Vec<(&'static str, Chart)>,
-    /// Whether the paper's shape is there.
+    /// Whether the paper's result is reproduced.
     pub reproduced: bool,
-    /// That, in one sentence, with the numbers that decide it.
+    /// The verdict in one sentence, with the numbers that decide it.
     pub sentence: String,
 }
 
-/// All of them, Pika's and NEaT's, each in its paper's order; NEaT's figures and tables are those of
+/// All experiments, Pika's and NEaT's, each in the order of its paper. NEaT's figures and tables are those of
 /// chapter 6.
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "pika-fig4a", about: "short connections a second against cores", run: scale::short },
@@ -197,19 +197,19 @@ pub const EXPERIMENTS: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// The experiment of that name.
+    /// Returns the experiment with this name.
     pub fn find(name: &str) -> Option<&'static Experiment> {
         EXPERIMENTS.iter().find(|experiment| experiment.name == name)
     }
 
-    /// Makes it.
+    /// Runs the experiment.
     pub fn run(&self, context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
         (self.run)(context)
     }
 }
 
 impl Outcome {
-    /// The numbers as a file.
+    /// Returns the rows as a CSV file.
     pub fn to_csv(&self) -> String {
         self.rows.iter().map(|row| row.join(",") + "\n").collect()
     }
@@ -221,7 +221,7 @@ impl Context<'_> {
         Machine::new(settings, self.costs).run()
     }
 
-    /// What was measured for real, by series.
+    /// Returns the series that were measured on a real machine.
     fn real_series(&self) -> Vec<Series> {
         let mut all: Vec<Series> = Vec::new();
         for (name, x, y) in real_lines(self.real.unwrap_or_default()) {
@@ -234,14 +234,14 @@ impl Context<'_> {
         all
     }
 
-    /// A second picture with nothing but what was measured for real, if there is anything.
+    /// Returns a second picture that shows only what was measured on a real machine, if anything was.
     fn real_chart(&self, chart: Chart, style: Style) -> Option<(&'static str, Chart)> {
         let series: Vec<Series> = self.real_series().into_iter().map(|series| series.styled(style)).collect();
         (!series.is_empty()).then_some(("-real", Chart { series, ..chart }))
     }
 }
 
-/// Lines of `series,x,y` behind a header; others are passed over.
+/// Parses lines of `series,x,y` after a header line; skips lines of any other form.
 fn real_lines(text: &str) -> impl Iterator<Item = (&str, f64, f64)> {
     text.lines().skip(1).filter_map(|line| {
         let mut fields = line.split(',');
@@ -251,7 +251,7 @@ fn real_lines(text: &str) -> impl Iterator<Item = (&str, f64, f64)> {
     })
 }
 
-/// The five schemes of the paper, by its names.
+/// Returns the five schemes of the paper, by the paper's names.
 fn schemes() -> Vec<(&'static str, Balance)> {
     let of = |scheme, tariff| Balance { scheme, tariff, ..Balance::new() };
     vec![
@@ -263,7 +263,7 @@ fn schemes() -> Vec<(&'static str, Balance)> {
     ]
 }
 
-/// A row of text.
+/// Returns a row with these fields.
 fn row<const N: usize>(fields: [&str; N]) -> Vec<String> {
     fields.iter().map(|field| field.to_string()).collect()
 }

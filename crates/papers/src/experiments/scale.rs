@@ -1,4 +1,4 @@
-//! How does throughput grow with the cores? Pika's Fig. 4a, 4b, 8 and Table 3.
+//! How does throughput grow with the number of cores? This repeats Pika's Fig. 4a, 4b, 8 and Table 3.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Context, ExperimentError, Outcome, row};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::machine::{Purpose, Report, Settings};
 
-/// Pairs of a server and an application.
+/// Returns the counts of pairs to simulate; a pair is a server and an application.
 fn pairs(context: &Context<'_>) -> &'static [usize] {
     if context.quick { &[1, 2, 8, 16] } else { &[1, 2, 4, 8, 12, 16, 20, 24, 28, 32] }
 }
@@ -20,12 +20,12 @@ fn settings(context: &Context<'_>, n: usize) -> Settings {
     }
 }
 
-/// Fig. 4a.
+/// Runs the experiment of Pika's Fig. 4a: short connections.
 pub(super) fn short(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     curve(context, "Short connections (Pika, Fig. 4a)", "connections/s", 1, Report::rate)
 }
 
-/// Fig. 4b.
+/// Runs the experiment of Pika's Fig. 4b: requests on long connections.
 pub(super) fn long(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     curve(context, "Requests on long connections (Pika, Fig. 4b)", "requests/s", 1000, Report::page_rate)
 }
@@ -78,12 +78,12 @@ fn curve(
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
-/// How a verdict begins.
+/// Returns the first words of a verdict.
 pub(super) fn said(reproduced: bool) -> &'static str {
     if reproduced { "Reproduced" } else { "Not reproduced" }
 }
 
-/// Table 3.
+/// Runs the experiment of Pika's Table 3: the time that connection managers spend on each other's updates.
 pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row([
         "cms",
@@ -127,13 +127,13 @@ pub(super) fn updates(context: &mut Context<'_>) -> Result<Outcome, ExperimentEr
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
-/// Fig. 8.
+/// Runs the experiment of Pika's Fig. 8: uniform load, by scheme.
 pub(super) fn schemes(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["scheme", "cores", "per_second", "of_naive_percent", "at_home_percent"])];
     let mut series = Vec::new();
     let counts: &[usize] = if context.quick { &[1, 4, 16] } else { &[1, 2, 4, 8, 12, 16, 24, 32] };
     let mut naive: Vec<f64> = Vec::new();
-    // Of each scheme its share of Naive's throughput at 32 cores, in percent.
+    // For each scheme its throughput at 32 cores, in percent of Naive's.
     let mut at_32 = Vec::new();
     for (name, balance) in super::schemes() {
         let mut points = Vec::new();

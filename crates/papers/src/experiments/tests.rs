@@ -1,7 +1,7 @@
 use super::*;
 use crate::costs::Table;
 
-/// A quick one under fixed seeds; it has to have the paper's shape.
+/// Runs the quick form of an experiment under fixed seeds, and checks that it reproduces the paper's result.
 fn reproduces(name: &str) {
     reproduces_with(name, &Table::built_in());
 }
@@ -21,7 +21,8 @@ fn made(name: &str, table: &Table, real: Option<&str>) -> Result<Outcome, Experi
     Experiment::find(name).expect(name).run(&mut context)
 }
 
-/// What messages cost in Pika explains what this stack, where they are cheap, does not show.
+/// Checks that with Pika's costs of messages the configurations and schemes differ as they do in the paper.
+/// With this stack's costs, which are lower, they hardly do.
 #[test]
 fn with_pikas_costs_configurations_and_schemes_are_as_far_apart_as_there() {
     let table = Table::parse(include_str!("../../pika.toml")).expect("a whole table");
@@ -99,7 +100,7 @@ fn replicas_help_where_there_are_many_connections() {
         assert!(two > 1.3 * one && three > 1.1 * two, "{}", outcome.to_csv());
         assert!(rate(way, "Multi 2x", "64") > 1.2 * rate(way, "Multi 1x", "64"), "{}", outcome.to_csv());
     }
-    // What sleeps less serves few connections faster.
+    // Cores that sleep less serve few connections faster.
     assert!(rate("looking always", "Multi 2x", "32") > rate("looking if few talk", "Multi 2x", "32"));
 }
 
@@ -133,8 +134,8 @@ fn what_deaths_cost_layouts_and_calls_are_those_that_were_measured() {
     }
 }
 
-/// One connection that is lost where none should be, and one that is kept where none can be: it is measured,
-/// not assumed.
+/// Changes the measured deaths by one connection, lost or kept against the paper, and checks that the verdict
+/// changes. So the verdict follows from measurements and not from an assumption.
 #[test]
 fn deaths_that_cost_something_else_are_not_what_the_paper_says() {
     let with = |own: &str, lines: &str| {

@@ -27,7 +27,8 @@ impl Machine {
                     self.answer(batch, app, connection);
                 }
             }
-            // Asleep in accept, or just answered "none": then it sleeps until it is told.
+            // The application sleeps in accept, or the manager has just answered that no connection waits. It
+            // then sleeps until the manager sends news.
             Item::Waits { cm, waiting } => {
                 if waiting {
                     self.send(batch, cm, Item::AskFor { app, takes: true });

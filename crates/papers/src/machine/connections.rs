@@ -14,12 +14,12 @@ pub(crate) struct Connection {
     pub(crate) requests: u32,
     /// Whether a request lies in the receive buffer.
     pub(crate) has_text: bool,
-    /// The offer that counts, and the application that has it.
+    /// The number of the current offer; an older one does not count.
     pub(crate) offer: u64,
     pub(crate) app: usize,
-    /// Nanoseconds; 0: not yet.
+    /// The moment of the current offer in nanoseconds; 0 before the first.
     pub(crate) offered_at: u64,
-    /// Whether its last page is on its way.
+    /// Whether the last page was sent.
     pub(crate) closed: bool,
     /// The moment of the first offer.
     pub(crate) first_offered_at: u64,

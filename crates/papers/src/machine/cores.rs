@@ -109,7 +109,8 @@ impl Machine {
         self.at(batch.clock.max(self.now), What::Free { core });
     }
 
-    /// Looks at every ring, which costs a line each that is in the cache unless its writer has changed it.
+    /// Checks every ring. That costs a cache line each, which is in the cache unless its writer has changed
+    /// it.
     fn look_at_rings(&mut self, batch: &mut Batch) {
         let servers = self.servers.len();
         let rings = match batch.core.checked_sub(servers) {

@@ -48,7 +48,7 @@ pub(crate) enum Item {
     Ask { connection: u32, ask: Ask },
     /// The verdict of a CM on a SYN, to the TS; `None` if a queue is full.
     Verdict { connection: u32, listener: Option<ListenerId> },
-    /// CM to TS.
+    /// An offer of a connection to an application, from CM to TS.
     Offer { connection: u32, session: SessionId },
     /// A message from CM to CM. `wakes` says whether to wake the other one if it sleeps.
     Peer { message: Box<PeerMessage>, wakes: bool },
@@ -68,31 +68,31 @@ pub(crate) enum Item {
     /// The question of an application to its CM: for a connection, or whether there is one (P4's naive
     /// accept).
     AskFor { app: usize, takes: bool },
-    /// ACCEPT-CONNECTION, application to CM.
+    /// ACCEPT-CONNECTION from application to CM.
     Register { app: usize },
-    /// A claim may be overdue at the TS.
+    /// The timer of a TS: a claim may be overdue.
     Deadline,
-    /// Time to look whether there is something to tell to other CMs.
+    /// The timer of a CM: messages to other CMs may be due.
     Tick,
 }
 
-/// A batch under way: where, how far in time, and what leaves at its end.
+/// A batch that a core works on: its core, its time so far, and the messages that leave at its end.
 pub(crate) struct Batch {
     pub(crate) core: usize,
-    /// Nanoseconds.
+    /// The moment of its beginning in nanoseconds.
     pub(crate) began: u64,
     pub(crate) clock: u64,
     pub(crate) out: Vec<(Sent, u64)>,
 }
 
-/// What leaves a core.
+/// A frame or message that leaves a core.
 pub(crate) enum Sent {
     Message { to: usize, item: Item },
     Frame { connection: u32, reply: Reply },
 }
 
 impl Item {
-    /// Which connection it is about.
+    /// Returns the connection that the item concerns.
     pub(crate) fn connection(&self) -> Option<u32> {
         match *self {
             Item::Frame { connection, .. }

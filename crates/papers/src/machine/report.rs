@@ -7,21 +7,21 @@ use super::connections::Connection;
 /// The purposes on which a core spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Frames.
+    /// Handling frames.
     Link,
-    /// Segments, connections, slots.
+    /// Handling segments, connections and slots.
     Tcp,
-    /// Verdicts and choices.
+    /// Giving verdicts and making choices.
     Cm,
-    /// Offers and reports between connection managers.
+    /// Exchanging offers and reports between connection managers.
     Peer,
-    /// Rings and lines between processes.
+    /// Moving rings and cache lines between processes.
     Message,
-    /// Looking at empty rings.
+    /// Polling empty rings.
     Poll,
-    /// The application and its library.
+    /// Running the application and its library.
     App,
-    /// IP, where it is in another process than the transport server.
+    /// Handling packets, where IP is in another process than the transport server.
     Ip,
     /// Waiting for work without sleeping.
     Spin,
@@ -32,7 +32,7 @@ pub enum Purpose {
 /// The service of a connection, from its first offer to its close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Nanoseconds of virtual time.
+    /// The moment of its close in nanoseconds of virtual time.
     pub closed_at: u64,
     /// The number of the application that served it.
     pub app: usize,
@@ -40,11 +40,10 @@ pub struct Service {
     pub nanos: u64,
 }
 
-/// The first assignment of a connection: when, to which application, by which connection manager, and which
-/// one is that application's home.
+/// The first assignment of a connection to an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assigned {
-    /// Nanoseconds of virtual time.
+    /// The moment of the assignment in nanoseconds of virtual time.
     pub at: u64,
     /// The application that got it.
     pub app: usize,
@@ -62,15 +61,15 @@ pub struct Report {
     is_on: bool,
     servers: usize,
     spent: Vec<[u64; 10]>,
-    /// Connections that clients began.
+    /// The number of connections that clients began.
     pub opened: u64,
-    /// Connections that clients have seen to the end.
+    /// The number of connections that clients have seen to the end.
     pub finished: u64,
-    /// Pages sent.
+    /// The number of pages sent.
     pub pages: u64,
-    /// SYNs that found a queue full.
+    /// The number of SYNs that found a queue full.
     pub refused: u64,
-    /// Offers that were not claimed in time.
+    /// The number of offers that were not claimed in time.
     pub timed_out: u64,
     /// The service of each connection that was closed.
     pub services: Vec<Service>,
@@ -82,11 +81,12 @@ pub struct Report {
     pub estimates: Vec<(u64, usize, u64)>,
     /// The nanoseconds that each connection waited for its connection manager, both questions together.
     pub cm_waits: Vec<u64>,
-    /// Offers heard by all connection managers, from the start on.
+    /// The number of offers that all connection managers received, from the start on.
     pub offers_heard: u64,
-    /// Reports of service times heard by all connection managers, from the start on.
+    /// The number of reports of service times that all connection managers received, from the start on.
     pub reports_heard: u64,
-    /// Connections given to an application that another connection manager has offered, from the start on.
+    /// The number of connections given to an application that another connection manager had offered, from
+    /// the start on.
     pub offers_taken: u64,
 }
 

@@ -246,7 +246,7 @@ impl Machine {
                 Ask::Syn => self.costs.cm_syn,
                 Ask::Claimed { .. } => self.costs.cm_claimed,
                 Ask::Closed { .. } => self.costs.cm_closed,
-                // The price of asking has it.
+                // The cost of `AskFor` includes the choice.
                 Ask::Established if self.settings.handshake != Handshake::Speculative => 0.0,
                 Ask::Established | Ask::TimedOut { .. } => {
                     self.costs.cm_choose + self.costs.cm_choose_each * others
@@ -517,7 +517,7 @@ impl Machine {
         }
     }
 
-    /// Returns the number of messages between connection managers, from the start on.
+    /// Adds the numbers of messages between connection managers, counted from the start on, to the report.
     pub(crate) fn count_messages(&mut self) {
         for manager in self.servers.iter().filter_map(|server| server.cm.as_ref()) {
             let counts = manager.cm.balance_counts();

@@ -1,4 +1,4 @@
-//! What an idle core does: it looks for work as long as the real `SpinPolicy` says, and then sleeps.
+//! How does an idle core wait? It looks for work as long as the real `SpinPolicy` says, and then sleeps.
 
 use atoll_base::SpinPolicy;
 
@@ -15,7 +15,7 @@ pub(crate) struct Wait {
     since: u64,
     /// The nanoseconds for which the core looks for work this time.
     looks: u64,
-    /// Whether another core has rung already.
+    /// Whether another core has already notified this one.
     is_rung: bool,
 }
 

@@ -1,6 +1,6 @@
-//! A rig in which the real code runs step by step: one replica's transport server and connection manager with
-//! one application, which uses the client that programs load ([`atoll_sockets::client`]), and clients on a
-//! stack of their own, in one process and without devices.
+//! A rig in which the real code runs step by step, in one process and without devices. It has one replica's
+//! transport server and connection manager with one application, which uses the client that programs load
+//! ([`atoll_sockets::client`]). The clients are on a stack of their own.
 //!
 //! The steps of many connections are taken together, as a busy replica does, so that what a batch costs is
 //! shared and reading the clock does not count.
@@ -121,7 +121,7 @@ impl Side {
         let layout = ARENA.layout();
         let arena = memory(layout.total);
         let app = AppPage(memory(APP_PAGE_BYTES));
-        // It sleeps all the time, as far as the replica knows: every wake-up is taken note of.
+        // The replica always takes the application for asleep, so that it sends every wake-up.
         (0..BELLS as u32).for_each(|bell| app.set_sleep_word(bell, 1));
         transport.open_session(now, (SESSION, User::privileged(0)), layout, arena.clone(), app.clone());
         let stack = StackPage(memory(STACK_PAGE_BYTES));
@@ -252,7 +252,7 @@ impl Side {
     }
 }
 
-/// Memory as processes share it.
+/// Creates shared memory of this size.
 fn memory(bytes: usize) -> ShmMemory {
     ShmMemory::create("atoll-paper", bytes).expect("a few megabytes of shared memory").1
 }
@@ -268,11 +268,11 @@ fn address(host: u8) -> u32 {
 /// The steps of a short connection at the server, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// SYNs to SYN-ACKs.
+    /// The server turns SYNs into SYN-ACKs.
     Syn,
-    /// The handshakes' ACKs to CONNECTION-AVAILABLE.
+    /// The server turns the handshakes' ACKs into CONNECTION-AVAILABLE.
     Ack,
-    /// Requests into receive buffers.
+    /// The server puts requests into receive buffers.
     Text,
     /// The application claims connections.
     Accept,
@@ -280,9 +280,9 @@ pub(crate) enum Step {
     Request,
     /// The application closes.
     Close,
-    /// Claims, pages and closes to segments.
+    /// The server turns claims, pages and closes into segments.
     Respond,
-    /// The peers' FINs to the last ACKs.
+    /// The server turns the peers' FINs into the last ACKs.
     Fin,
 }
 
@@ -385,13 +385,14 @@ impl Rig {
         self.clients.take_events();
         assert_eq!(self.clients.exchange(&[]), BATCH, "every page arrives");
         self.clients.work(self.now);
-        // What reports reading, if there is any.
+        // The clients may report what they read.
         let reports = self.take_from_clients();
         self.server.receive(self.now, reports.iter());
         result
     }
 
-    /// Returns the SYNs of a batch, and before the first ones the question for the server's address.
+    /// Opens a batch of connections, whose SYNs are then in the clients' output. The first batch resolves the
+    /// server's address before.
     fn open(&mut self) {
         self.clients.connect(BATCH, SERVER);
         self.clients.work(self.now);

@@ -8,11 +8,11 @@ use atoll_shm::ShmMemory;
 
 use super::{BATCH, Frames, Rig, SERVER, Side, Step, take};
 
-/// A recording of what reaches a server, in order. It fits again, because an equal server under an equal
-/// clock gives equal answers.
+/// A recording of everything that reaches a server, in order. It can be replayed, because an equal server
+/// under an equal clock gives equal answers.
 pub struct Replay {
-    /// The frames of each step; for steps of the application the lines that it has changed, each behind its
-    /// offset.
+    /// The frames of each step. For steps of the application it has the lines that the application changed,
+    /// each behind its offset.
     steps: Vec<(Step, Instant, Frames)>,
 }
 
@@ -42,8 +42,8 @@ pub fn record(connections: usize) -> Replay {
     Replay { steps }
 }
 
-/// Feeds a new server. Returns the number of bytes that it answered, so that the compiler cannot leave the
-/// work out.
+/// Feeds a recording to a new server. Returns the number of bytes that the server sent, so that the compiler
+/// cannot drop the work.
 pub fn replay(replay: &Replay) -> usize {
     let Some((_, began, _)) = replay.steps.first() else { return 0 };
     let mut server = Side::new(SERVER, Instant::from_millis(1000));
@@ -77,7 +77,7 @@ fn changes(before: &[u8], after: &[u8]) -> Frames {
     changes
 }
 
-/// The steps by number, as they are written.
+/// The steps by their numbers in the file.
 const STEPS: [Step; 8] =
     [Step::Syn, Step::Ack, Step::Text, Step::Accept, Step::Request, Step::Close, Step::Respond, Step::Fin];
 
@@ -147,7 +147,7 @@ impl Side {
         for change in changes.iter() {
             let Some((offset, line)) = change.split_first_chunk::<4>() else { continue };
             let offset = u32::from_le_bytes(*offset) as usize;
-            // The recording is a file, which anybody may have written.
+            // The recording is a file with arbitrary contents.
             if offset.checked_add(line.len()).is_some_and(|end| end <= memory.len()) {
                 memory.write(offset, line);
             }

@@ -1,9 +1,10 @@
-//! What does it cost to write a connection down? Nanoseconds for each record, in shared memory as replicas
-//! have it.
+//! What does writing the record of a connection cost? The result is in nanoseconds per record, in shared
+//! memory as replicas have it.
 //!
 //!     cargo run --release -p atoll-shm --example ledger
 //!
-//! A round is a millisecond or less, so that the least of many is that of a processor which nobody else had.
+//! A round takes a millisecond or less, so the least of many rounds is one in which no other process had the
+//! processor.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -43,7 +44,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds for each record of the shortest round.
+/// Returns the nanoseconds for each record in the shortest round.
 fn least(mut round: impl FnMut(u32)) -> f64 {
     let times = (0..ROUNDS).map(|number| {
         let started = Instant::now();

@@ -39,7 +39,7 @@ const CAPACITY: usize = 64;
 const EPOCH: Epoch = Epoch(1);
 const HELLO: Message = Message::Hello { replica: ReplicaId(0), epoch: EPOCH };
 
-/// One call after another.
+/// Makes `count` calls, one after another.
 async fn calls(router: CallRouter<ShmMemory>, count: u32) {
     for _ in 0..count {
         let deadline = router.now() + Duration::from_millis(100);

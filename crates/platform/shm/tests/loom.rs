@@ -25,7 +25,7 @@ impl LoomMemory {
         LoomMemory::part(0, bytes)
     }
 
-    /// The `bytes` from `start` on of a region of which nothing else is touched.
+    /// Creates the `bytes` bytes from `start` on of a region, for tests that touch nothing else of it.
     fn part(start: usize, bytes: usize) -> LoomMemory {
         LoomMemory { start, cells: (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect() }
     }
@@ -140,8 +140,8 @@ fn messages_arrive_whole_in_order_and_once_over_a_wrap() {
 
 #[test]
 fn a_message_is_never_left_behind_with_a_sleeper() {
-    // Sleep word at the end; the sleeper publishes it and looks again, the sender pushes and looks at the
-    // word.
+    // The sleep word lies at the end. The sleeper publishes it and checks the ring again; the sender pushes
+    // and then reads the word.
     let sleep = ring_bytes(2);
     loom::model(move || {
         let memory = Arc::new(LoomMemory::new(sleep + 8));
@@ -161,8 +161,9 @@ fn a_message_is_never_left_behind_with_a_sleeper() {
     });
 }
 
-/// A ring of a channel with both its sides. They are resumed before the threads start: loom does not try all
-/// orders of a store and the loads of another thread if the storing thread has loaded the word before.
+/// Creates a ring of a channel with both its sides. The sides are resumed before the threads start, because
+/// loom does not try all orders of a store and the loads of another thread if the storing thread has loaded
+/// the word before.
 fn channel_ring() -> (Arc<LoomMemory>, Sender, Receiver) {
     let memory = LoomMemory::new(channel::ring_bytes(4));
     let sender = Sender::resume(&memory, 0, 4, Epoch(7));
@@ -246,7 +247,7 @@ fn a_message_of_a_channel_is_never_left_behind_with_a_sleeper() {
     });
 }
 
-/// A slot of a replica's half, and nothing else of its arena.
+/// Creates one slot of a replica's half of an arena, without the rest of the arena.
 fn slot() -> (ArenaLayout, SlotId, LoomMemory) {
     let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
     let slot = SlotId(layout.replica_slots().start);

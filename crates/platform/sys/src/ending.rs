@@ -42,7 +42,7 @@ pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
 
 /// Makes the process write the number of the signal to `word` when it dies by its own fault: SIGSEGV, SIGBUS,
 /// SIGILL, SIGFPE, SIGTRAP, SIGABRT (sigaction(2)). A signal from another process is not its own fault, and
-/// may not be deadly, so it leaves the word as it is. The process dies as it would without this. Call it
+/// may not be deadly, so it does not change the word. The process dies as it would without this. Call it
 /// once, and while handlers of these signals can still be changed.
 pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
     // Relaxed, here and below: the handler runs in this thread.
@@ -119,7 +119,7 @@ pub fn await_mark(word: &AtomicU32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The most changes that are looked at. Only the kernel should change the word, and signals are few.
+/// The most changes of the word that are examined. Only the kernel should change it, and signals are few.
 const LOOKS: u32 = 64;
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
         });
     }
 
-    /// The test runs in processes of their own, which die.
+    /// This test runs in child processes, which die.
     #[test]
     fn a_fault_is_told_and_deadly_all_the_same() {
         const INSIDE: &str = "ATOLL_TEST_FAULT";

@@ -1,16 +1,16 @@
 //! Doorbells: how one process wakes another that sleeps in epoll (eventfd(2)).
 //!
-//! A bell is given to processes that are not trusted, and all have equal rights to it: each may add to its
-//! counter, take away from it, or make it block (O_NONBLOCK belongs to the bell, not to a descriptor of it).
-//! So the counter carries no information. It begins so high that the bell is always readable and writable.
-//! What wakes a sleeper is that a process has touched the bell: watch it edge-triggered for both
-//! ([`WATCHED`]), and never read it otherwise. A watch begins with one event.
+//! A doorbell is given to processes that are not trusted, and all have equal rights to it. Each may add to
+//! its counter, take away from it, or make it block (O_NONBLOCK belongs to the doorbell, not to a descriptor
+//! of it). So the counter carries no information. It begins so high that the doorbell is always readable and
+//! writable. What wakes a sleeper is that a process has touched the doorbell: watch it edge-triggered for
+//! both ([`WATCHED`]), and never read it otherwise. A watch begins with one event.
 //!
-//! Ringing takes one from the counter (EFD_SEMAPHORE), because that never blocks, whatever flags the bell
+//! Ringing takes one from the counter (EFD_SEMAPHORE), because that never blocks, whatever flags the doorbell
 //! has: emptying it would take too long. Writing, even of zero, would wait for ever at a counter that
 //! asynchronous I/O has filled to its last number.
 //!
-//! A bell belongs to one session, or to servers: a process that may watch it can make ringing it slow, by
+//! A doorbell belongs to one session, or to servers: a process that may watch it can make ringing it slow, by
 //! watching it many thousand times.
 
 use std::io;
@@ -20,11 +20,11 @@ use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// The initial counter: the number of rings, or reads by others, that would empty a bell, which takes 29,000
-/// years at ten million per second.
+/// The initial counter: the number of rings, or reads by others, that would empty a doorbell, which takes
+/// 29,000 years at ten million per second.
 const HIGH: u64 = 1 << 63;
 
-/// The events for which a sleeper watches its bell.
+/// The events for which a sleeper watches its doorbell.
 pub const WATCHED: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::ET);
 
 /// Creates a doorbell, which is nonblocking and CLOEXEC.
@@ -38,7 +38,7 @@ pub fn create() -> io::Result<OwnedFd> {
 /// virtual machine.
 pub fn ring(fd: impl AsFd) -> io::Result<()> {
     match rustix::io::read(fd, &mut [0; 8]) {
-        // AGAIN: the bell is not one that `create` made.
+        // AGAIN: the doorbell is not one that `create` made.
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -48,8 +48,8 @@ pub fn ring(fd: impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A process that may ring a bell may also fill it, take from it, and make it block. The sleeper notices
-    /// every ring nevertheless, and ringing does not wait.
+    /// A process that may signal an eventfd may also fill it, read it, and make it block. The sleeper notices
+    /// every signal nevertheless, and signalling does not wait.
     #[test]
     fn others_who_have_a_bell_cannot_silence_it() {
         use crate::epoll::{EMPTY, Epoll};
@@ -64,11 +64,11 @@ mod tests {
             ring(&bell).unwrap();
             assert_eq!(woken(), 1);
             assert_eq!(woken(), 0, "once for each ring");
-            // The bell is emptied between the ring and the sleeper's look at it.
+            // The doorbell is emptied between the ring and the sleeper's check.
             ring(&bell).unwrap();
             let _ = rustix::io::read(&hostile, &mut count);
             assert_eq!(woken(), 1);
-            // The bell is filled.
+            // The doorbell is filled.
             for amount in [u64::MAX - 1, u64::MAX / 2, u64::MAX / 4, 1 << 32, 1 << 16, 1 << 8, 1, 1, 1] {
                 while rustix::io::write(&hostile, &amount.to_ne_bytes()).is_ok() {}
             }
@@ -76,7 +76,7 @@ mod tests {
             ring(&bell).unwrap();
             assert_eq!(woken(), 1);
         }
-        // The flag belongs to the bell, not to a descriptor of it.
+        // The flag belongs to the doorbell, not to a descriptor of it.
         rustix::fs::fcntl_setfl(&hostile, rustix::fs::OFlags::RDWR).unwrap();
         let (told, ringing) = std::sync::mpsc::channel();
         let same = bell.try_clone().unwrap();
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(woken(), 1);
     }
 
-    /// The counter is at the one number that writing cannot reach, but asynchronous I/O, which reports its
-    /// completion by a bell, can. Even a write of zero would wait for ever then.
+    /// The counter has the one value that write(2) cannot reach. Asynchronous I/O, which may report its
+    /// completion on an eventfd, can reach it. Then even writing zero would block for ever.
     #[test]
     fn who_rings_a_bell_that_the_kernel_has_filled_does_not_wait() {
         use crate::epoll::{EMPTY, Epoll};

@@ -48,15 +48,6 @@ impl<'memory> Gather<'memory> {
         self.push(address, len)
     }
 
-    /// Appends all parts of `other`. Fails when the list is full; parts appended before stay.
-    #[inline]
-    pub fn push_all(&mut self, other: &Gather<'memory>) -> Result<(), GatherError> {
-        for part in &other.parts[..other.used] {
-            self.push(part.iov_base.cast(), part.iov_len)?;
-        }
-        Ok(())
-    }
-
     /// Returns the number of bytes in all parts together.
     #[inline]
     pub const fn len(&self) -> usize {

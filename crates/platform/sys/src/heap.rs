@@ -34,8 +34,8 @@ fn keep(bytes: usize) {
 #[cfg(not(target_env = "gnu"))]
 fn keep(_: usize) {}
 
-/// Maps the pages of the program, its libraries and its own memory that are not mapped yet: code as it is in
-/// the page cache, writable memory as a copy of its own. Shared memory is left alone. Does nothing on kernels
+/// Maps the pages of the program, its libraries and its own memory that are not mapped yet. Code is mapped
+/// from the page cache, writable memory as a copy. Shared memory is left alone. Does nothing on kernels
 /// before 5.14.
 ///
 /// Fails if /proc/self/maps cannot be read.
@@ -85,7 +85,7 @@ mod tests {
         usage.ru_minflt
     }
 
-    /// The test runs in a process of its own, with one thread and one heap.
+    /// This test runs in a child process with one thread and one heap.
     #[test]
     fn what_is_held_is_not_taken_for_the_first_time_later() {
         const INSIDE: &str = "ATOLL_TEST_HEAP";

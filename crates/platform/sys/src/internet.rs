@@ -68,7 +68,7 @@ enum Label {
     Unknown,
 }
 
-/// The filter. It only jumps forward.
+/// Returns the filter, whose jumps only go forward.
 fn steps() -> Vec<Step> {
     use Label::*;
     use Step::*;
@@ -168,7 +168,8 @@ mod tests {
 
     use super::*;
 
-    /// What the filter says of a call: a machine for the few instructions that it has.
+    /// Returns the verdict of the filter on a call, by interpreting the few instructions that the filter
+    /// uses.
     fn verdict(architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
         let mut data = vec![number, architecture, 0, 0];
         data.extend(arguments.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]));
@@ -232,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A program that is started with the filter, and its children, have it.
+    /// A program that is started under the filter keeps it, and so do its children.
     #[test]
     fn the_kernel_enforces_it_over_exec() {
         let tries = "import errno, socket, subprocess, sys

@@ -15,8 +15,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 /// Creates `len` bytes of zeroed shareable memory (memfd_create(2)); `name` shows up in `/proc/PID/maps`. The
 /// descriptor is CLOEXEC.
 ///
-/// Only its owner may open it again; otherwise anybody could open a memfd through /proc/self/fd. The size is
-/// sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`, fcntl(2)): a process that gets the
+/// Only its owner may open it again; otherwise any user could open a memfd through /proc/self/fd. The size is
+/// sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`, fcntl(2)). So a process that gets the
 /// descriptor can neither cut the memory that others use, nor add a write seal that keeps a restarted server
 /// from mapping it again.
 pub fn create_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
@@ -128,10 +128,10 @@ impl Mapping {
         Ok((fd, mapping))
     }
 
-    /// Creates memory that only this mapping can write: other processes that get the descriptor, or open it
+    /// Creates memory that only this mapping can write. Other processes that get the descriptor, or open it
     /// again through /proc, may map it only for reading, and so may a later process of the same program. This
-    /// is by `F_SEAL_FUTURE_WRITE` (fcntl(2)), which kernels before 5.1 do not have; there everybody with the
-    /// descriptor can write.
+    /// is by `F_SEAL_FUTURE_WRITE` (fcntl(2)), which kernels before 5.1 do not have; there every process with
+    /// the descriptor can write.
     pub fn create_own(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
         let fd = private_memfd(name, len)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;

@@ -172,11 +172,6 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewNeighbour(message))
     }
 
-    /// Removes the kernel's entry for a neighbour.
-    pub fn delete_neighbour(&mut self, index: u32, address: Ipv4Addr) -> io::Result<()> {
-        self.change(RouteNetlinkMessage::DelNeighbour(neighbour_message(index, address)))
-    }
-
     fn set_attribute(&mut self, index: u32, attribute: LinkAttribute) -> io::Result<()> {
         let mut link = link_message(index);
         link.attributes.push(attribute);

@@ -20,11 +20,6 @@ pub fn enter_named(name: &str) -> io::Result<()> {
     enter(open_namespace(&Path::new("/run/netns").join(name))?)
 }
 
-/// Enters the network namespace of the process `pid`.
-pub fn enter_process(pid: u32) -> io::Result<()> {
-    enter(open_namespace(Path::new(&format!("/proc/{pid}/ns/net")))?)
-}
-
 /// Enters the namespace that `fd` refers to.
 pub fn enter(fd: impl AsFd) -> io::Result<()> {
     Ok(move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))?)

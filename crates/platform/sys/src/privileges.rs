@@ -16,8 +16,8 @@ pub use rustix::process::Resource;
 pub use rustix::thread::CapabilitySet;
 
 /// Reads and caches what this process would otherwise ask for at its first use, by calls that it may not make
-/// any more then: the page size, and the place of the kernel's clock (getauxval(3), vdso(7); rustix uses
-/// prctl or reads a file).
+/// any more then. These are the page size, and the place of the kernel's clock (getauxval(3), vdso(7); rustix
+/// uses prctl or reads a file).
 pub fn learn() {
     let _ = (crate::page_size(), crate::Clock::kernel().now());
 }

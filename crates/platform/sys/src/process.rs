@@ -183,7 +183,7 @@ pub enum Exit {
     /// The process was ended by a signal that is not known yet: mostly SIGKILL, and none that is its own
     /// fault.
     Killed,
-    /// It is not known how the process ended, because another one has reaped it.
+    /// The status is unknown, because another process has reaped it.
     Unknown,
 }
 

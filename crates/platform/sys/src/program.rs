@@ -6,6 +6,7 @@
 //! reads.
 
 pub mod format;
+pub mod image;
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
@@ -104,13 +105,13 @@ impl Identity {
     }
 }
 
-/// The most files that one execve(2) looks at, each the interpreter of the one before (`exec_binprm`).
+/// The most files that one execve(2) examines, each the interpreter of the one before (`exec_binprm`).
 const FILES_MAX: usize = 6;
 
 /// The working directory.
 pub const HERE: BorrowedFd<'static> = CWD;
 
-/// Which file is executed: the arguments of execveat(2).
+/// The file to execute, by the arguments of execveat(2).
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
     /// The folder to which `path` is relative.
@@ -130,36 +131,76 @@ impl<'a> File<'a> {
     }
 }
 
+/// What is known of a program before it is executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Why it does not load the library; `None` if it does.
+    pub reason: Option<Unserved>,
+    /// What the kernel executes: the path of the last interpreter of a script; `None` if the file is no
+    /// script.
+    pub interpreter: Option<CString>,
+    /// The first arguments of that, in place of the program's own first one: those that come of scripts.
+    pub arguments: Vec<CString>,
+}
+
 /// Returns why a program does not load the library; `None` if it does, or if nothing is executed.
 ///
 /// An interpreter that the kernel finds by other means than the first line of a script (binfmt_misc) is not
 /// known here.
 pub fn why_unserved(file: File<'_>, identity: &Identity) -> Option<Unserved> {
-    let mut interpreter: Option<CString> = None;
+    judge(file, identity)?.reason
+}
+
+/// Judges a program; `None` if nothing is executed. See [`why_unserved`].
+pub fn judge(file: File<'_>, identity: &Identity) -> Option<Judged> {
+    let mut judged = Judged { reason: None, interpreter: None, arguments: Vec::new() };
     for _ in 0..FILES_MAX {
-        let judged = match &interpreter {
+        let look = match &judged.interpreter {
             None => look(file, identity),
             Some(path) => {
                 look(File { directory: file.working, path, flags: 0, working: file.working }, identity)
             }
         };
-        match judged? {
-            Look::Done(reason) => return reason,
-            Look::Interpreter(next) => interpreter = Some(next),
+        match look? {
+            Look::Done(reason) => return Some(Judged { reason, ..judged }),
+            Look::Interpreter(next, argument) => {
+                // Linux: the interpreter, its argument, and the script, whose own arguments follow.
+                if judged.arguments.is_empty() {
+                    judged.arguments.push(file.path.to_owned());
+                }
+                let before = [Some(next.clone()), argument].into_iter().flatten();
+                judged.arguments.splice(0..0, before);
+                judged.interpreter = Some(next);
+            }
         }
     }
     None
 }
 
-/// What one file says.
+/// Returns whether the library can serve static programs here: the kernel dispatches system calls to their
+/// program (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), and lets programs set the bases of segments
+/// (FSGSBASE).
+pub fn can_host() -> bool {
+    // linux/prctl.h, asm/hwcap2.h.
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+    const PR_SYS_DISPATCH_OFF: libc::c_ulong = 0;
+    const HWCAP2_FSGSBASE: usize = 1 << 1;
+    let none: libc::c_ulong = 0;
+    cfg!(target_arch = "x86_64")
+        && rustix::param::linux_hwcap().1 & HWCAP2_FSGSBASE != 0
+        // SAFETY: switches off what is off in this thread.
+        && unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF, none, none, none) } == 0
+}
+
+/// The judgement about one file.
 enum Look {
     /// The program is served, or is not for this reason.
     Done(Option<Unserved>),
-    /// The file is a script, for this program.
-    Interpreter(CString),
+    /// The file is a script, for this program, with this argument.
+    Interpreter(CString, Option<CString>),
 }
 
-/// Looks at one file. Returns `None` if the kernel would not execute it.
+/// Reads the first octets and the rights of one file. Returns `None` if the kernel would not execute it.
 fn look(file: File<'_>, identity: &Identity) -> Option<Look> {
     let File { directory, path, .. } = file;
     let flags = AtFlags::from_bits_retain(file.flags.cast_unsigned());
@@ -182,9 +223,10 @@ fn look(file: File<'_>, identity: &Identity) -> Option<Look> {
         return None;
     }
     let format = file.and_then(|file| format::read(|at, into| rustix::io::pread(file, into, at).ok()));
-    if let Some(Format::Script { interpreter }) = format {
+    if let Some(Format::Script { interpreter, argument }) = format {
         // Linux takes no rights from a script.
-        return Some(Look::Interpreter(CString::new(interpreter).ok()?));
+        let argument = argument.and_then(|argument| CString::new(argument).ok());
+        return Some(Look::Interpreter(CString::new(interpreter).ok()?, argument));
     }
     if let Some(reason) = secured_by(file, &stat, identity) {
         return Some(Look::Done(Some(reason)));

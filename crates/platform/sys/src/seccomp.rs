@@ -3,10 +3,10 @@
 //!
 //! A call that is not on the list is not made: the process dies of SIGSYS. Before that, its handler writes
 //! the number of the call to a word that other processes read ([`report_to`]). If a second such signal comes
-//! while the handler runs, the kernel acts as if there were no handler (`force_sig` on a blocked signal), so
+//! while the handler runs, the kernel acts as if there were no handler (`force_sig` on a blocked signal). So
 //! the handler ends the process by one more call that is not on the list. The handler cannot be replaced,
-//! because lists do not allow that; and an attacker who could make it do something else still has not made
-//! the call.
+//! because lists do not allow that. Even an attacker who makes the handler do something else has not made the
+//! call.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -77,8 +77,8 @@ impl ErrorOutput {
         (is_it && is_file).then(|| u64::try_from(own.st_size).unwrap_or(0))
     }
 
-    /// Empties standard error if it is a file (ftruncate(2)). Writers that have opened it with O_APPEND go on
-    /// at its beginning.
+    /// Empties standard error if it is a file (ftruncate(2)). Writers that have opened it with O_APPEND
+    /// continue at its beginning.
     pub fn truncate(&self) -> io::Result<()> {
         Ok(ftruncate(stderr(), 0)?)
     }

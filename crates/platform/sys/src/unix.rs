@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use atoll_base::Duration;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{
@@ -96,14 +97,37 @@ impl Channel {
     /// blocking operation, fails with `WouldBlock` after `timeout`: connect(2) waits while the backlog of the
     /// listener is full.
     pub fn connect_to_own(path: &Path, timeout: Duration) -> io::Result<Channel> {
-        let channel = Channel(socket(Blocking::Yes)?);
-        channel.set_timeouts(timeout)?;
+        let channel = Channel::unconnected()?;
+        channel.reach_own(path, timeout)?;
+        Ok(channel)
+    }
+
+    /// Creates an end that is not connected yet (socket(2)).
+    pub fn unconnected() -> io::Result<Channel> {
+        Ok(Channel(socket(Blocking::Yes)?))
+    }
+
+    /// Connects an end that is not connected yet, as [`Channel::connect_to_own`] does.
+    pub fn reach_own(&self, path: &Path, timeout: Duration) -> io::Result<()> {
+        self.set_timeouts(timeout)?;
         let address = Address::new(path)?;
-        uninterrupted(timeout, || Ok(net::connect(&channel.0, &address.address)?))?;
-        match channel.peer()?.is_trusted_by(geteuid().as_raw()) {
-            true => Ok(channel),
+        uninterrupted(timeout, || Ok(net::connect(&self.0, &address.address)?))?;
+        match self.peer()?.is_trusted_by(geteuid().as_raw()) {
+            true => Ok(()),
             false => Err(Errno::ACCESS.into()),
         }
+    }
+
+    /// Waits until there is something to receive, or the other end is gone (poll(2)). Fails with `WouldBlock`
+    /// after `timeout`, or at most about twice as long if signals come.
+    pub fn wait_to_receive(&self, timeout: Duration) -> io::Result<()> {
+        let time = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let ready =
+            uninterrupted(timeout, || Ok(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time))?))?;
+        if ready > 0 { Ok(()) } else { Err(Errno::AGAIN.into()) }
     }
 
     /// Refuses descriptors sent to this end, or to connections accepted from it (SO_PASSRIGHTS, unix(7)):
@@ -138,8 +162,8 @@ impl Channel {
     }
 
     /// Sends one message of at least one byte with at most [`FDS_MAX`] descriptors, all or nothing
-    /// (sendmsg(2)). Fails with `InvalidInput` for an empty message, which the receiver could not tell from
-    /// the end, and for too many descriptors.
+    /// (sendmsg(2)). Fails with `InvalidInput` for an empty message, which would look like the end to the
+    /// receiver, and for too many descriptors.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if message.is_empty() || fds.len() > FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty message or too many descriptors"));
@@ -212,7 +236,7 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but goes on after a
+    /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but continues after a
     /// signal was handled: with a timeout the kernel restarts no call, whatever SA_RESTART says (signal(7)).
     /// Waits for `timeout` at least, and at most about twice as long.
     pub fn receive_within(

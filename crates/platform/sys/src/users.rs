@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Returns the number of the user called `name`, or `None` if there is none. A decimal number stands for
+/// Returns the number of the user called `name`, or `None` if there is none. A decimal number is the number
 /// itself.
 pub fn user(name: &str) -> io::Result<Option<u32>> {
     if let Ok(number) = name.parse() {
@@ -42,9 +42,9 @@ pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
     Ok(Some((uid, gid.unwrap_or(uid))))
 }
 
-/// Returns the number of the group called `name`, and the users that are listed as its members (other members
-/// have it as their primary group); `None` if there is no such group. A decimal number stands for itself, and
-/// has no list.
+/// Returns the number of the group called `name`, and the users that are listed as its members; `None` if
+/// there is no such group. Other members have it as their primary group. A decimal number is the number
+/// itself, without a list.
 pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
     if let Ok(number) = name.parse() {
         return Ok(Some((number, Vec::new())));

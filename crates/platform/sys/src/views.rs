@@ -2,9 +2,9 @@
 //! (mount_setattr(2), open_tree(2)).
 //!
 //! A descriptor of a memfd can be opened again through /proc/self/fd with other rights, by its owner and by
-//! every user whom its mode lets. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to all, and so
-//! also to the next process that has to write the memory. So memory that later processes write lies in files
-//! of a small file system in memory, which is mounted nowhere:
+//! every user that its mode permits. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to all, and
+//! so also to the next process that has to write the memory. So memory that later processes write lies in
+//! files of a small file system in memory, which is mounted nowhere:
 //!
 //! ```text
 //!   tmpfs --mount that may write-----> descriptors of writers
@@ -174,7 +174,7 @@ mod tests {
         open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// The tests mostly run as root, which gets no other right either.
+    /// These tests mostly run as root. Root, too, gets no other right from a read-only view.
     #[test]
     fn who_may_read_gets_no_other_right_out_of_it() {
         let Some(views) = views() else { return };
@@ -218,7 +218,7 @@ mod tests {
         write(fd, b"ATOL")
     }
 
-    /// A file of another user, who may cut it, is not accepted as a view.
+    /// A file of another user is not accepted as a view, because its owner may truncate it.
     #[test]
     fn a_file_is_no_view() {
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();

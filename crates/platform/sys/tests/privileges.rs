@@ -9,7 +9,7 @@ use atoll_sys::filesystem::{self, Confinement};
 use atoll_sys::privileges::{self, CapabilitySet, Resource};
 use atoll_sys::process::{self, Exit, Spawn};
 
-/// Each in a process of its own, of one thread, started by this one.
+/// The tests, each of which this process runs in a child process with one thread.
 const TESTS: &[(&str, fn())] = &[
     ("no_file_is_reached_behind_landlock", no_file_is_reached_behind_landlock),
     ("no_file_is_reached_from_an_empty_root", no_file_is_reached_from_an_empty_root),
@@ -157,7 +157,7 @@ fn limits_are_lowered_and_stay_low() {
     privileges::limit(Resource::Data, u64::MAX).expect("changes nothing");
 }
 
-/// EMFILE, of which the standard library has no stable name.
+/// Returns the number of EMFILE, for which the standard library has no stable name.
 fn emfile() -> i32 {
     rustix::io::Errno::MFILE.raw_os_error()
 }

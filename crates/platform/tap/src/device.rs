@@ -19,11 +19,11 @@ pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 /// How many frames wait in a queue before the kernel silently drops further ones.
 ///
 /// The driver's default is 1000. A frame in the queue counts as sent for the kernel's TCP, so nothing else
-/// holds a sender back: with 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing
+/// holds a sender back. With 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing
 /// was lost.
 pub const QUEUE_LEN: u32 = 10_000;
 
-/// What kind of device to open.
+/// The properties of a device to open.
 #[derive(Clone, Copy, Debug)]
 pub struct TapOptions<'name> {
     /// The name of the device; `None` lets the kernel choose one (`tap0`, `tap1` ...).
@@ -35,7 +35,7 @@ pub struct TapOptions<'name> {
     pub queues: usize,
     /// The offloads that the stack is ready to receive.
     pub offloads: Offloads,
-    /// What to do if the device exists.
+    /// The action if the device exists.
     pub existing: Existing,
 }
 
@@ -50,7 +50,7 @@ pub struct Offloads {
     pub uso: bool,
 }
 
-/// What to do if there is a device of that name already.
+/// The action if there is a device of that name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Fail with [`OpenError::Busy`]. Otherwise two stacks could end up sharing one device without noticing.
@@ -101,7 +101,7 @@ impl Tap {
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         match set_queue_len(&name) {
-            // The user of a device that somebody else has made may not change the length, which is the
+            // The user of a device that another process has made may not change the length, which is the
             // maker's choice then.
             Err(error)
                 if !(options.existing == Existing::Attach && error.raw_os_error() == Some(libc::EPERM)) =>

@@ -81,7 +81,7 @@ impl From<OwnedFd> for Queue {
     }
 }
 
-/// What the kernel did with a frame.
+/// The kernel's treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum SendOutcome {

@@ -25,7 +25,7 @@ fn udp_socket() -> (UdpSocket, u16) {
     (socket, port)
 }
 
-/// A UDP header to `port`, its checksum to be filled in, for a payload of `len` bytes.
+/// Returns a UDP header to `port` for a payload of `len` bytes. Its checksum is still to be completed.
 fn udp_header(port: u16, len: usize) -> Vec<u8> {
     [7u16, port, 8 + len as u16, 0].iter().flat_map(|field| field.to_be_bytes()).collect()
 }

@@ -15,7 +15,7 @@ use crate::identifications::Identifications;
 use crate::link::{Frame, Link};
 use crate::output::{FRAGMENT_HEADERS_LEN_MAX, Outgoing, headers_len, parts};
 
-/// What all parts use.
+/// The state that all parts use.
 #[derive(Debug)]
 pub(crate) struct Common {
     config: Config,

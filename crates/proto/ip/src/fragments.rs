@@ -30,7 +30,7 @@ pub(crate) struct GivenUp {
     pub(crate) first: Option<Vec<u8>>,
 }
 
-/// What the fragments of one packet have in common (RFC 791 §3.2, RFC 8200 §4.5).
+/// The key of a packet, which all its fragments have (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketKey {
     pub(crate) src: Addr,

@@ -22,13 +22,12 @@ use crate::neighbours::RETRY;
 use crate::paths::PathUpdate;
 use crate::v6::OwnAddress;
 
-/// What an IP server knows of the network that transport servers have to know. Each one replaces the one
-/// before.
+/// The state of the network that an IP server sends to transport servers. Each one replaces the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The IPv4 address of the stack, if there is one.
     pub v4: Option<V4Address>,
-    /// What is known of DHCP, if the IPv4 address comes by DHCP.
+    /// The state of DHCP, if the IPv4 address comes by DHCP.
     pub dhcp: Option<dhcp::News>,
     /// The IPv6 addresses, the link-local one first.
     pub addresses: Vec<OwnAddress>,
@@ -42,7 +41,7 @@ pub struct Told {
     pub hop_limit: u8,
 }
 
-/// What the part in a transport server asks of its IP server.
+/// The requests of the part in a transport server to its IP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Accept packets to this group.
@@ -55,8 +54,8 @@ pub enum Request {
     Progress(Addr),
 }
 
-/// What the part in a transport server keeps besides the state of a full [`Ip`](crate::Ip). It does not
-/// survive a crash, as that state does not either.
+/// The state of the part in a transport server besides that of a full [`Ip`](crate::Ip). Neither survives a
+/// crash.
 #[derive(Debug, Default)]
 pub(crate) struct Half {
     /// The groups that the IP server was asked to join.
@@ -64,9 +63,9 @@ pub(crate) struct Half {
     /// Whether `asked` may differ from the groups that sockets are in.
     is_behind: bool,
     paths: VecDeque<PathUpdate>,
-    /// The neighbours through which packets arrive, and when the IP server was last told.
+    /// The neighbours through which packets arrive, and when that was last reported to the IP server.
     progress: BTreeMap<Addr, Instant>,
-    /// The neighbours in `progress` that the IP server is still to be told of.
+    /// The neighbours in `progress` that are still to be reported to the IP server.
     progress_due: VecDeque<Addr>,
     /// Destinations that cannot be reached, and until when that is believed.
     unreachable: BTreeMap<Addr, Instant>,
@@ -80,12 +79,12 @@ const UNREACHABLE_MAX: usize = 256;
 const PROGRESS_MAX: usize = 64;
 
 impl Half {
-    /// Returns what the IP server has told of DHCP.
+    /// Returns the state of DHCP that the IP server has sent.
     pub(crate) const fn dhcp(&self) -> Option<&dhcp::News> {
         self.dhcp.as_ref()
     }
 
-    /// Notes what the IP server has told of DHCP. Returns whether it is new.
+    /// Stores the state of DHCP that the IP server has sent. Returns whether it is new.
     pub(crate) fn set_dhcp(&mut self, news: Option<dhcp::News>) -> bool {
         core::mem::replace(&mut self.dhcp, news) != self.dhcp
     }

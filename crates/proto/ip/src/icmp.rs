@@ -1,5 +1,5 @@
-//! What do ICMP and ICMPv6 have in common? What an error of others tells a transport, how a message of our
-//! own is sent, and how many are (RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2, RFC 4443).
+//! The parts that ICMP and ICMPv6 have in common: what a received error means for a transport, how a message
+//! is sent, and at which rate (RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2, RFC 4443).
 //!
 //! `v4/icmp.rs` and `v6/icmp.rs` read messages, and decide which packets get an answer or an error.
 
@@ -16,7 +16,7 @@ use crate::rate::TokenBucket;
 /// An ICMP error about a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkError {
-    /// What happened to the packet.
+    /// The fate of the packet.
     pub kind: ErrorKind,
     /// The protocol of the packet: TCP or UDP.
     pub protocol: Protocol,
@@ -30,7 +30,7 @@ pub struct NetworkError {
     pub reporter: Addr,
 }
 
-/// What happened to a packet of ours.
+/// The fate of a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The packet was larger than a link on its path carries, and not to be fragmented.
@@ -80,7 +80,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
     pub(crate) message: Message,
-    /// What follows the message's header: the data of an echo, or the packet that an error is about.
+    /// The octets after the message's header: the data of an echo, or the packet that an error is about.
     pub(crate) body: &'a [u8],
     /// The size in octets above which the message is sent in fragments.
     pub(crate) mtu: u16,

@@ -30,7 +30,7 @@ impl Identifications {
     }
 
     pub(crate) fn next(&mut self, dst: Addr, protocol: Protocol) -> u32 {
-        // With IPv6 the identification alone tells the packets between two addresses apart.
+        // With IPv6 the identification alone distinguishes the packets between two addresses.
         let mut word = dst.to_v4().map_or(0, |v4| u64::from(v4) << 8 | u64::from(protocol.0));
         if !dst.is_v4() {
             let [high, low] = dst.to_u64s();
@@ -63,7 +63,7 @@ mod tests {
             }
         }
         // RFC 7739 §4.1: with IPv6 this holds for all protocols together, because only the identification
-        // tells packets apart.
+        // distinguishes packets.
         let dst = Addr::from_octets([0x20; 16]);
         let mut seen = BTreeSet::new();
         for n in 0..100_000 {

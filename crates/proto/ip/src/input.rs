@@ -21,7 +21,7 @@ pub(crate) struct Arrival<'a> {
     pub(crate) offload: ChecksumOffload,
 }
 
-/// What the link says about the transport checksum of a frame.
+/// The link's statement about the transport checksum of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumOffload {
     /// The link has verified the checksum (vnet `DATA_VALID`).
@@ -33,7 +33,7 @@ pub enum ChecksumOffload {
     Unknown,
 }
 
-/// What is known about a transport checksum that was accepted.
+/// The state of a transport checksum that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumState {
     /// The checksum is right, as verified here or by the link, or the datagram has none.
@@ -43,7 +43,7 @@ pub enum ChecksumState {
     Partial,
 }
 
-/// What a frame turned out to be.
+/// The meaning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'a> {
     /// A segment for TCP, from one host to us.
@@ -56,7 +56,7 @@ pub enum Received<'a> {
         tos: u8,
         /// The TCP header and payload. They are larger than the MTU where the link has merged segments (GRO).
         segment: &'a [u8],
-        /// What is known about its checksum.
+        /// The state of its checksum.
         checksum: ChecksumState,
     },
     /// A datagram for UDP.
@@ -74,7 +74,7 @@ pub enum Received<'a> {
         /// The payload, without the UDP header; several datagrams one after another where the link has merged
         /// them (USO).
         payload: &'a [u8],
-        /// What is known about its checksum.
+        /// The state of its checksum.
         checksum: ChecksumState,
     },
     /// An ICMP error about a packet of ours.

@@ -350,8 +350,9 @@ impl Ip {
         }
     }
 
-    /// Joins a socket to `group`: packets to the group are accepted, and routers are told if the socket is
-    /// its first member. Returns `false` if `group` is no multicast address, or there are too many groups.
+    /// Joins a socket to `group`: packets to the group are accepted, and a report is sent to routers if the
+    /// socket is its first member. Returns `false` if `group` is no multicast address, or there are too many
+    /// groups.
     pub fn join_group(&mut self, now: Instant, link: Link, group: impl Into<Addr>) -> bool {
         let group = group.into();
         let joined = self.cast(group) == Some(Cast::Multicast)
@@ -424,8 +425,8 @@ impl Ip {
         }
     }
 
-    /// Applies what the IP server has told, after checking it. Does nothing if this is not the part in a
-    /// transport server.
+    /// Applies the state of the network that the IP server has sent, after checking it. Does nothing if this
+    /// is not the part in a transport server.
     pub fn handle_told(&mut self, told: Told) {
         let Some(half) = &mut self.half else { return };
         if half.set_dhcp(told.dhcp) {

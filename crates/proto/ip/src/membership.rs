@@ -1,10 +1,10 @@
-//! Which multicast groups of a family are listened to, and when routers are told of them (RFC 3376, RFC
-//! 3810). The older versions are spoken while a router is heard that knows no newer one.
+//! Multicast groups: which ones of a family are listened to, and when they are reported to routers (RFC 3376,
+//! RFC 3810). An older version is used while queries of a router arrive that has no newer one.
 //!
-//! IGMP and MLD are one protocol in two formats, which `v4/igmp.rs` and `v6/listeners.rs` read and
-//! write. Every replica knows all groups, because every socket is known to every replica. One of them speaks
-//! for the stack; the others only listen. Sources are not filtered: routers are told that a group is wanted
-//! from all sources, or not at all.
+//! IGMP and MLD are one protocol in two formats, which `v4/igmp.rs` and `v6/listeners.rs` read and write.
+//! Every replica knows all groups, because every socket is known to every replica. One of them speaks for the
+//! stack; the others only listen. Sources are not filtered: reports say that a group is wanted from all
+//! sources, or not at all.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ pub(crate) trait Group: Copy + Ord {
     /// Returns whether this is the group that all hosts are in.
     fn is_everybodys(self) -> bool;
 
-    /// Returns whether routers are told of this group.
+    /// Returns whether this group is reported to routers.
     fn is_told(self) -> bool;
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Heard<A> {
     Report { group: A },
 }
 
-/// What a report of version 3 says of a group.
+/// The statement of a report of version 3 about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A change: all packets to the group are wanted.
@@ -193,7 +193,7 @@ impl<A: Group> Groups<A> {
         self.outside.iter().filter(|(_, entry)| entry.users > 0).map(|(group, _)| *group)
     }
 
-    /// Returns the version to speak: that of the oldest router heard recently.
+    /// Returns the version to use: that of the oldest router whose query arrived recently.
     fn version(&self, now: Instant) -> u8 {
         let is_there = |until: Option<Instant>| until.is_some_and(|until| now < until);
         match self.older {

@@ -38,12 +38,12 @@ pub struct NeighbourUpdate {
     pub basis: Basis,
 }
 
-/// Why a replica passes on what it heard.
+/// The reason why a replica passes on what it has learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Basis {
     /// The replica asked for the address, or was asked by the neighbour: all replicas may believe it.
     Learned,
-    /// The replica did not ask: only a replica that did may believe it. Otherwise any host could tell us
+    /// The replica did not ask: only a replica that did may believe it. Otherwise any host could claim
     /// anything, because ARP proves nothing.
     Overheard,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Neighbours<A = u32> {
     max: usize,
     /// The neighbour that is never evicted as long as there is another: the gateway.
     keep: Option<A>,
-    /// Where the search for a victim continues (second chance, "clock").
+    /// The place where the search for a victim continues (second chance, "clock").
     hand: usize,
     /// The earliest time at which an entry may be due.
     next_due: Instant,
@@ -101,7 +101,7 @@ enum State {
     Failed,
 }
 
-/// What is known of an address.
+/// The result of looking up an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Known(Mac),
@@ -110,7 +110,7 @@ pub(crate) enum Lookup {
     Absent,
 }
 
-/// What [`Neighbours::expire`] wants done.
+/// The actions that [`Neighbours::expire`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due<A = u32> {
     /// Ask for `addr`: all stations, or only the one that had it.
@@ -119,7 +119,7 @@ pub(crate) enum Due<A = u32> {
     Failed { addr: A },
 }
 
-/// What became of a claim that `addr` is at `mac`.
+/// The result of a claim that `addr` is at `mac`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The claim was believed.
@@ -140,7 +140,7 @@ pub(crate) trait Key: Copy + Eq {
 
 impl<A: Key> Neighbours<A> {
     /// Creates an empty cache for `max` neighbours, 1 to 65,535. `keep` is never evicted as long as there is
-    /// another. `key` must be secret, so that nobody can choose addresses that collide.
+    /// another. `key` must be secret, so that no host can choose addresses that collide.
     pub(crate) fn new(max: usize, keep: Option<A>, key: [u64; 2]) -> Neighbours<A> {
         Neighbours {
             entries: Vec::new(),
@@ -315,7 +315,8 @@ impl<A: Key> Neighbours<A> {
                 Claim::Learned
             }
             State::Stale | State::Reachable | State::Probing if entry.mac == mac => {
-                // A question or an announcement shows that the station is there, but not that it hears us.
+                // A question or an announcement shows that the station is there, but not that our packets
+                // reach it.
                 if asked == Asked::Perhaps {
                     entry.confirm(now, mac);
                 }
@@ -450,8 +451,8 @@ impl<A: Copy> Entry<A> {
                 act(Due::Ask { addr: self.addr, of: Mac::BROADCAST });
             }
             State::Probing => {
-                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks all, who may know a new
-                // one.
+                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks all hosts, one of which may
+                // know a new station.
                 self.tries += 1;
                 let of = if self.tries == TRIES { Mac::BROADCAST } else { self.mac };
                 act(Due::Ask { addr: self.addr, of });

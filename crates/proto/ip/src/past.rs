@@ -9,7 +9,7 @@ use crate::config::V4Address;
 use crate::dhcp::Lease;
 use crate::v6::OwnAddress;
 
-/// What a predecessor knew of the network.
+/// The state of the network that a predecessor knew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Past {
     /// The IPv4 address, if a DHCP server has given it.

@@ -21,7 +21,7 @@ pub struct PathUpdate {
     pub mtu: u16,
 }
 
-/// What is known about the path to a destination.
+/// The known MTU of the path to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
     /// The size of packets that pass, as far as is known, in octets.
@@ -36,7 +36,7 @@ pub struct PathMtu {
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     known: BTreeMap<Addr, Path>,
-    /// What the other replicas are to hear.
+    /// The updates for the other replicas.
     updates: VecDeque<PathUpdate>,
 }
 

@@ -25,7 +25,7 @@ mod octets;
 mod packet;
 mod table;
 
-/// What the fragments of one packet have in common.
+/// The key of a packet, which all its fragments have.
 pub trait FragmentKey: Copy + Eq {
     /// The sender of the fragments, to which the limits of one source apply.
     type Source: Copy + Eq;
@@ -68,8 +68,8 @@ pub struct Fragment<'a> {
     pub offset: u32,
     /// Whether other fragments follow.
     pub more: bool,
-    /// The octets that stand before the payload in the frame; those of the fragment with offset 0 stand
-    /// before the whole packet.
+    /// The octets before the payload in the frame. Those of the fragment with offset 0 become the head of the
+    /// whole packet.
     pub head: &'a [u8],
     /// The octets of the fragment.
     pub payload: &'a [u8],
@@ -90,7 +90,7 @@ pub struct Whole {
     pub congested: bool,
 }
 
-/// What became of a fragment.
+/// The result of handling a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The fragment is kept; others are missing.
@@ -124,14 +124,14 @@ pub struct Expired {
 /// The packets of which some fragments have arrived. They are lost with the process; their senders send
 /// again.
 ///
-/// Every question that a hostile fragment can raise is answered by an index instead of a scan: which packet
-/// it belongs to, which packet is the oldest, which is the oldest of a source, and which is due first. The
-/// memory of one packet (places and blocks) is reused for the next, so that a flood costs neither memory nor
-/// allocations.
+/// Every question that a hostile fragment can raise is answered by an index instead of a scan. The questions
+/// are: which packet it belongs to, which packet is the oldest, which is the oldest of a source, and which is
+/// due first. The memory of one packet (places and blocks) is reused for the next, so that a flood costs
+/// neither memory nor allocations.
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,
-    /// The secret of the hashes, so that nobody can choose packets that are slow to find.
+    /// The secret of the hashes, so that no sender can choose packets that are slow to find.
     secret: [u64; 2],
     packets: Table<Packet<K>>,
     /// The sources that have packets here.
@@ -313,7 +313,7 @@ impl<K: FragmentKey> Reassembly<K> {
         while !fits(self.total, 1) && self.evict(self.oldest(at)) {}
     }
 
-    /// Returns the oldest packet except that at `but`. The cost is a look at two packets at most.
+    /// Returns the oldest packet except that at `but`. It examines two packets at most.
     fn oldest(&self, but: u32) -> Option<u32> {
         let serial = |at: &u32| self.packets.get(*at).map(|packet| packet.serial);
         match self.by_age.map(|list| self.age_links.first_but(&list, but)) {

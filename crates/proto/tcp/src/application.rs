@@ -34,9 +34,9 @@ impl Connection {
         }
     }
 
-    /// Returns the offset up to which the application has to read before the peer must be told that the
-    /// window is open again; `None` while the window is open enough. The caller asks the application to
-    /// report as soon as it has read so far.
+    /// Returns the offset up to which the application has to read before the peer needs a window update;
+    /// `None` while the window is open enough. The caller asks the application to report as soon as it has
+    /// read so far.
     pub fn receive_read_mark(&self) -> Option<u64> {
         if !self.may_update_window() {
             return None;
@@ -60,7 +60,7 @@ impl Connection {
             return;
         }
         match self.state() {
-            // The FIN waits for the handshake; `enter_established` goes on from there.
+            // The FIN waits for the handshake; `enter_established` continues from there.
             State::SynSent | State::SynReceived => {
                 self.snd.fin = true;
                 if self.rare.is_some() {
@@ -142,6 +142,6 @@ impl Connection {
     }
 }
 
-/// The most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at
+/// The most octets that may wait to be sent or acknowledged: half of what sequence numbers can distinguish at
 /// the largest window.
 const WAITING_MAX: i64 = 1 << 30;

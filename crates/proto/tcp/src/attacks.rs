@@ -1,5 +1,5 @@
-//! What strangers who guess and peers who lie achieve. There is one test per row of `docs/attacks.md` that
-//! this crate keeps.
+//! What can off-path attackers who guess, and peers who lie, achieve? There is one test per row of
+//! `docs/attacks.md` that this crate keeps.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -260,7 +260,7 @@ fn what_was_reported_and_thrown_away_is_sent_again() {
     t.poll();
     // The peer's answer to the first segment shows that it has nothing beyond.
     t.takes(ack(1001));
-    let mut events = Events::NONE;
+    let mut events = Events::empty();
     let mut again = BTreeSet::new();
     for _ in 0..4 {
         events |= t.advance_to_timer().1;
@@ -306,7 +306,7 @@ fn held(mut t: Tcb, at_most: Duration) -> (Duration, Events) {
             t.poll();
         }
     }
-    (at_most, Events::NONE)
+    (at_most, Events::empty())
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_closed_window_holds_nobody_whose_application_is_gone() {
     t.takes(bare().window(0));
     t.write(5000);
     t.poll();
-    assert_eq!(held(t, hours).1, Events::NONE);
+    assert_eq!(held(t, hours).1, Events::empty());
     let settings = Settings { user_timeout: Some(Duration::from_secs(30)), ..settings() };
     let mut t = Tcb::established_by(syn_ack(1), &settings);
     t.takes(bare().window(0));

@@ -41,7 +41,7 @@ pub struct Connection {
     pub(crate) mtu: Option<Box<MtuSearch>>,
     /// When something was acknowledged last, or sent with nothing in flight: user time-outs count from there.
     pub(crate) progress_at: Instant,
-    /// When the peer was heard last.
+    /// When the last segment of the peer arrived.
     pub(crate) heard_at: Instant,
     /// When text was sent last.
     pub(crate) sent_at: Instant,
@@ -57,11 +57,11 @@ pub struct Connection {
     pub(crate) rare: Option<Box<Rare>>,
     state: State,
     pub(crate) pending: Pending,
-    /// The number of keep-alive probes sent since the peer was heard.
+    /// The number of keep-alive probes sent since a segment of the peer arrived.
     pub(crate) keep_probes: u8,
     /// Whether the application still reads.
     pub(crate) reader: Reader,
-    /// Whether the connection was opened by `accept`: the application does not hear of a reset in
+    /// Whether the connection was opened by `accept`: the application is not notified of a reset in
     /// SYN-RECEIVED then.
     pub(crate) passive: bool,
 }
@@ -161,7 +161,7 @@ impl Connection {
 
     /// Acts on every timer that is due, and returns what happened. Calling early is harmless.
     pub fn handle_timeout(&mut self, now: Instant) -> Events {
-        let mut events = Events::NONE;
+        let mut events = Events::empty();
         if self.timers.take_due(Timer::Ack, now) {
             self.pending.set(Pending::ACK);
         }
@@ -200,7 +200,7 @@ impl Connection {
         text_offset(self.snd.una.min(self.snd.tail))
     }
 
-    /// Returns whether text is being sent again, and has not been for long: the retransmission timer has
+    /// Returns whether text has been retransmitted for a short time only. The retransmission timer has then
     /// expired once or twice in a row (RFC 6298 §5), so that the next attempt may still succeed.
     pub fn is_trying_again(&self) -> bool {
         self.snd.una < self.snd.nxt && (1..=2).contains(&self.recovery.rtt.backoff)
@@ -321,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Sets TCP_CONGESTION. The congestion window stays as it is.
+    /// Sets TCP_CONGESTION. The congestion window does not change.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.congestion.set_algorithm(algorithm);
     }

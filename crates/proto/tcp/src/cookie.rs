@@ -17,8 +17,8 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 
 use crate::isn::keyed_hasher;
 
-/// The segment sizes that a cookie can tell, in octets, ascending; the largest that is not above the peer's
-/// counts.
+/// The segment sizes that a cookie can encode, in octets, ascending. A cookie has the largest that is not
+/// above the peer's.
 const SIZES: [u16; 8] = [64, 256, 536, 1200, 1300, 1440, 1460, 8960];
 /// How long a period lasts, in seconds; a cookie is good in its own period and in the next.
 const PERIOD_S: u64 = 64;
@@ -39,7 +39,7 @@ pub fn simplify_for_cookie(syn: &Segment) -> Segment {
         options.window_scale = None;
         options.sack_permitted = false;
     }
-    Segment { flags: syn.flags.without(Flags::ECE | Flags::CWR | Flags::AE), options, ..*syn }
+    Segment { flags: syn.flags.difference(Flags::ECE | Flags::CWR | Flags::AE), options, ..*syn }
 }
 
 /// Returns our initial sequence number in the answer to `syn`, which [`simplify_for_cookie`] has made.

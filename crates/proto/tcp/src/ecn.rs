@@ -18,15 +18,15 @@ use crate::connection::Connection;
 use crate::recovery::Phase;
 use crate::settings::EcnMode;
 
-/// What both ends have agreed upon, and what has still to be reported.
+/// The kind of ECN that both ends have agreed upon, and the marks that are still to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EcnState {
     kind: Kind,
-    /// Classic kind: a mark has arrived, and the peer is told of it until it answers with CWR. Accurate kind:
-    /// the counters are not in use yet; our next acknowledgement, or the peer's, says how the other end's SYN
-    /// came.
+    /// Classic kind: a mark has arrived, and acknowledgements report it until the peer answers with CWR.
+    /// Accurate kind: the counters are not in use yet; our next acknowledgement, or the peer's, says how the
+    /// other end's SYN came.
     owed: bool,
-    /// Classic kind: the window was reduced, and the peer is still to be told.
+    /// Classic kind: the window was reduced, and the next new text has to carry CWR.
     reduced: bool,
     /// Whether the text that we send may be marked.
     ect: Ect,
@@ -76,8 +76,8 @@ impl EcnState {
     }
 
     /// Encodes what a successor has to know: the kind, whether text is marked, and the count of the marks
-    /// received (RFC 9768). The count may be an old one. Then the peer hears of marks that did not happen,
-    /// and slows down once.
+    /// received (RFC 9768). The count may be an old one. Then the peer sees marks that did not happen, and
+    /// slows down once.
     pub(crate) fn to_bits(self) -> u8 {
         let kind = match self.kind {
             Kind::None | Kind::Offered | Kind::OfferedAccurate => 0,
@@ -87,7 +87,7 @@ impl EcnState {
         kind | u8::from(self.ect != Ect::Sent) << 2 | (self.received & 7) << 3
     }
 
-    /// Decodes what [`EcnState::to_bits`] has encoded. Accurate ECN goes on as an echo only.
+    /// Decodes what [`EcnState::to_bits`] has encoded. Accurate ECN continues as an echo only.
     pub(crate) fn from_bits(bits: u8) -> EcnState {
         let kind = match bits & 3 {
             1 => Kind::Classic,
@@ -115,7 +115,7 @@ impl EcnState {
         match self.kind {
             Kind::Classic if self.owed => Flags::ECE,
             Kind::Accurate => with_ace(self.received),
-            _ => Flags(0),
+            _ => Flags::empty(),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Connection {
             Kind::OfferedAccurate if self.recovery.retransmits <= 1 => Flags::AE | Flags::ECE | Flags::CWR,
             _ => {
                 self.ecn.ect = Ect::Withheld;
-                Flags(0)
+                Flags::empty()
             }
         }
     }
@@ -144,7 +144,7 @@ impl Connection {
         match self.ecn.kind {
             Kind::Classic => Flags::ECE,
             Kind::Accurate => with_ace(handshake_code(self.ecn.syn_mark)),
-            _ => Flags(0),
+            _ => Flags::empty(),
         }
     }
 
@@ -178,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether the peer is still to be told how its SYN-ACK came; an ACK without text does that
+    /// Returns whether the peer does not know yet how its SYN-ACK came. An ACK without text reports that
     /// before there is any text (RFC 9768 §3.2.2.1).
     pub(crate) fn owes_syn_mark(&self) -> bool {
         self.ecn.kind == Kind::Accurate && self.ecn.owed && !self.passive
@@ -188,7 +188,8 @@ impl Connection {
     pub(crate) fn tell_syn_mark(&mut self, segment: &mut Segment) {
         if self.owes_syn_mark() {
             self.ecn.owed = false;
-            segment.flags = segment.flags.without(with_ace(7)) | with_ace(handshake_code(self.ecn.syn_mark));
+            segment.flags =
+                segment.flags.difference(with_ace(7)) | with_ace(handshake_code(self.ecn.syn_mark));
         }
     }
 
@@ -203,7 +204,7 @@ impl Connection {
     }
 
     /// Notes whether the network has marked the segment, and whether the peer has reacted to earlier marks.
-    /// Returns whether the peer should be told at once.
+    /// Returns whether to acknowledge at once.
     pub(crate) fn take_mark(&mut self, segment: &Segment) -> bool {
         if segment.has(Flags::SYN) {
             return false;
@@ -268,8 +269,8 @@ impl Connection {
         self.ecn.reduced = self.ecn.kind == Kind::Classic;
     }
 
-    /// Puts ECT on new text that leaves, so that the network may mark it, and CWR if the peer is still to be
-    /// told that the window was reduced.
+    /// Puts ECT on new text that leaves, so that the network may mark it, and CWR if the peer does not know
+    /// yet that the window was reduced.
     pub(crate) fn mark_new_text(&mut self, segment: &mut Segment) {
         if !self.ecn.is_agreed() || self.ecn.ect != Ect::Sent || segment.len == 0 {
             return;
@@ -284,14 +285,14 @@ impl Connection {
 
 /// Returns AE, CWR and ECE as a number, AE being the highest bit.
 const fn ace(flags: Flags) -> u8 {
-    (flags.0 >> 6 & 7) as u8
+    (flags.bits() >> 6 & 7) as u8
 }
 
 const fn with_ace(value: u8) -> Flags {
-    Flags((value as u16 & 7) << 6)
+    Flags::from_bits_retain((value as u16 & 7) << 6)
 }
 
-/// Returns the code that tells the other end how its SYN or SYN-ACK came (RFC 9768 §3.1.1, table 2).
+/// Returns the code for how the SYN or SYN-ACK of the other end came (RFC 9768 §3.1.1, table 2).
 const fn handshake_code(mark: Ecn) -> u8 {
     match mark {
         Ecn::NotEct => 0b010,

@@ -26,7 +26,7 @@ use crate::pending::Pending;
 use crate::settings::{Path, Settings};
 use crate::state::State;
 
-/// What a connection knows of Fast Open.
+/// The state of TCP Fast Open in a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Early {
     /// The Fast Open option of the first SYN or SYN-ACK.

@@ -49,18 +49,18 @@ impl Connection {
     }
 
     /// Handles "destination unreachable". The message ends a handshake at once. An open connection only
-    /// remembers it as the likely cause of a later time-out, because anybody who guesses a sequence number
+    /// remembers it as the likely cause of a later time-out, because any host that guesses a sequence number
     /// could have sent it (RFC 5927 §5.2).
     ///
     /// DEVIATION: RFC 9293 §3.9.2.2 (MUST-56) does not let soft errors end a handshake. Linux does, and
-    /// applications expect to hear EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
+    /// applications expect EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
     pub fn handle_unreachable(&mut self, _now: Instant, kind: Unreachable, quoted_seq: SeqNum) -> Events {
         if !self.is_in_flight(quoted_seq) {
-            return Events::NONE;
+            return Events::empty();
         }
         if self.state() != State::SynSent {
             self.snd.unreachable = true;
-            return Events::NONE;
+            return Events::empty();
         }
         self.become_closed();
         match kind {

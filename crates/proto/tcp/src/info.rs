@@ -21,7 +21,7 @@ pub struct Info {
     pub retransmits: u8,
     /// The number of unanswered probes (window or keep-alive) in a row.
     pub probes: u8,
-    /// How often the time-out was doubled.
+    /// The number of times that the time-out was doubled.
     pub backoff: u8,
     /// Whether timestamps are in use.
     pub timestamps: bool,
@@ -92,7 +92,7 @@ pub struct Info {
     pub pacing_rate_max: Option<u64>,
     /// The time since text was sent last.
     pub last_data_sent: Duration,
-    /// The time since the peer was heard last.
+    /// The time since the last segment of the peer arrived.
     pub last_received: Duration,
 }
 

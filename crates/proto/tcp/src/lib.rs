@@ -2,7 +2,7 @@
 //!
 //! Segments, the application's positions and time-outs go in through `handle_*`;
 //! [`Connection::poll_transmit`] says what to send; [`Connection::next_timeout`] when to come back. Nothing
-//! here reads a clock, draws randomness, logs or calls back, and no connection owns a byte of text: the send
+//! here reads a clock, draws randomness, logs or calls back, and no connection owns a byte of text. The send
 //! buffer of the application is the retransmission queue, and received text is placed at its stream offset by
 //! the caller, in whatever order it arrives.
 //!

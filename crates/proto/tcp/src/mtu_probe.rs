@@ -172,7 +172,7 @@ impl Connection {
         self.update_mss();
     }
 
-    /// Notes that `[from, to)` is sent again: a probe in it was too large, as far as can be told.
+    /// Notes that `[from, to)` is sent again. A probe in it was probably too large.
     #[inline]
     pub(crate) fn note_probe_resent(&mut self, now: Instant, from: i64, to: i64) {
         let Some(search) = &mut self.mtu else { return };

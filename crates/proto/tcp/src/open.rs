@@ -94,7 +94,7 @@ impl Connection {
     /// [`Events::ESTABLISHED`].
     pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
         if self.is_open_early() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
-            // The application has read the text of the SYN; the peer could not be told before.
+            // The application has read the text of the SYN; no window update was possible before.
             self.pending.set(Pending::ACK);
         }
         self.transition(State::Established);
@@ -139,7 +139,7 @@ impl Connection {
     }
 }
 
-/// The number of SYN retransmissions that leave the initial window as it is: one may just have been too early
+/// The number of SYN retransmissions that do not change the initial window: one may just have been too early
 /// (RFC 6928 §2). After more, the window begins with one segment (RFC 5681 §3.1).
 const SYN_LOSSES_FORGIVEN: u32 = 1;
 /// The length of a timestamps option with two NOPs before it, in octets.

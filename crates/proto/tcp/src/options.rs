@@ -5,7 +5,7 @@ use atoll_wire::tcp::{Options, Timestamps};
 
 use crate::record::Record;
 
-/// What the SYNs agreed upon, and the state of the timestamps.
+/// The options that the SYNs agreed upon, and the state of the timestamps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Negotiated {
     /// Is added to our millisecond clock, so that timestamps do not reveal the uptime (RFC 7323 §7.1).

@@ -1,89 +1,47 @@
 //! What a connection returns to its caller.
 
-use core::ops::{BitOr, BitOrAssign};
-
 use atoll_wire::tcp::Segment;
+use bitflags::bitflags;
 
-/// A set of facts about what happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events(u16);
-
-impl Events {
-    /// Nothing happened that the caller has to know.
-    pub const NONE: Events = Events(0);
-    /// The handshake is complete.
-    pub const ESTABLISHED: Events = Events(1 << 0);
-    /// `send_una` moved: the application may reuse that part of its send buffer.
-    pub const ACKED: Events = Events(1 << 1);
-    /// `receive_nxt` moved: the application has more to read.
-    pub const READABLE: Events = Events(1 << 2);
-    /// The peer's FIN is now in order: the end of the stream.
-    pub const FIN: Events = Events(1 << 3);
-    /// The peer reset the connection.
-    pub const RESET: Events = Events(1 << 4);
-    /// The peer refused the connection: a RST in SYN-SENT, or a hard ICMP error.
-    pub const REFUSED: Events = Events(1 << 5);
-    /// The peer did not answer for too long.
-    pub const TIMED_OUT: Events = Events(1 << 6);
-    /// The network reported the peer as unreachable; beside TIMED_OUT it is the likely cause.
-    pub const UNREACHABLE: Events = Events(1 << 7);
-    /// The connection is gone: poll what is left to send (a RST at most) and delete it.
-    pub const CLOSED: Events = Events(1 << 8);
-    /// TIME-WAIT was entered: poll the last ACK, then replace the connection by [`crate::TimeWait`].
-    pub const TIME_WAIT: Events = Events(1 << 9);
-    /// The caller is to answer the segment by `answer_for_closed(segment)`, though the connection goes on.
-    pub const ANSWER_RESET: Events = Events(1 << 10);
-    /// Blocks of a selective acknowledgement were ignored because they cannot be true.
-    pub const SACK_IGNORED: Events = Events(1 << 12);
-    /// Text out of order was not taken because there are too many holes before it.
-    pub const TEXT_REFUSED: Events = Events(1 << 13);
-    /// Text that the peer had selectively acknowledged counts as lost again: the peer has thrown it away, or
-    /// lied.
-    pub const SACK_RENEGED: Events = Events(1 << 14);
-    /// The segment deserves a challenge ACK (RFC 5961): call [`crate::Connection::send_challenge`], unless
-    /// too many have just been sent for other connections.
-    pub const CHALLENGE: Events = Events(1 << 15);
-
-    /// Returns the facts of both sets.
-    #[must_use]
-    pub const fn union(self, other: Events) -> Events {
-        Events(self.0 | other.0)
-    }
-    /// `receive_mark` has moved: the peer has called text urgent.
-    pub const URGENT: Events = Events(1 << 11);
-
-    /// Returns whether every fact of `other` holds.
-    pub const fn contains(self, other: Events) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns whether any fact of `other` holds.
-    pub const fn intersects(self, other: Events) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Returns whether nothing happened.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Returns the facts as bits, by the numbers of the constants.
-    pub const fn bits(self) -> u16 {
-        self.0
-    }
-}
-
-impl BitOr for Events {
-    type Output = Events;
-
-    fn bitor(self, rhs: Events) -> Events {
-        Events(self.0 | rhs.0)
-    }
-}
-
-impl BitOrAssign for Events {
-    fn bitor_assign(&mut self, rhs: Events) {
-        self.0 |= rhs.0;
+bitflags! {
+    /// A set of facts about what happened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Events: u16 {
+        /// The handshake is complete.
+        const ESTABLISHED = 1 << 0;
+        /// `send_una` moved: the application may reuse that part of its send buffer.
+        const ACKED = 1 << 1;
+        /// `receive_nxt` moved: the application has more to read.
+        const READABLE = 1 << 2;
+        /// The peer's FIN is now in order: the end of the stream.
+        const FIN = 1 << 3;
+        /// The peer reset the connection.
+        const RESET = 1 << 4;
+        /// The peer refused the connection: a RST in SYN-SENT, or a hard ICMP error.
+        const REFUSED = 1 << 5;
+        /// The peer did not answer for too long.
+        const TIMED_OUT = 1 << 6;
+        /// The network reported the peer as unreachable; beside TIMED_OUT it is the likely cause.
+        const UNREACHABLE = 1 << 7;
+        /// The connection is gone: poll what is left to send (a RST at most) and delete it.
+        const CLOSED = 1 << 8;
+        /// TIME-WAIT was entered: poll the last ACK, then replace the connection by [`crate::TimeWait`].
+        const TIME_WAIT = 1 << 9;
+        /// The caller is to answer the segment by `answer_for_closed(segment)`, though the connection
+        /// stays open.
+        const ANSWER_RESET = 1 << 10;
+        /// `receive_mark` has moved: the peer has called text urgent.
+        const URGENT = 1 << 11;
+        /// Blocks of a selective acknowledgement were ignored because they cannot be true.
+        const SACK_IGNORED = 1 << 12;
+        /// Text out of order was not taken because there are too many holes before it.
+        const TEXT_REFUSED = 1 << 13;
+        /// Text that the peer had selectively acknowledged counts as lost again: the peer has thrown it away,
+        /// or lied.
+        const SACK_RENEGED = 1 << 14;
+        /// The segment deserves a challenge ACK (RFC 5961): call [`crate::Connection::send_challenge`],
+        /// unless too many have just been sent for other connections.
+        const CHALLENGE = 1 << 15;
     }
 }
 
@@ -94,7 +52,7 @@ pub struct Input {
     pub verdict: Verdict,
     /// The text to copy to the receive buffer, perhaps out of order.
     pub text: Option<Text>,
-    /// What the segment brought about.
+    /// The effects of the segment.
     pub events: Events,
 }
 
@@ -104,7 +62,7 @@ impl Input {
     }
 
     pub(crate) const fn dropped(reason: Reason) -> Input {
-        Input::answered(reason, Events::NONE)
+        Input::answered(reason, Events::empty())
     }
 
     /// Returns the answer to a segment that was dropped and still had consequences.

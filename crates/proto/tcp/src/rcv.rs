@@ -42,7 +42,7 @@ pub(crate) struct Rcv {
     /// How many full-sized segments are still to be acknowledged at once (quick-ack at the start and after
     /// loss).
     pub(crate) quick: u8,
-    /// What has come since the last ACK sent, by weight: see `ack_is_overdue`.
+    /// The weight of the text received since the last ACK sent: see `ack_is_overdue`.
     pub(crate) unacked: u8,
     /// The number of duplicate ACKs owed to a peer without SACK, beyond the one that is pending.
     pub(crate) duplicates_owed: u8,

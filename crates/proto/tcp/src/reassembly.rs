@@ -1,4 +1,4 @@
-//! Which text has arrived out of order, and what the peer is told about it (RFC 2018 §4).
+//! Which text has arrived out of order, and which of it do acknowledgements report (RFC 2018 §4)?
 
 use crate::ranges::RangeSet;
 

@@ -1,9 +1,10 @@
 //! The part of a connection that outlives its process, and how the next process continues with it.
 //!
-//! A record has what the peer or the application was told, and what they told us. Congestion window,
-//! round-trip times and scoreboard may be lost: the successor counts everything that may have been in flight
-//! as lost, and sends it again. Text out of order may be lost, too (RFC 2018 §8). But a peer that was told of
-//! it notices late, so the record names as much of that text as it can.
+//! A record has what this end has sent to the peer or reported to the application, and what it has received
+//! from them. Congestion window, round-trip times and scoreboard may be lost: the successor counts everything
+//! that may have been in flight as lost, and sends it again. Text out of order may be lost, too (RFC 2018
+//! §8). But a peer that has seen it selectively acknowledged notices the loss late, so the record names as
+//! much of that text as it can.
 
 use alloc::boxed::Box;
 

@@ -4,7 +4,7 @@ use core::num::NonZeroU64;
 
 use atoll_base::Duration;
 
-/// What an application or an administrator decides about a connection. The defaults are those of Linux.
+/// The choices of an application or an administrator for a connection. The defaults are those of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Whether small segments are sent at once, without Nagle's algorithm (TCP_NODELAY).
@@ -15,8 +15,8 @@ pub struct Settings {
     pub keep_alive: Option<KeepAlive>,
     /// The congestion control algorithm (TCP_CONGESTION).
     pub congestion: Algorithm,
-    /// How long sent data may stay unacknowledged before the connection is given up (TCP_USER_TIMEOUT);
-    /// `None` means after the usual retries.
+    /// The longest time for which sent data may stay unacknowledged before the connection is given up
+    /// (TCP_USER_TIMEOUT); `None` means after the usual retries.
     pub user_timeout: Option<Duration>,
     /// Whether every segment is acknowledged at once (TCP_QUICKACK).
     pub quick_ack: bool,
@@ -27,11 +27,11 @@ pub struct Settings {
     /// The size to which the receive buffer may ever grow, in octets; together with `receive_capacity` it
     /// decides the window scale.
     pub receive_capacity_max: u32,
-    /// How long a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
+    /// The time for which a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
     pub linger2: Duration,
-    /// How explicit congestion notification is used.
+    /// The use of explicit congestion notification.
     pub ecn: EcnMode,
-    /// How often a SYN is sent again before the connection is given up (TCP_SYNCNT).
+    /// The number of retransmissions of a SYN before the connection is given up (TCP_SYNCNT).
     pub syn_retries: u8,
     /// The most octets of text that leave per second (SO_MAX_PACING_RATE).
     pub pacing_rate_max: Option<NonZeroU64>,
@@ -74,7 +74,7 @@ impl Default for KeepAlive {
     }
 }
 
-/// Which end may ask for explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
+/// The end that may ask for explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EcnMode {
     /// Neither end may ask.
@@ -103,7 +103,7 @@ impl Algorithm {
     pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr];
 }
 
-/// What is known about the path to the peer.
+/// The known properties of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The largest segment text that the link allows without options, in octets: its MTU less 40.

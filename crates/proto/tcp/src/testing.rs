@@ -318,8 +318,8 @@ impl Tcb {
             for (left, right) in seg.options.sack.iter() {
                 sack.push(IRS.plus(left.0), IRS.plus(right.0));
             }
-            let flags = segment.flags.without(Flags::PSH);
-            flags == seg.flags.without(Flags::PSH)
+            let flags = segment.flags.difference(Flags::PSH);
+            flags == seg.flags.difference(Flags::PSH)
                 && seg.seq.is_none_or(|seq| segment.seq == ISS.plus(seq))
                 && seg.ack.is_none_or(|n| segment.ack == IRS.plus(n))
                 && seg.window.is_none_or(|window| segment.window == window)

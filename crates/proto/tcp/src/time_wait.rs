@@ -1,8 +1,8 @@
 //! How a closed connection is remembered, and how late segments are answered (RFC 9293 §3.6.1, RFC 6191).
 //!
 //! RFC 1337 names what late segments can do to a connection that takes the place of an old one too early.
-//! Here only a SYN or a RST ends the wait early, and only one that can hardly be a late segment: a SYN that
-//! is newer than everything, or a RST at the very sequence number that is expected.
+//! Here only a SYN or a RST ends the wait early, and only one that can hardly be a late segment. It must be a
+//! SYN that is newer than everything, or a RST at the very sequence number that is expected.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
@@ -10,7 +10,7 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 use crate::connection::{Connection, TIME_WAIT};
 use crate::timers::Timer;
 
-/// What is left of a connection in TIME-WAIT. The record needs no other memory, and survives a crash by its
+/// The remainder of a connection in TIME-WAIT. The record needs no other memory, and survives a crash by its
 /// [`TimeWaitFacts`].
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
@@ -28,7 +28,7 @@ pub struct TimeWait {
 
 const _: () = assert!(size_of::<TimeWait>() <= 64);
 
-/// What a successor has to know of a connection in TIME-WAIT.
+/// The facts that a successor needs of a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeWaitFacts {
     /// When the wait ends.
@@ -45,7 +45,7 @@ pub struct TimeWaitFacts {
     pub timestamps: Option<(u32, u32)>,
 }
 
-/// What to do with a segment for a connection in TIME-WAIT.
+/// The answer to a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeWaitAnswer {
     /// Send this segment, with the ports filled in; the deadline may have moved.
@@ -115,7 +115,7 @@ impl TimeWait {
     }
 
     /// Returns the last sequence number in use if this end may open a new connection in place of the old one:
-    /// timestamps tell their segments apart (RFC 6191, RFC 7323 §5.8; `tcp_tw_reuse` of Linux). `None` means
+    /// timestamps distinguish their segments (RFC 6191, RFC 7323 §5.8; `tcp_tw_reuse` of Linux). `None` means
     /// that it must not.
     pub fn reusable(&self) -> Option<SeqNum> {
         self.timestamps.then_some(self.snd_nxt)
@@ -137,8 +137,8 @@ impl TimeWait {
         }
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
             // RFC 6191 §2: a SYN with a later timestamp, or else a later sequence number, is a new
-            // connection. So is one with timestamps if the old connection had none: PAWS will tell their
-            // segments apart.
+            // connection. So is one with timestamps if the old connection had none: PAWS distinguishes their
+            // segments.
             let later = timestamps.is_some_and(|peer| SeqNum(peer.value).after(SeqNum(self.ts_recent)));
             let first = !self.timestamps && segment.options.timestamps.is_some();
             if later || first || (!is_old && segment.seq.after(self.rcv_nxt)) {

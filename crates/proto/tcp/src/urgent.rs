@@ -107,18 +107,18 @@ impl Connection {
     /// pointer.
     pub(crate) fn process_urgent(&mut self, segment: &Segment, seq: i64) -> Events {
         if !segment.has(Flags::URG) || !self.state().may_receive() {
-            return Events::NONE;
+            return Events::empty();
         }
         // RFC 6093 §2.1: pointers show the octet after the urgent ones (MUST-62), but some peers show the
         // last of them. As on Linux, only a pointer of 0 is read the second way.
         let mark = seq + i64::from(segment.urgent.max(1)) - 1;
         // Text that is in order may have been read already: a mark there would come too late.
         if mark < self.rcv.nxt {
-            return Events::NONE;
+            return Events::empty();
         }
         let urgent = &mut self.rare.get_or_insert_default().urgent;
         if mark <= urgent.mark {
-            return Events::NONE;
+            return Events::empty();
         }
         urgent.pass_mark(self.rcv.nxt);
         urgent.mark = mark;
@@ -138,7 +138,7 @@ impl Connection {
             Ok(pointer) => pointer,
             Err(_) if end < from => return,
             // MUST-31: urgent text may be longer than a pointer can say. As on Linux, the segments at the end
-            // of what has been sent tell the peer that there is more of it.
+            // of what has been sent say that there is more of it.
             Err(_) if from + POINTER_MAX > self.snd.nxt => u16::MAX,
             Err(_) => return,
         };

@@ -72,7 +72,7 @@ fn server(own: Epoch) -> Server {
     server
 }
 
-/// Two servers joined by a channel.
+/// Creates two servers that a channel joins.
 fn pair() -> (HeapMemory, Server, Server) {
     let memory = memory();
     let (mut a, mut b) = (server(FIRST), server(FIRST));
@@ -262,7 +262,7 @@ fn too_many_calls_and_microthreads_are_refused() {
     assert_eq!((b.counts().timed_out, b.load()), (4, (0, 0)));
 }
 
-/// A request whose answer is not waited for.
+/// Sends a request without waiting for its answer.
 fn liar_request(server: &mut Server) -> Result<(), SendError> {
     let board = &mut *server.router().0.borrow_mut();
     board.send(PeerId(0), Role::Request(1), SEVEN)

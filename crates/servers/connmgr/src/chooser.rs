@@ -27,7 +27,7 @@ pub(crate) struct Chooser {
     /// The place of the listener of each socket, and the TSs where the socket listens, a bit each.
     by_lease: BTreeMap<u64, (u32, u64)>,
     pub(crate) balancer: Balancer,
-    /// What TSs are to do, each with the number of the TS.
+    /// The directives for TSs, each with the number of the TS.
     pub(crate) directives: VecDeque<(u8, Directive)>,
     /// The listeners whose waiting connections are to be offered now, and how many of each are left.
     turns: BTreeMap<u32, usize>,
@@ -131,7 +131,7 @@ impl Chooser {
     }
 
     /// Notes that the last socket of a listener stopped listening at TS `ts`. As on Linux, connections that
-    /// nobody has accepted end with the listener.
+    /// no application has accepted end with the listener.
     pub(crate) fn closed(&mut self, ts: u8, index: u32) {
         let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let directives = &mut self.directives;
@@ -270,8 +270,8 @@ impl Chooser {
         self.directives.push_back((ts, Directive::ConnectionsWait { session, lease, waiting, answers }));
     }
 
-    /// Tells all sessions that have asked that a connection of `ts` waits, because the one that was told has
-    /// not come.
+    /// Notifies all sessions that have asked that a connection of `ts` waits, because the session that was
+    /// notified has not come.
     pub(crate) fn waits_long(&mut self, ts: u8, index: u32) {
         while self.tell_asker(ts, index) {}
     }
@@ -463,7 +463,7 @@ impl Chooser {
         true
     }
 
-    /// Tells one session that has asked that a connection waits. Returns whether there was one.
+    /// Notifies one session that has asked that a connection waits. Returns whether there was one.
     fn tell_asker(&mut self, ts: u8, index: u32) -> bool {
         let asker = self.at_mut(index).and_then(|choice| choice.askers.next(ts));
         let Some(Asker { session, lease, .. }) = asker else { return false };

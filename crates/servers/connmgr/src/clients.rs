@@ -81,7 +81,7 @@ impl Manager {
 
     /// Handles a message of TS `from`, which is in another process.
     pub fn handle(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
-        // The message is for an earlier incarnation; this one is told again all that still counts.
+        // The message is for an earlier incarnation; this one receives everything again that still counts.
         if message.to != Epoch(0) && message.to != self.config.epoch {
             self.dropped += 1;
             return;
@@ -312,7 +312,7 @@ impl Manager {
         waits || self.clients.iter().any(|client| !client.outbox.is_empty())
     }
 
-    /// Returns whether so much waits for a TS that its messages should not be read.
+    /// Returns whether so many messages wait for a TS that its own messages should not be read.
     pub fn is_crowded(&self, ts: ReplicaId) -> bool {
         self.clients.get(usize::from(ts.0)).is_some_and(|client| client.outbox.len() > OUTBOX_MAX)
     }
@@ -357,7 +357,7 @@ impl Manager {
 }
 
 impl Asked {
-    /// Returns what the TS is to be told about the connection.
+    /// Returns the message to the TS about the connection.
     fn answer(self, connection: u32) -> ManagerBody {
         let ticket = self.ticket;
         match self.offer {

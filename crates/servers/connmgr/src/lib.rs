@@ -11,10 +11,10 @@
 //!                                                   CM --Offer, Reset, AcceptorRemoved, PortTaken--->  TS
 //!                                                   CM <--PeerMessage: offers, reports-->        other CMs
 //! ```
-//! CMs tell each other how long their acceptors take, and choose by that (`balance`).
+//! CMs report to each other how long their acceptors take, and choose by that (`balance`).
 //!
-//! The state of a CM is lost in a crash. The TS tells the next CM who listens and accepts; the successor of a
-//! TS carries out the requests in its ledger again (decisions 24 and 28).
+//! The state of a CM is lost in a crash. The TS reports to the next CM which sockets listen and accept; the
+//! successor of a TS carries out the requests in its ledger again (decisions 24 and 28).
 //!
 //! Storey 3: `no_std` + alloc.
 #![no_std]

@@ -246,7 +246,7 @@ impl Listeners {
         }
     }
 
-    /// Closes a listener. As on Linux, connections that nobody has accepted end with it.
+    /// Closes a listener. As on Linux, connections that no application has accepted end with it.
     fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
         self.holes.push(index);
@@ -290,7 +290,7 @@ impl Listeners {
         let is_crowded = self.place.is_crowded();
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
         let id = ListenerId { index, serial: listener.serial };
-        // The CM cannot be told of a new connection now, so none is begun.
+        // The CM cannot be notified of a new connection now, so none is begun.
         if is_crowded {
             return SynVerdict::Full;
         }
@@ -351,7 +351,7 @@ impl Listeners {
         self.place.established(now, id, choice, connection);
     }
 
-    /// Tells a new CM in another process everything that is known here.
+    /// Reports everything that is known here to a new CM in another process.
     pub(crate) fn tell_again(&mut self, now: Instant) {
         for (index, listener) in (0..).zip(&self.table) {
             let Some(listener) = listener else { continue };

@@ -124,7 +124,7 @@ impl ConnMgr {
         Ok(id)
     }
 
-    /// Returns the grant by which a session may listen: that of its lease if this replica is the port's
+    /// Returns the grant by which a session may listen. It is that of its lease if this replica is the port's
     /// authority, otherwise the one that it has shown, or the one by which it listens already.
     fn grant_to_listen(&mut self, listen: &Listen) -> Option<Grant> {
         let port = listen.local.port;
@@ -166,8 +166,8 @@ impl ConnMgr {
         self.listeners.ask(now, session, lease, takes)
     }
 
-    /// Tells all sessions that have asked that a connection waits: it has waited for a while, and the session
-    /// that was told of it has not come.
+    /// Notifies all sessions that have asked that a connection waits. It has waited for a while, and the
+    /// session that was notified has not come.
     pub fn handle_waits_long(&mut self, listener: ListenerId) {
         self.listeners.waits_long(listener);
     }
@@ -368,8 +368,8 @@ impl ConnMgr {
         }
     }
 
-    /// Notes the epoch of the CM in another process. A new incarnation knows nothing, and is told everything
-    /// again. No connection is lost, because the CM is not the only one that knows of it.
+    /// Notes the epoch of the CM in another process. A new incarnation knows nothing, and everything is
+    /// reported to it again. No connection is lost, because the CM is not the only one that knows of it.
     pub fn handle_manager_restarted(&mut self, now: Instant, epoch: Epoch) {
         if let Place::Apart(remote) = &mut self.listeners.place {
             remote.restarted(now, epoch);
@@ -399,7 +399,8 @@ impl ConnMgr {
         }
     }
 
-    /// Returns whether so much waits that nothing new should be begun: no SYN answered, no command taken.
+    /// Returns whether so many messages wait that nothing new should be begun: no SYN answered, no command
+    /// taken.
     #[inline]
     pub fn is_crowded(&self) -> bool {
         self.listeners.place.is_crowded()

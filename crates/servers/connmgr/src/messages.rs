@@ -5,8 +5,8 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_ipc::lease::Grant;
 
-/// The number that the transport server gives to a connection. It is used again only after the CM was told
-/// that the connection is gone.
+/// The number that the transport server gives to a connection. It is used again only after the end of the
+/// connection was reported to the CM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
@@ -34,7 +34,7 @@ impl ListenerId {
 pub struct Bind {
     /// The session that asks.
     pub session: SessionId,
-    /// The user for whom the session asks.
+    /// The user that the session acts for.
     pub user: User,
     /// The lease number of the socket.
     pub lease: u64,
@@ -67,7 +67,7 @@ pub struct Listen {
     pub defer_accept: u16,
     /// Whether `IPV6_V6ONLY` is set: a socket at `::` takes only IPv6 then.
     pub v6_only: bool,
-    /// The user for whom the session asks.
+    /// The user that the session acts for.
     pub uid: u32,
     /// The grant that the session has shown, if this replica is not the authority of the port.
     pub shown: Option<Grant>,

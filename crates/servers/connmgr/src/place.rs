@@ -12,9 +12,9 @@ use crate::remote::Remote;
 /// in its table.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// It is in this process, and may have clients in others.
+    /// The chooser is in this process, and may have clients in others.
     Here { ts: u8, manager: alloc::boxed::Box<Manager> },
-    /// It is in another process.
+    /// The chooser is in another process.
     Apart(alloc::boxed::Box<Remote>),
 }
 

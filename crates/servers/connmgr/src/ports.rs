@@ -158,7 +158,7 @@ impl Ports {
         Ok(port)
     }
 
-    /// Whether the session may hold one more lease.
+    /// Returns whether the session may hold one more lease.
     fn has_room(&self, session: SessionId) -> bool {
         self.by_session.count(session) < self.config.session_leases_max
     }
@@ -305,7 +305,7 @@ pub fn covers(grant: &Grant, local: Endpoint) -> bool {
 }
 
 /// Returns whether two sockets of one protocol, which were both granted the same port, cannot both have it.
-/// The earlier grant is over then, and its holder, which may not have been told yet, has to leave.
+/// The earlier grant is over then, and its holder, which may not know yet, has to leave.
 pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
     let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
     let by_addr = a.reuse_addr && b.reuse_addr && !(a.listening && b.listening);

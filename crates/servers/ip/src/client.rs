@@ -8,14 +8,14 @@ use atoll_wire::ipv4::Protocol;
 
 use crate::news;
 
-/// A TS's side of the exchange with its IP server. If either of them has ended, the IP server is told again
-/// what it has to know: both recognise a new incarnation by its epoch.
+/// A TS's side of the exchange with its IP server. Each recognises a new incarnation of the other by its
+/// epoch, and then sends again everything that the other needs.
 #[derive(Debug)]
 pub struct Client {
     epoch: Epoch,
     /// The IP server's incarnation, or `Epoch(0)` before its first message.
     server: Epoch,
-    /// Whether the IP server is to be told that there is a TS.
+    /// Whether the TS has still to greet the IP server.
     greets: bool,
     bad: u64,
 }
@@ -26,8 +26,8 @@ impl Client {
         Client { epoch, server: Epoch(0), greets: true, bad: 0 }
     }
 
-    /// Handles a message of the IP server. `ip` is the TS's half. Returns the error that the transport has to
-    /// be told about one of its packets, if any.
+    /// Handles a message of the IP server. `ip` is the TS's half. Returns the error about one of the
+    /// transport's packets, if the message reports one.
     pub fn handle(&mut self, now: Instant, ip: &mut Ip, message: &IpMessage) -> Option<NetworkError> {
         if message.epoch.0 < self.server.0 {
             self.bad += 1;

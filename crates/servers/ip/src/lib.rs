@@ -23,5 +23,5 @@ mod server;
 mod waiting;
 
 pub use client::Client;
-pub use facts::{network_of, stats_of};
+pub use facts::{network_of, stats_of, v4_address, v4_facts};
 pub use server::{Config, Egress, IpServer, Party};

@@ -5,29 +5,16 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use atoll_base::Instant;
-use atoll_ip::{AddressState, DhcpNews, DhcpState, OwnAddress, Told, V4Address};
+use atoll_ip::{AddressState, DhcpNews, DhcpState, OwnAddress, Told};
 use atoll_ipc::ip::NetworkNews;
-use atoll_ipc::network::{self, AddressFacts, DhcpFacts, Network, PrefixFacts, V4Facts};
+use atoll_ipc::network::{self, AddressFacts, DhcpFacts, Network, PrefixFacts};
 
-use crate::facts::address_facts;
+use crate::facts::{address_facts, dhcp_facts, v4_address, v4_facts};
 
 pub(crate) fn encode(told: &Told) -> Box<NetworkNews> {
-    let v4 = told.v4.map(|own| V4Facts {
-        addr: own.addr,
-        prefix_len: own.prefix_len,
-        gateway: own.gateway.unwrap_or(0),
-        mtu: own.mtu,
-        valid_until: own.valid_until.as_nanos(),
-    });
-    let dhcp = told.dhcp.as_ref().map(|news| DhcpFacts {
-        state: network::DhcpState::from_u8(news.state as u8),
-        server: news.server,
-        dns: news.dns.clone(),
-        domain: news.domain.clone(),
-    });
     let network = Network {
-        v4,
-        dhcp,
+        v4: told.v4.as_ref().map(v4_facts),
+        dhcp: told.dhcp.as_ref().map(dhcp_facts),
         addresses: told.addresses.iter().map(address_facts).collect(),
         on_link: told
             .on_link
@@ -54,16 +41,6 @@ pub(crate) fn decode(news: &NetworkNews) -> Told {
         routers: news.routers.clone(),
         mtu_v6: news.mtu_v6,
         hop_limit: news.hop_limit,
-    }
-}
-
-pub(crate) fn v4_address(own: V4Facts) -> V4Address {
-    V4Address {
-        addr: own.addr,
-        prefix_len: own.prefix_len,
-        gateway: Some(own.gateway).filter(|gateway| *gateway != 0),
-        mtu: own.mtu,
-        valid_until: Instant::from_nanos(own.valid_until),
     }
 }
 
@@ -106,6 +83,8 @@ mod tests {
     use alloc::vec::Vec;
 
     use atoll_base::Addr;
+
+    use atoll_ip::V4Address;
 
     use super::*;
 

@@ -60,8 +60,8 @@ pub trait Egress {
 /// [crowded](IpServer::is_crowded); [`IpServer::handle_message`]; [`IpServer::handle_timeout`]; and
 /// [`IpServer::flush`].
 ///
-/// Its state does not survive a crash. A new incarnation starts as [`Ip`] does, tells its TSs what it knows,
-/// and is told which groups they want; packets that waited for a neighbour are lost, as on a wire.
+/// Its state does not survive a crash. A new incarnation starts as [`Ip`] does, sends its TSs what it knows,
+/// and receives the groups that they want. Packets that waited for a neighbour are lost, as on a wire.
 #[derive(Debug)]
 pub struct IpServer {
     config: Config,
@@ -89,12 +89,12 @@ pub struct IpServer {
     counts: Counts,
 }
 
-/// What is known of a TS or of another IP server.
+/// The state of the exchange with a TS or another IP server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Partner {
-    /// Its incarnation, once it has sent something.
+    /// The partner's incarnation, once it has sent something.
     epoch: Epoch,
-    /// The version of the network that it was last told.
+    /// The version of the network that was last sent to it.
     told: u64,
 }
 
@@ -120,7 +120,7 @@ const MAC_LEN: usize = 6;
 const NO_OFFLOAD: [u8; vnet::HEADER_LEN] = [0; vnet::HEADER_LEN];
 
 impl IpServer {
-    /// Creates a server with `ip`, which is whole. Nothing has been told to TSs and other IP servers yet.
+    /// Creates a server with `ip`, which is whole. Nothing has been sent to TSs and other IP servers yet.
     pub fn new(config: Config, ip: Ip) -> IpServer {
         IpServer {
             waiting: Waiting::default(),
@@ -267,7 +267,7 @@ impl IpServer {
                 }
             }
             (Party::Sibling(_), IpBody::Network { news }) => {
-                self.ip.handle_v4_address(news.network.v4.map(news::v4_address));
+                self.ip.handle_v4_address(news.network.v4.map(crate::facts::v4_address));
             }
             (Party::Sibling(_), IpBody::Neighbour { addr, mac, learned }) => {
                 let basis = if *learned { Basis::Learned } else { Basis::Overheard };
@@ -307,7 +307,7 @@ impl IpServer {
             }
         }
         while self.ip.poll_unreachable().is_some() {
-            // The TS concerned is told when its waiting packet is given up.
+            // The TS concerned is notified when its waiting packet is given up.
         }
         self.gather_news();
         self.tell(egress);
@@ -370,7 +370,7 @@ impl IpServer {
         }
     }
 
-    /// Counts a packet to `dst` as lost, and tells its TS not to send more.
+    /// Counts a packet to `dst` as lost, and notifies its TS, so that it stops sending.
     fn give_up(&mut self, from: u8, src: Addr, dst: Addr, frame: &[u8]) {
         self.counts.unresolved += 1;
         let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
@@ -393,7 +393,7 @@ impl IpServer {
         }
     }
 
-    /// Collects what the other IP servers and the TSs should be told.
+    /// Collects the news for the other IP servers and the TSs.
     fn gather_news(&mut self) {
         while let Some(NeighbourUpdate { addr, mac, basis }) = self.ip.poll_neighbour() {
             let learned = basis == Basis::Learned;
@@ -419,8 +419,8 @@ impl IpServer {
         }
     }
 
-    /// Returns the partners that have not been told the present state of the network: TSs that are served
-    /// here and, if this server asks for the IPv4 address, other IP servers.
+    /// Returns the partners that have not received the present state of the network: TSs that are served here
+    /// and, if this server asks for the IPv4 address, other IP servers.
     fn untold(&self) -> impl Iterator<Item = Party> + use<> {
         let Config { number, servers, replicas, .. } = self.config;
         let (clients, siblings, version) = (self.clients, self.siblings, self.version);

@@ -68,7 +68,7 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
     let tuple =
         |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
     let text = payload.get(upper.at..)?;
-    // Fragments are treated as those of IPv4, but the identification alone stands for the ports: the
+    // Fragments are treated as those of IPv4, but the identification alone takes the place of the ports: the
     // fragments of a packet may name different protocols.
     if let Some(fragment) = upper.fragment.filter(|fragment| !fragment.is_atomic()) {
         return Some(Class::Flow(tuple((fragment.id >> 16) as u16, fragment.id as u16)));

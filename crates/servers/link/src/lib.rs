@@ -1,7 +1,7 @@
 //! The decisions of the link server (LS, P1): which replica gets a frame.
 //!
 //! Steering normally happens before the frame reaches a queue (the TAP's steering program, a NIC's flow
-//! table). The same decision is made here again for what arrives at the wrong queue: after a table change, on
+//! table). It is repeated here for frames that arrive at the wrong queue. They do so after a table change, on
 //! links that cannot steer, for ICMP errors (which belong to the flow that they quote), and for the internal
 //! link, which has no queues.
 //!

@@ -17,7 +17,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Says whether `other` is in the same network.
+    /// Returns whether `other` is in the same network.
     pub fn contains(self, other: Ipv4Addr) -> bool {
         let mask = u32::MAX << (32 - u32::from(self.prefix.clamp(1, 32)));
         (u32::from(self.address) ^ u32::from(other)) & mask == 0
@@ -61,7 +61,7 @@ pub struct Cidr6 {
 }
 
 impl Cidr6 {
-    /// Says whether `other` is in the same network.
+    /// Returns whether `other` is in the same network.
     pub fn contains(self, other: Ipv6Addr) -> bool {
         let mask = u128::MAX << (128 - u32::from(self.prefix.clamp(1, 128)));
         (self.address.to_bits() ^ other.to_bits()) & mask == 0
@@ -132,7 +132,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What is wrong with an address.
+/// The fault of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// The length of an IPv4 prefix is missing.

@@ -29,7 +29,7 @@ pub struct Build {
 pub struct LedgerVersions {
     /// The oldest version.
     pub oldest: u32,
-    /// The newest version, which the build writes unless it is told another one.
+    /// The newest version, which the build writes unless another one is set.
     pub newest: u32,
 }
 

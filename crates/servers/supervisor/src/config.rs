@@ -43,22 +43,22 @@ pub struct Config {
     pub link: Link,
     /// The component that sorts incoming frames by flow group.
     pub steering: Steering,
-    /// How long servers and programs spin before they sleep.
+    /// The time for which servers and programs spin before they sleep.
     pub wait: Wait,
-    /// How connections find acceptors.
+    /// The way in which connections find acceptors.
     pub accept: Accept,
     /// Settings of TCP connections.
     pub tcp: Tcp,
     /// The ports that the stack hands out.
     pub ports: Ports,
-    /// How large sessions are, and how many there may be.
+    /// The sizes of sessions, and their number.
     pub sessions: SessionSizes,
     /// The most bytes of memory that the stack may take; `None` means as many as its cgroup and the machine
     /// have.
     pub memory_limit: Option<u64>,
-    /// Where and how replicas run.
+    /// The processors and scheduling of replicas.
     pub scheduling: Scheduling,
-    /// What happens when a server dies.
+    /// The reaction to the death of a server.
     pub recovery: Recovery,
     /// The number of processes that host the replicas.
     pub scaling: Scaling,
@@ -66,7 +66,7 @@ pub struct Config {
     pub users: Users,
     /// Settings that apply to every server.
     pub servers: Servers,
-    /// What the log looks like.
+    /// The form and level of the log.
     pub log: Log,
 }
 
@@ -75,7 +75,7 @@ pub struct Config {
 pub struct Link {
     /// The kind of the link.
     pub kind: LinkType,
-    /// Name of the TAP device; `%d` in it stands for the first free number.
+    /// The name of the TAP device; `%d` in it becomes the first free number.
     pub device: String,
     /// The network namespace in which the device is made; `None` means the supervisor's own.
     pub netns: Option<String>,
@@ -176,18 +176,18 @@ pub enum LogLevel {
     Debug,
 }
 
-/// What becomes of the connections of a replica that dies.
+/// The fate of the connections of a replica that dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecoveryMode {
     /// The replica's successor continues them.
     #[default]
     Stateful,
-    /// They are reset (N); listeners stay.
+    /// Connections are reset (N); listeners stay.
     Stateless,
 }
 
-/// Which end may start explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of
+/// The end that may start explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of
 /// Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -203,7 +203,7 @@ pub enum EcnMode {
     Accurate = 3,
 }
 
-/// Which sockets use TCP Fast Open (RFC 7413).
+/// The sockets that use TCP Fast Open (RFC 7413).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FastOpen {
@@ -243,7 +243,7 @@ pub struct Scaling {
     pub max: u8,
 }
 
-/// How applications and stack agree on which process accepts a connection (P4).
+/// The way in which applications and stack agree on the process that accepts a connection (P4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handshake {
@@ -254,7 +254,7 @@ pub enum Handshake {
     Naive,
 }
 
-/// The ports that the stack hands out, and who may ask for which.
+/// The ports that the stack hands out, and the users that may ask for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// First and last port for connections that do not choose one.
@@ -267,10 +267,10 @@ pub struct Ports {
     pub users: Vec<(String, [(u16, u16); USER_PORTS_MAX])>,
 }
 
-/// How large sessions are, and how many there may be.
+/// The sizes of sessions, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSizes {
-    /// How many processes with sockets of their own may be attached.
+    /// The number of processes with sockets of their own that may be attached.
     pub max: u32,
     /// The sizes of an arena.
     pub arena: ArenaConfig,
@@ -411,7 +411,7 @@ fn scaling(file: &ScalingFile, replicas: u8) -> Result<Scaling, ConfigError> {
     Ok(Scaling { start, auto, min, max })
 }
 
-/// Says whether every transport server has a connection manager in its process.
+/// Returns whether every transport server has a connection manager in its process.
 fn has_own_managers(notation: Notation) -> bool {
     let plan = notation.plan();
     plan.processes()
@@ -528,7 +528,7 @@ fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
     }))
 }
 
-/// What is wrong with a configuration.
+/// The fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// The file is not TOML, or has unknown keys or values of the wrong kind; the text says where.

@@ -39,13 +39,13 @@ impl Budget {
         let (servers, replicas, pairs) = (servers as u64, replicas as u64, pairs as u64);
         Budget {
             limit,
-            // Each server has a page, bell, ledger, control socket, pidfd, queue and standard error.
+            // Each server has a page, doorbell, ledger, control socket, pidfd, queue and standard error.
             // Processes for replicas have some more, and there may be two of each number.
             fixed: FIXED + 7 * servers + pairs + 4 * (2 * replicas + 1),
             session: SESSION + replicas,
             session_in_server: BELLS as u64,
-            // These are the bells of all servers, those of the replicas once more, and the memory between the
-            // server and each other one.
+            // These are the doorbells of all servers, those of the replicas once more, and the memory between
+            // the server and each other one.
             reserve: RESERVE + 3 * servers,
         }
     }
@@ -66,8 +66,8 @@ impl Budget {
         usize::try_from(self.free() / 2).unwrap_or(usize::MAX).clamp(CLIENTS_MIN, CLIENTS_MAX)
     }
 
-    /// Says whether there is room for one more session beside so many sessions and connections. `shared` is
-    /// the largest number of replicas in one process.
+    /// Returns whether there is room for one more session beside these numbers of sessions and connections.
+    /// `shared` is the largest number of replicas in one process.
     pub fn has_room(&self, sessions: usize, clients: usize, shared: usize) -> bool {
         let here = (sessions as u64 + 1) * self.session + clients as u64;
         let there = (sessions as u64 + 1) * self.session_in_server * shared as u64;
@@ -75,7 +75,7 @@ impl Budget {
     }
 }
 
-/// What is to be done about a new connection.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Accept it: there is room.
@@ -218,7 +218,7 @@ const LOOKS: usize = 256;
 /// The supervisor's own descriptors: standard streams, epoll, signals, listener, lock, guardian, stack page,
 /// keys of servers, device, a build or two.
 const FIXED: u64 = 48;
-/// The descriptors of a session: the application's page, and the bells; arenas come with replicas.
+/// The descriptors of a session: the application's page, and the doorbells; arenas come with replicas.
 const SESSION: u64 = 1 + BELLS as u64;
 /// The descriptors for the start of a server: socket, page, its own descriptors twice, the guardian's packet.
 const RESERVE: u64 = 32;

@@ -11,7 +11,7 @@ pub struct Drain {
     moved_at: Instant,
 }
 
-/// What the stack is doing at one moment.
+/// The activity of the stack at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
     /// The number of open sessions.
@@ -24,7 +24,7 @@ pub struct Activity {
     pub moved: u64,
 }
 
-/// What the supervisor does next while it drains the stack.
+/// The supervisor's next step while it drains the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainStep {
     /// Poll again soon.

@@ -1,5 +1,5 @@
-//! Decides when a server that has died is started again: at once the first time, and after ever longer delays
-//! if it dies again and again, so that it does not keep the rest of the stack busy.
+//! Decides when a server that has died is started again. The first start comes at once; later ones wait ever
+//! longer, so that a server that dies again and again does not keep the rest of the stack busy.
 //!
 //! ```text
 //!             ready                 died
@@ -24,11 +24,11 @@ pub struct Life {
     lacks: Option<String>,
     /// The number of ends that were not requested, since the stack started.
     pub crashes: u64,
-    /// How long the last recovery took.
+    /// The duration of the last recovery.
     pub last: Option<Recovery>,
     /// How often the server moved to another process without having died, because it was asked to hand over.
     pub moves: u64,
-    /// How long nothing served during the last move.
+    /// The time without service during the last move.
     last_move: Option<Duration>,
     /// Whether its last process has handed over.
     is_moving: bool,
@@ -36,16 +36,16 @@ pub struct Life {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its process runs, but does not serve yet. `died` is when the server last stopped serving; it is `None`
-    /// before the first life.
+    /// The server's process runs, but does not serve yet. `died` is when the server last stopped serving; it
+    /// is `None` before the first life.
     Starting { since: Instant, died: Option<Instant> },
-    /// It serves.
+    /// The server serves.
     Serving { since: Instant },
-    /// It has no process; the next one is due at `due`.
+    /// The server has no process; the next one is due at `due`.
     Down { died: Instant, due: Instant },
 }
 
-/// How long a recovery took.
+/// The duration of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// The time from when the death was noticed until the new process was started.
@@ -156,7 +156,7 @@ impl Life {
         }
     }
 
-    /// Says whether it is time to start the server.
+    /// Returns whether it is time to start the server.
     pub fn is_due(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Down { due, .. } if now >= due)
     }
@@ -184,7 +184,7 @@ impl Life {
         Some(recovery)
     }
 
-    /// Says whether the server serves.
+    /// Returns whether the server serves.
     pub fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving { .. })
     }
@@ -211,18 +211,18 @@ impl Life {
         }
     }
 
-    /// Says whether the server has not become ready within [`READY_TIME`].
+    /// Returns whether the server has not become ready within [`READY_TIME`].
     pub fn is_overdue(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
     }
 
-    /// Says whether there is no use in further starts, because each of the last ones failed by the server's
-    /// own fault. Shortages do not count, because they pass.
+    /// Returns whether there is no use in further starts, because each of the last ones failed by the
+    /// server's own fault. Shortages do not count, because they pass.
     pub fn is_hopeless(&self) -> bool {
         self.vain_starts >= VAIN_STARTS_MAX
     }
 
-    /// Returns when to look at the server again if nothing happens.
+    /// Returns when to check the server again if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting { since, .. } => Some(since + READY_TIME),

@@ -66,7 +66,7 @@ impl<M> Lingering<M> {
         self.0.len()
     }
 
-    /// Says whether there is no session.
+    /// Returns whether there is no session.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

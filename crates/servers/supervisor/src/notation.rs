@@ -90,7 +90,7 @@ impl Notation {
         self.parts[component as usize]
     }
 
-    /// Says whether IP is where it would be if the text left it out: with every transport server.
+    /// Returns whether IP is where it would be if the text left it out: with every transport server.
     fn has_usual_ip(self) -> bool {
         self.part(Component::Ip) == self.part(Component::Ts)
     }

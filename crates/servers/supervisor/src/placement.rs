@@ -131,7 +131,7 @@ pub struct Busy {
     pub nanos: u64,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementStep {
     /// Start process `process` of the build of this replica, then call [`Placement::opened`] or
@@ -142,7 +142,7 @@ pub enum PlacementStep {
         /// The number of the process.
         process: usize,
     },
-    /// Ask this replica to leave its process. It goes on in its place.
+    /// Ask this replica to leave its process. It continues in its new place.
     Leave(usize),
     /// Kill process `process` of the build of this replica, because it is not up in time or has ended, then
     /// call [`Placement::failed`].
@@ -249,7 +249,7 @@ impl Placement {
         self.places.iter().map(many).max().unwrap_or(1)
     }
 
-    /// Says whether the number of processes follows the load.
+    /// Returns whether the number of processes follows the load.
     pub fn is_auto(&self) -> bool {
         self.auto.is_some()
     }
@@ -264,7 +264,7 @@ impl Placement {
         &self.asking
     }
 
-    /// Says whether a replica is moving.
+    /// Returns whether a replica is moving.
     pub fn is_moving(&self) -> bool {
         self.moving.is_some()
     }
@@ -329,7 +329,7 @@ impl Placement {
         (self.places, self.vain, self.retry_at) = (places, 0, None);
     }
 
-    /// Says whether every replica is in its place, or will be when it has recovered.
+    /// Returns whether every replica is in its place, or will be when it has recovered.
     pub fn is_reached(&self, stand: impl Fn(usize) -> Stand) -> bool {
         self.moving.is_none()
             && (0..self.places.len()).all(|replica| self.is_in_place(replica, stand(replica)))
@@ -432,7 +432,7 @@ impl Placement {
         Some(GivenUp { wanted, stays, asking: std::mem::take(&mut self.asking) })
     }
 
-    /// Says whether it is time to measure the load of the replicas, if the number of processes follows it.
+    /// Returns whether it is time to measure the load of the replicas, if the number of processes follows it.
     pub fn is_look_due(&self, now: Instant) -> bool {
         self.auto.as_ref().is_some_and(|auto| now.since(auto.looked) >= LOOK_EVERY)
     }

@@ -34,7 +34,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Says whether the process has a server of this component.
+    /// Returns whether the process has a server of this component.
     pub fn has(self, component: Component) -> bool {
         self.components[component as usize]
     }
@@ -82,7 +82,7 @@ impl Plan {
         servers.clone().nth(ts % count.max(1)).unwrap_or(ts)
     }
 
-    /// Says whether two different servers exchange frames or messages.
+    /// Returns whether two different servers exchange frames or messages.
     pub fn talk(&self, one: usize, other: usize) -> bool {
         use Component::{Cm, Ip, Ls, Ts};
         let (Some(one), Some(other)) = (self.processes.get(one), self.processes.get(other)) else {
@@ -108,12 +108,12 @@ impl Plan {
         self.servers_of(Component::Ts).filter(move |&ts| self.server_for(ts, Component::Cm) == server)
     }
 
-    /// Says whether some CM is in a process without a TS.
+    /// Returns whether some CM is in a process without a TS.
     pub fn are_managers_apart(&self) -> bool {
         self.servers_of(Component::Cm).any(|server| !self.processes[server].has(Component::Ts))
     }
 
-    /// Says whether some IP component is in a process without a TS.
+    /// Returns whether some IP component is in a process without a TS.
     pub fn is_ip_apart(&self) -> bool {
         self.servers_of(Component::Ip).any(|server| !self.processes[server].has(Component::Ts))
     }

@@ -176,7 +176,7 @@ impl Questions {
         self.reports.spend(now, took);
     }
 
-    /// Says whether a listing is under way.
+    /// Returns whether a listing is under way.
     pub fn is_listing(&self) -> bool {
         self.hearers.is_some()
     }
@@ -193,7 +193,7 @@ impl Questions {
         hearers.into_iter().collect()
     }
 
-    /// Says whether this client waits for an answer.
+    /// Returns whether this client waits for an answer.
     pub fn has(&self, id: ClientId) -> bool {
         let hears = self.hearers.as_ref().is_some_and(|hearers| hearers.contains(&id));
         hears || self.for_listing.contains(id) || self.for_report.contains(id)

@@ -13,8 +13,8 @@ use atoll_base::{Duration, Instant};
 
 use crate::{Judgement, Life, LifeRecovery, Running, Signs, Watch, Watchdog};
 
-/// What is known of one server. Its incarnation, its numbers of crashes and moves, and whether it serves and
-/// is to leave are persisted.
+/// The supervisor's record of one server. Its incarnation, its numbers of crashes and moves, and whether it
+/// serves and is to leave are persisted.
 #[derive(Clone, Debug)]
 pub struct ServerRecord {
     epoch: u32,
@@ -96,22 +96,22 @@ impl ServerRecord {
         &self.life
     }
 
-    /// Says whether the server serves.
+    /// Returns whether the server serves.
     pub fn is_serving(&self) -> bool {
         self.life.is_serving()
     }
 
-    /// Says whether the server serves and reads messages; one that was asked to leave does not read any.
+    /// Returns whether the server serves and reads messages; one that was asked to leave does not read any.
     pub fn hears(&self) -> bool {
         self.life.is_serving() && !self.is_leaving
     }
 
-    /// Says whether the server was asked to leave, and has not left yet.
+    /// Returns whether the server was asked to leave, and has not left yet.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving
     }
 
-    /// Says whether its last process died by its own fault.
+    /// Returns whether its last process died by its own fault.
     pub fn is_blamed(&self) -> bool {
         self.is_blamed
     }
@@ -168,12 +168,12 @@ impl ServerRecord {
         (self.is_leaving, self.due_by) = (false, None);
     }
 
-    /// Removes the deadline: the server goes on as one of the build that the upgrade says.
+    /// Removes the deadline: the server continues as one of the build that the upgrade says.
     pub fn forget_deadline(&mut self) {
         self.due_by = None;
     }
 
-    /// Says whether the deadline to leave or to become ready has passed; this is reported once.
+    /// Returns whether the deadline to leave or to become ready has passed; this is reported once.
     pub fn take_late(&mut self, now: Instant) -> bool {
         self.due_by.take_if(|until| now >= *until).is_some()
     }
@@ -183,17 +183,17 @@ impl ServerRecord {
         self.due_by
     }
 
-    /// Says whether it is time to start the server.
+    /// Returns whether it is time to start the server.
     pub fn is_due(&self, now: Instant) -> bool {
         self.life.is_due(now)
     }
 
-    /// Says whether the server has not become ready within [`READY_TIME`](crate::READY_TIME).
+    /// Returns whether the server has not become ready within [`READY_TIME`](crate::READY_TIME).
     pub fn is_overdue(&self, now: Instant) -> bool {
         self.life.is_overdue(now)
     }
 
-    /// Returns when the server is to be looked after if nothing happens.
+    /// Returns when to check the server if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.life.next_timeout()
     }

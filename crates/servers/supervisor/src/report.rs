@@ -61,7 +61,7 @@ pub struct StatusReport {
     pub sessions: Vec<SessionReport>,
 }
 
-/// What is reported of every server, whatever its kind.
+/// The part of the report that every kind of server has.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerView<'a> {
     /// The server's kind, in words.
@@ -227,11 +227,11 @@ impl ConfinementReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystem {
-    /// By Landlock.
+    /// Landlock keeps files out of reach.
     Landlock,
-    /// By an empty root directory.
+    /// An empty root directory keeps files out of reach.
     EmptyRoot,
-    /// They are not: the kernel has no Landlock, and does not permit another root directory.
+    /// Files are not out of reach: the kernel has no Landlock, and does not permit another root directory.
     #[default]
     Open,
 }
@@ -366,7 +366,7 @@ pub struct ReplicaReport {
     pub rates: Option<Rates>,
 }
 
-/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds over the
+/// The times of the parts of incoming connections (Pika's tables 4 and 5): means in microseconds over the
 /// connections that were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HandshakeReport {
@@ -414,7 +414,7 @@ pub struct BuildReport {
 /// The state and history of a server's lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReport {
-    /// What the server is doing.
+    /// The server's state.
     pub state: ServerState,
     /// The number of ends of its processes that were not requested.
     pub crashes: u64,
@@ -427,7 +427,7 @@ pub struct RecoveryReport {
     /// For how many microseconds nothing served during the last move; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_move_us: Option<u64>,
-    /// What the system is short of, so that the server cannot be started for now.
+    /// The resource that the system lacks, so that the server cannot be started for now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
 }

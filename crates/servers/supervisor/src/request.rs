@@ -70,7 +70,7 @@ pub enum RequestError {
     /// The packet is no request of an application.
     #[error("not a request")]
     Undecodable,
-    /// So many descriptors came with a request that takes none.
+    /// This number of descriptors came with a request that takes none.
     #[error("{0} descriptors came with a request that takes none")]
     Descriptors(usize),
     /// A request of an application came through the socket for administration.

@@ -1,4 +1,4 @@
-//! Decides who may ask what of a supervisor: the table "Who may ask what" of THREAT_MODEL.md as code.
+//! Decides which user may ask what of a supervisor: the table "Who may ask what" of THREAT_MODEL.md as code.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Creates the rights of a stack that belongs to the user `own` and serves nobody else.
+    /// Creates the rights of a stack that belongs to the user `own` and serves no other user.
     pub fn of(own: u32) -> Rights {
         Rights { own, ..Rights::default() }
     }
@@ -63,21 +63,21 @@ impl Rights {
         self.groups.insert(gid);
     }
 
-    /// Says whether users other than the stack's own user and root may have sessions.
+    /// Returns whether users other than the stack's own user and root may have sessions.
     pub fn is_shared(&self) -> bool {
         !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// Says whether `asker` may have sessions of its own: the stack's user, root, and users that were allowed
-    /// to may.
+    /// Returns whether `asker` may have sessions of its own: the stack's user, root, and users that were
+    /// allowed to may.
     pub fn may_attach(&self, asker: Asker) -> bool {
         self.is_administrator(asker) || self.users.contains(&asker.uid) || self.groups.contains(&asker.gid)
     }
 
-    /// Says whether a request may concern the stack as a whole. `opened` made the connection; `asks` sent the
-    /// request, if the kernel says who did. Both must be administrators: a program that gave up its rights
-    /// may have inherited the connection, and one with rights may have been made to write on another user's
-    /// connection.
+    /// Returns whether a request may concern the stack as a whole. `opened` made the connection; `asks` sent
+    /// the request, if the kernel says which user did. Both must be administrators: a program that gave up
+    /// its rights may have inherited the connection, and one with rights may have been made to write on
+    /// another user's connection.
     pub fn may_administer(&self, opened: Asker, asks: Option<Asker>) -> bool {
         self.is_administrator(opened) && asks.is_some_and(|asks| self.is_administrator(asks))
     }

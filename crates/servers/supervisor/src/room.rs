@@ -64,7 +64,7 @@ impl Shortness {
         self.look_at
     }
 
-    /// Says whether the stack's own use matters for the judgement of `rooms`. Measuring it takes time.
+    /// Returns whether the stack's own use matters for the judgement of `rooms`. Measuring it takes time.
     pub fn wants_usage(&self, rooms: &[Room]) -> bool {
         rooms.iter().any(|room| room.of == RoomOf::Limit || room.level(self.level) == MemoryLevel::High)
     }
@@ -87,7 +87,8 @@ impl Stalls {
         Stalls { total, at: now, are_many: false }
     }
 
-    /// Says whether processes waited for a considerable part of the time between the last two measurements.
+    /// Returns whether processes waited for a considerable part of the time between the last two
+    /// measurements.
     pub fn are_many(&self) -> bool {
         self.are_many
     }
@@ -122,7 +123,7 @@ impl Room {
         (self.all / pressure * times, self.all / high * times)
     }
 
-    /// Says whether memory is under pressure, or soon may be.
+    /// Returns whether memory is under pressure, or soon may be.
     const fn is_nearly_short(self) -> bool {
         self.left < self.thresholds().0 * 2
     }

@@ -5,21 +5,22 @@
 //!   {"event":"connections_lost","fields":{"kept":7,"lost":1},"message":"replica 0: 7 connections ..."}
 //! ```
 //!
-//! The bytes are hostile. A line says neither who wrote it nor how grave it is: the supervisor knows the
-//! process at the other end of the pipe, and each event has its level. If a line is lost or cut, only this
-//! event is lost.
+//! The bytes are hostile. A line says neither which process wrote it nor how severe it is: the supervisor
+//! knows the process at the other end of the pipe, and each event has its level. If a line is lost or cut,
+//! only this event is lost.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// An event of a server, as it is on the pipe. [`Said::parse`] returns only events within the bounds below.
+/// An event of a server in the form for the pipe. [`Said::parse`] returns only events within the bounds
+/// below.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Said {
     /// The name of the event, such as `connections_lost`.
     pub event: String,
-    /// Its fields by name; at most [`SAID_FIELDS_MAX`].
+    /// The fields of the event by name; at most [`SAID_FIELDS_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, SaidValue>,
     /// The event as a sentence. It may contain any characters.

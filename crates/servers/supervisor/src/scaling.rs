@@ -59,8 +59,8 @@ impl Scaler {
         (self.min, self.max)
     }
 
-    /// Looks at a stack of `processes` processes, whose replicas were busy for these shares (0 to 1) of the
-    /// time since the last look. Returns how many processes there should be, if that is another number.
+    /// Judges a stack of `processes` processes, whose replicas were busy for these shares (0 to 1) of the
+    /// time since the last call. Returns how many processes there should be, if that is another number.
     pub fn look(&mut self, processes: u8, shares: &[f64]) -> Option<u8> {
         self.since_down = self.since_down.saturating_add(1);
         let within = processes.clamp(self.min, self.max);
@@ -149,7 +149,7 @@ const HOT_LOOKS: u32 = 3;
 /// The number of looks in a row before going down, at first and at most.
 const COOL_LOOKS: u32 = 20;
 const COOL_LOOKS_MAX: u32 = 1280;
-/// The number of looks after a change at which nothing is decided, because replicas are still moving.
+/// The number of decisions to skip after a change, because replicas are still moving.
 const HOLD_LOOKS: u32 = 2;
 
 #[cfg(test)]
@@ -167,8 +167,8 @@ mod tests {
         (0..demand.len()).map(|r| demand[r] / asked(host_of(r, processes.into())).max(1.0)).collect()
     }
 
-    /// Looks `looks` times at replicas with these demands. Returns the changes, each with the number of its
-    /// look.
+    /// Calls [`Scaler::look`] `looks` times with replicas of these demands. Returns the changes, each with
+    /// the number of its call.
     fn run(scaler: &mut Scaler, processes: &mut u8, demand: &[f64], looks: u32) -> Vec<(u32, u8)> {
         let mut changes = Vec::new();
         for look in 0..looks {

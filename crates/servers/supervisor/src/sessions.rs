@@ -1,8 +1,8 @@
 //! The sessions of a stack, their members, and what follows when a member goes.
 //!
 //! A session is a set of sockets; its members are the processes that can use them: the one that attached, and
-//! those that inherited them over `fork` or `exec`. A client is one connection to the control socket and
-//! stands for one process. When the supervisor dies, the next one restores what its guardian has kept
+//! those that inherited them over `fork` or `exec`. A client is one connection to the control socket, and
+//! belongs to one process. When the supervisor dies, the next one restores what its guardian has kept
 //! ([`Standing`]).
 //!
 //! ```text
@@ -77,8 +77,8 @@ struct Session {
     members: BTreeMap<u8, ClientId>,
     /// A bit for each number that members have, or had.
     known: u64,
-    /// Where the search for a free number starts: behind the youngest one, so that a number is used again as
-    /// late as possible, long after every replica was notified of the end of its last owner.
+    /// The number at which the search for a free one starts, behind the youngest one. So a number is used
+    /// again as late as possible, long after every replica was notified of the end of its last owner.
     next_member: u8,
 }
 
@@ -159,7 +159,7 @@ impl Sessions {
         members.into_iter().flatten().map(|(member, client)| (*member, *client))
     }
 
-    /// Says whether the client is a member of any session.
+    /// Returns whether the client is a member of any session.
     pub fn has(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|joined| !joined.is_empty())
     }
@@ -210,7 +210,7 @@ impl Sessions {
         self.sessions.len()
     }
 
-    /// Says whether no session is open.
+    /// Returns whether no session is open.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }

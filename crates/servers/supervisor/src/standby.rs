@@ -37,7 +37,7 @@ pub struct There {
     pub is_fit: bool,
 }
 
-/// What is to be done about the standby.
+/// The action that the standby needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start a standby, then call [`Standby::started`] or [`Standby::not_started`].
@@ -77,7 +77,7 @@ impl Standby {
         self.life.is_overdue(now).then_some(Action::Kill)
     }
 
-    /// Says whether a standby is to be started, if there is none and all replicas serve.
+    /// Returns whether a standby is to be started, if there is none and all replicas serve.
     fn is_due(&self, now: Instant) -> bool {
         now >= self.rests_until && self.life.is_due(now)
     }
@@ -109,12 +109,12 @@ impl Standby {
         self.disturbed(now);
     }
 
-    /// Says whether it is time to check the present standby.
+    /// Returns whether it is time to check the present standby.
     pub fn is_look_due(&self, now: Instant) -> bool {
         now >= self.look_at
     }
 
-    /// Says whether it is time to check the standby, and if so sets the time of the next check.
+    /// Returns whether it is time to check the standby, and if so sets the time of the next check.
     fn looks(&mut self, now: Instant) -> bool {
         let is_time = self.is_look_due(now);
         if is_time {
@@ -132,7 +132,8 @@ impl Standby {
     }
 }
 
-/// Returns the bytes of memory for so many connections, as a power of two, so that the result seldom changes.
+/// Returns the bytes of memory for this number of connections, as a power of two, so that the result seldom
+/// changes.
 pub fn memory_for(connections: u64) -> u64 {
     connections
         .saturating_mul(CONNECTION_BYTES)
@@ -141,7 +142,7 @@ pub fn memory_for(connections: u64) -> u64 {
         .next_power_of_two()
 }
 
-/// Says whether a process with `memory` bytes of its own is of use where `wanted` bytes are needed now.
+/// Returns whether a process with `memory` bytes of its own is of use where `wanted` bytes are needed now.
 pub fn is_enough(memory: u64, wanted: u64) -> bool {
     // The first few connections are no reason to replace a standby. One that is too large is replaced only if
     // it is more than four times too large, because the need may soon grow again.

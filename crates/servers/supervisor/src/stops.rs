@@ -2,10 +2,10 @@
 //! continued, so it is replaced soon.
 //!
 //! To wait until the watchdog (`watchdog.rs`) finds that it hangs would cost seconds, and more because the
-//! time-outs of peers double meanwhile. A process counts as stopped after two looks, because whoever stops a
-//! whole job and continues it does not do so at one moment. Processes are watched rather than servers, so
-//! those that start, stand by, or were asked to leave are included. A process under a debugger (traced) is
-//! left to the watchdog.
+//! time-outs of peers double meanwhile. A process counts as stopped after two checks, because a whole job is
+//! not stopped and continued at one moment. Processes are watched rather than servers, so starting processes,
+//! standbys, and those that were asked to leave are included. A process under a debugger (traced) is left to
+//! the watchdog.
 //!
 //! The kernel is polled. SIGCHLD would report stops, but only those of children, and the servers of an
 //! earlier supervisor are not children of this one.
@@ -24,7 +24,7 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Creates a watch, or returns `None` if `hang_ms` is 0, which lets servers stand still for ever.
+    /// Creates a watch, or returns `None` if `hang_ms` is 0, which lets servers hang for ever.
     pub fn new(hang_ms: u32, now: Instant) -> Option<Stops> {
         (hang_ms > 0).then(|| Stops { due: now + LOOK_EVERY, stopped: BTreeSet::new() })
     }
@@ -34,8 +34,9 @@ impl Stops {
         self.due
     }
 
-    /// Looks at these processes, if it is time, and returns those that are stopped and also were at the last
-    /// look. `state` returns the state of a process as in proc_pid_stat(5), or `None` if the process is gone.
+    /// Checks these processes, if it is time, and returns those that are stopped and also were at the last
+    /// check. `state` returns the state of a process as in proc_pid_stat(5), or `None` if the process is
+    /// gone.
     pub fn look(
         &mut self,
         now: Instant,

@@ -12,8 +12,8 @@
 
 use atoll_base::{Duration, Instant};
 
-/// The state of an upgrade. It is lost with the supervisor: servers of the new build stay then, and go on
-/// writing the ledger that the old build reads.
+/// The state of an upgrade. It is lost with the supervisor: servers of the new build stay then, and continue
+/// to write the ledger that the old build reads.
 #[derive(Debug)]
 pub struct Upgrade {
     /// The state of each server, by number.
@@ -46,7 +46,7 @@ enum Course {
     Back(String),
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Ask this server to hand over to a process of this build.

@@ -26,7 +26,7 @@ pub struct Signs {
     pub sleep_word: u32,
 }
 
-/// What one server has shown so far.
+/// The signs of life of one server so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
     signs: Signs,
@@ -37,18 +37,18 @@ pub struct Watch {
     used_ms: u64,
 }
 
-/// What to do about a server.
+/// The judgement about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// Nothing: the server lives, or may live.
     Wait,
-    /// Ring the server's bell: it sleeps, and a healthy server wakes up then.
+    /// Ring the server's doorbell: it sleeps, and a healthy server wakes up then.
     Ring,
     /// The server hangs.
     Hangs,
 }
 
-/// What the kernel reports about a process (proc_pid_stat(5)).
+/// The kernel's report about a process (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     /// The state of the process: `R`, `S`, `D`, `T` and so on.
@@ -76,7 +76,7 @@ impl Watchdog {
             watch.used_ms = ask().map_or(0, |running| running.used_ms);
             return if signs.sleep_word & 1 == 1 { Judgement::Ring } else { Judgement::Wait };
         }
-        // The server has one look more than LOOKS: its bell was rung between the first two.
+        // The server has one look more than LOOKS: its doorbell was rung between the first two.
         if watch.looks <= LOOKS {
             return Judgement::Wait;
         }
@@ -100,7 +100,7 @@ mod tests {
     const AWAKE: Signs = Signs { heartbeat: 7, sleep_word: 2 };
     const ASLEEP: Signs = Signs { heartbeat: 7, sleep_word: 3 };
 
-    /// Looks `count` times, and returns the judgements.
+    /// Checks `count` times, and returns the judgements.
     fn judgements(signs: Signs, running: Option<Running>, count: usize) -> Vec<Judgement> {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         (0..count).map(|_| watchdog.look(&mut watch, signs, || running)).collect()
@@ -122,7 +122,7 @@ mod tests {
     fn who_gives_signs_of_life_is_left_alone() {
         let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         for beat in 0..100 {
-            // The server works, or it sleeps and the bell wakes it.
+            // The server works, or it sleeps and the doorbell wakes it.
             for signs in
                 [Signs { heartbeat: beat, ..AWAKE }, Signs { sleep_word: 2 * beat as u32 + 5, ..ASLEEP }]
             {

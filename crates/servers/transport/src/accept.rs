@@ -55,7 +55,7 @@ impl<M: Memory> Transport<M> {
         self.handshakes.phases().opened(now, index, entry.name);
         if let Some(len) = early {
             // The application gets the connection at once.
-            entry.flags.set(Flags::FAST_OPEN);
+            entry.flags.insert(Flags::FAST_OPEN);
             self.stats.count(Stat::FastOpens);
             self.handshakes.begin_early(index, listener);
             if len > 0 {
@@ -93,8 +93,8 @@ impl<M: Memory> Transport<M> {
         ByCookie::Opened(self.enter(connection, tuple, &inherited, internal, stage))
     }
 
-    /// Returns whether there is room for one more connection. If not, the CM is told that what it accepted is
-    /// gone.
+    /// Returns whether there is room for one more connection. If not, reports to the CM that the connection
+    /// that it accepted is gone.
     pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
         let has_room = self.connections.count() < self.config.connections_max
             && self.shortage.may_accept(&self.applications, &self.cm, listener);
@@ -118,7 +118,7 @@ impl<M: Memory> Transport<M> {
         let mut entry = Entry::new(connection, self.connections.name(&tuple), stage);
         entry.inherit(&self.config, inherited, self.ip.hop_limit());
         if internal {
-            entry.flags.set(Flags::INTERNAL);
+            entry.flags.insert(Flags::INTERNAL);
         }
         let index = self.connections.insert(entry);
         self.connections.enroll(index);

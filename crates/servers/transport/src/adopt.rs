@@ -44,8 +44,8 @@ use judge::Judge;
 
 pub(crate) use judge::Adopted;
 
-/// Returns whether a connection needs nothing, as far as its record says, unless one of its ends still has to
-/// be told something: it has an application, and can be used both ways.
+/// Returns whether a connection needs nothing now, according to its record: it has an application, and can be
+/// used both ways. The caller checks whether one of its ends expects a notification.
 fn may_wait(record: &ConnectionRecord) -> bool {
     record.phase == Phase::Open && record.text_len == 0 && state(record) == Some(State::Established)
 }
@@ -307,8 +307,8 @@ impl<M: Memory> Transport<M> {
         records.ledger().mark(Work::Nothing);
     }
 
-    /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show:
-    /// it may have left the port to others of its family, or another build may have let it. Any later grant
+    /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show.
+    /// It may have left the port to others of its family, or another build may have let it. Any later grant
     /// goes first.
     fn past_grant(
         &self,
@@ -349,8 +349,8 @@ impl<M: Memory> Transport<M> {
         refused
     }
 
-    /// Tells applications the state of their connections, as far as they may not know it. `concerned` are the
-    /// connections that are not quiet.
+    /// Reports the state of their connections to applications, as far as they may not know it. `concerned`
+    /// are the connections that are not quiet.
     pub(crate) fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>) {
         for (index, stage) in concerned {
             self.durability.mark(Work::Adoption(index));
@@ -362,7 +362,7 @@ impl<M: Memory> Transport<M> {
                     {
                         // The record may have another limit than the slot, and both sides have to use the
                         // same one.
-                        entry.flags.set(Flags::LIMIT);
+                        entry.flags.insert(Flags::LIMIT);
                     }
                     self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
                 }
@@ -375,7 +375,7 @@ impl<M: Memory> Transport<M> {
                 Stage::Ended(_) => {
                     if let Some(entry) = self.connections.get_mut(index) {
                         entry.view.set_flags(REPLICA_CLOSED);
-                        entry.flags.set(Flags::STATE);
+                        entry.flags.insert(Flags::STATE);
                         entry.view.tell(Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP);
                     }
                 }
@@ -393,7 +393,7 @@ impl<M: Memory> Transport<M> {
         for index in touched {
             if let Some(entry) = self.connections.get_mut(index) {
                 entry.connection.greet();
-                entry.flags.set(Flags::STATE.with(Flags::EXTENTS));
+                entry.flags.insert(Flags::STATE | Flags::EXTENTS);
                 if entry.connection.fin_received() {
                     entry.view.set_flags(REPLICA_FIN);
                     entry.view.tell(Ready::RDHUP);
@@ -417,7 +417,7 @@ impl<M: Memory> Transport<M> {
                 Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
             entry.stage = Stage::Open(Service::UNMEASURED);
-            entry.flags.set(Flags::STATE);
+            entry.flags.insert(Flags::STATE);
             self.cm.handle_gone(ConnectionId(index), listener, atoll_connmgr::Stage::Embryonic);
             self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
             return;
@@ -432,7 +432,7 @@ impl<M: Memory> Transport<M> {
         let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));
         entry.place = None;
-        entry.flags.set(Flags::RECORD);
+        entry.flags.insert(Flags::RECORD);
         session.vacate(place.slot, true);
         self.durability.release_later((place.session, session.id), place.slot, rings);
         self.cm.handle_established(now, ConnectionId(index), listener);

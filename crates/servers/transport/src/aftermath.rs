@@ -11,10 +11,10 @@ use crate::applications::Applications;
 use crate::session::Occupant;
 use crate::stats::Stats;
 
-/// What became of the connections of a predecessor.
+/// The fate of the connections of a predecessor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// The number of connections that go on.
+    /// The number of connections that continue.
     pub kept: u32,
     /// The number of connections whose records could not be used, or were not to be: their applications see a
     /// reset.
@@ -25,7 +25,7 @@ pub struct Adoption {
     pub why: Option<Loss>,
 }
 
-/// The reason for which a connection does not go on.
+/// The reason for which a connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The record of the connection cannot be read.
@@ -53,13 +53,13 @@ pub enum Loss {
 /// The mode in which a successor begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Connections go on.
+    /// Connections continue.
     Stateful,
     /// Connections are reset; what was asked for stays in force (NEaT's way, N3).
     Stateless,
 }
 
-/// What a death was charged to.
+/// The work to which a death was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The work during which the server died.
@@ -76,12 +76,12 @@ impl Adoption {
     }
 }
 
-/// What is still to be done and reported about a predecessor's death.
+/// The work and reports about a predecessor's death that are still due.
 #[derive(Debug, Default)]
 pub(crate) struct Aftermath {
-    /// What became of all its connections, until it is asked for.
+    /// The fate of all its connections, until it is asked for.
     adoption: Option<Adoption>,
-    /// What its death was charged to, until it is asked for.
+    /// The charge for its death, until it is asked for.
     charge: Option<Charge>,
     /// The sessions (place, number, next slot) whose slots may hold sockets of lost connections.
     lost_slots: VecDeque<(u32, SessionId, u32)>,
@@ -130,9 +130,9 @@ impl Aftermath {
         !self.lost_slots.is_empty()
     }
 
-    /// Searches some of the slots in which connections may have been lost with their records, and tells their
-    /// applications. Applications can mark as many slots as they like, so this is done in parts. Returns how
-    /// many lost connections there were.
+    /// Searches some of the slots for connections that were lost with their records, and notifies their
+    /// applications. Applications can mark as many slots as they like, so this is done in parts. Returns the
+    /// number of lost connections.
     pub(crate) fn look_for_lost<M: Memory>(
         &mut self,
         slots: usize,
@@ -167,8 +167,8 @@ impl Aftermath {
     }
 }
 
-/// Tells the application of a connection that cannot go on. Returns whether the application has a socket for
-/// it, which keeps its slot until it is closed.
+/// Notifies the application of a connection that cannot continue. Returns whether the application has a
+/// socket for it, which keeps its slot until it is closed.
 pub(crate) fn give_up<M: Memory>(
     applications: &mut Applications<M>,
     stats: &mut Stats,

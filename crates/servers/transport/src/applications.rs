@@ -39,7 +39,8 @@ pub(crate) struct Applications<M: Memory> {
     turn: u32,
     /// The sessions that are over: the supervisor may release their memory.
     ended: Vec<SessionId>,
-    /// The sessions that were cut off after deaths of servers, and of which the supervisor is to be told.
+    /// The sessions that were cut off after deaths of servers, and are still to be reported to the
+    /// supervisor.
     cut_off: Vec<SessionId>,
     /// The sessions of which a process has ended.
     endings: Endings,
@@ -128,7 +129,8 @@ impl<M: Memory> Applications<M> {
     }
 
     /// Ends a session, whose last process is gone: it is not found by its number any more. Returns its place,
-    /// or `None` if it has ended before. Then the supervisor is told so, unless something of it is left.
+    /// or `None` if it has ended before. Then its end is reported to the supervisor, unless something of it
+    /// is left.
     pub(crate) fn end(&mut self, id: SessionId) -> Option<u32> {
         let place = self.places.remove(&id);
         if place.is_none() && self.iter().all(|session| session.id != id) {
@@ -158,12 +160,12 @@ impl<M: Memory> Applications<M> {
         self.find_mut(id).map(Session::cut_off).is_some()
     }
 
-    /// Notes that the supervisor is to be told of a session that is cut off.
+    /// Notes a session that is cut off, for the report to the supervisor.
     pub(crate) fn tell_cut_off(&mut self, id: SessionId) {
         self.cut_off.push(id);
     }
 
-    /// Returns the sessions that are cut off and that the supervisor has not been told of.
+    /// Returns the sessions that are cut off and were not yet reported to the supervisor.
     pub(crate) fn take_cut_off(&mut self) -> Vec<SessionId> {
         core::mem::take(&mut self.cut_off)
     }
@@ -237,7 +239,7 @@ impl<M: Memory> Applications<M> {
         self.get(place.session)?.slot(place.slot)
     }
 
-    /// Sends an answer to a session; any thread of the application may wait for it, on any bell.
+    /// Sends an answer to a session; any thread of the application may wait for it, on any doorbell.
     pub(crate) fn reply(&mut self, stats: &mut Stats, place: u32, event: &Event) {
         if let Some(session) = self.get_mut(place) {
             session.push(stats, event, None);

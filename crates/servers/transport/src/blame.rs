@@ -67,12 +67,12 @@ pub(crate) fn charge<M: Memory>(
     work.connection()
 }
 
-/// Resets the peer of a connection that does not go on, as far as the record says what the peer expects.
+/// Resets the peer of a connection that cannot continue, as far as the record says what the peer expects.
 ///
 /// A reset counts only exactly where the peer waits for the next octet (RFC 5961 §3). Elsewhere in its window
 /// it makes the peer ask, and the question is answered as for any unknown connection, by a reset in the right
 /// place. The peer waits at what was acknowledged if nothing was under way, at the end of what was sent if
-/// all has arrived, and otherwise in between: resets are sent for both places.
+/// all has arrived, and otherwise in between. So resets are sent for both places.
 pub(crate) fn reset_peer(
     record: &ConnectionRecord,
     written: Option<i64>,

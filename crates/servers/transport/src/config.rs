@@ -51,7 +51,7 @@ pub struct Config {
     pub datagram_capacity: u32,
     /// The segment size on the internal link, in octets.
     pub internal_mss: u16,
-    /// Which end may begin with explicit congestion notification.
+    /// The end that may begin with explicit congestion notification.
     pub ecn: EcnMode,
     /// The time that the connections of an ended process have to deliver what it wrote.
     pub orphan_timeout: Duration,

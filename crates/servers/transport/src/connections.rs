@@ -16,7 +16,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, Rng, SeqNum, TimerId};
+use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, Rng, SeqNum, Slab, TimerId};
 use atoll_tcp::{TimeWait, TimeWaitAnswer};
 use atoll_wire::tcp::Segment;
 
@@ -25,7 +25,6 @@ use crate::flows::Flows;
 use crate::names::{Locals, Name};
 use crate::ports::{Found, NoPort, Searches};
 use crate::postponed::Postponed;
-use crate::slab::Slab;
 use crate::time_wait::TimeWaits;
 use crate::timers::Timers;
 
@@ -47,7 +46,7 @@ pub(crate) struct Connections {
     orphans: usize,
 }
 
-/// What the choice of a port for a new connection needs besides the connections.
+/// The inputs, besides the connections, for choosing the port of a new connection.
 pub(crate) struct PortChoice<'a, F: Fn(&FourTuple) -> bool> {
     /// The first and the last port that may be chosen.
     pub(crate) range: (u16, u16),
@@ -58,8 +57,8 @@ pub(crate) struct PortChoice<'a, F: Fn(&FourTuple) -> bool> {
     pub(crate) looks: &'a mut u32,
 }
 
-/// The time after which a port in TIME-WAIT is taken again if few others are free: timestamps tell the
-/// connections apart (RFC 6191; Linux's `tcp_tw_reuse`).
+/// The time after which a port in TIME-WAIT is taken again if few others are free: timestamps distinguish the
+/// connections (RFC 6191; Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 
 impl Connections {
@@ -191,9 +190,9 @@ impl Connections {
     #[inline]
     pub(crate) fn touch(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index)
-            && !entry.flags.has(Flags::DIRTY)
+            && !entry.flags.intersects(Flags::DIRTY)
         {
-            entry.flags.set(Flags::DIRTY);
+            entry.flags.insert(Flags::DIRTY);
             self.dirty.push(index);
         }
     }
@@ -237,7 +236,7 @@ impl Connections {
         self.flows.find(&self.entries, name)
     }
 
-    /// Returns the tuple that a name stands for.
+    /// Returns the tuple of a name.
     #[inline]
     pub(crate) fn tuple(&self, name: &Name) -> FourTuple {
         self.locals.tuple(name)
@@ -252,7 +251,7 @@ impl Connections {
             let entries = self.entries.iter().map(|(_, entry)| &entry.name);
             let postponed = self.postponed.iter().flat_map(|postponed| postponed.names());
             self.locals.retain(entries.chain(postponed).chain(self.time_waits.queued()));
-            // Their names may now stand for others.
+            // Their names may now belong to others.
             self.searches.forget_all();
         }
         self.locals.add(tuple.local.addr);

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, FourTuple};
+use atoll_base::{Endpoint, FourTuple, Slab};
 use atoll_connmgr::are_rivals;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
@@ -14,7 +14,6 @@ use hashbrown::HashMap;
 use crate::applications::Applications;
 use crate::datagram::Arrived;
 use crate::session::Place;
-use crate::slab::Slab;
 use crate::stats::Stats;
 
 mod groups;

@@ -31,7 +31,7 @@ pub(crate) struct Extent {
     pub(crate) is_cut_off: bool,
 }
 
-/// What is left to do for a session of which processes have ended.
+/// The work that is left for a session of which processes have ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// The number of commands that may have been in the ring at that time.
@@ -101,7 +101,7 @@ impl Ending {
         }
     }
 
-    /// Returns the socket at which the clean-up goes on.
+    /// Returns the socket at which the clean-up continues.
     pub(crate) const fn cursor(&self) -> u32 {
         self.cursor
     }
@@ -119,7 +119,7 @@ pub(crate) struct Endings {
     sessions: VecDeque<u32>,
     /// The ends that came while connections of a predecessor were not continued yet.
     departures: VecDeque<Departure>,
-    /// What cleaning up may still cost in this round.
+    /// The cost that cleaning up may still have in this round.
     left: u32,
 }
 

@@ -27,13 +27,13 @@ use requests::{Key, Requests};
 
 pub(crate) use requests::Subject;
 
-/// What a successor has to know, and what may be given back once that is written.
+/// The state that a successor needs, and the resources that may be freed once it is written.
 #[derive(Debug)]
 pub(crate) struct Durability<M: Memory> {
     /// The ledger; `None` if there will be no successor, or while a predecessor's is being adopted.
     records: Option<Box<Records<M>>>,
-    /// What is given back of revoked offers at the next commit: session with its place, slot, and rings of
-    /// the receive buffer.
+    /// The resources of revoked offers that are freed at the next commit: session with its place, slot, and
+    /// rings of the receive buffer.
     released: Vec<((u32, SessionId), SlotId, Rings)>,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct Records<M: Memory> {
     crashes: BTreeMap<u32, u8>,
     /// Whether connections are not to survive, and have no records.
     is_stateless: bool,
-    /// Whether the ends of connections that a predecessor has touched may not have been told yet. Until the
-    /// first batch is sent the ledger names those connections, so that the next server tells the ends if this
-    /// one dies before.
+    /// Whether the ends of connections that a predecessor has touched may not have been notified yet. Until
+    /// the first batch is sent the ledger names those connections, so that the next server notifies the ends
+    /// if this one dies before.
     is_heir: bool,
     /// When deaths that were charged to sessions are forgotten.
     forgive_at: Instant,
@@ -172,8 +172,8 @@ impl<M: Memory> Durability<M> {
         records.requests.put(session, applications.limited_user(session), command)
     }
 
-    /// Returns whether a command could stay in force. Called before a command is carried out whose sender is
-    /// told of a refusal.
+    /// Returns whether a command could stay in force. Call before carrying out a command whose refusal its
+    /// sender learns.
     pub(crate) fn may_keep(
         &self,
         applications: &Applications<M>,
@@ -248,8 +248,8 @@ impl<M: Memory> Records<M> {
 
     // ---- what a predecessor has left ----
 
-    /// Continues the requests of a predecessor, and returns them. `user_of` returns the user for whom a
-    /// session counts. `is_stateless` says that connections are not to survive from now on.
+    /// Continues the requests of a predecessor, and returns them. `user_of` returns the user that a session
+    /// counts for. `is_stateless` says that connections are not to survive from now on.
     pub(crate) fn resume_requests(
         &mut self,
         user_of: impl Fn(SessionId) -> Option<u32>,
@@ -301,8 +301,8 @@ impl<M: Memory> Records<M> {
         self.ledger.stage_connection(index, Some(record));
     }
 
-    /// Erases the record of a connection of a predecessor that does not go on: the next one at its place is
-    /// another.
+    /// Erases the record of a predecessor's connection that cannot continue. The next connection at its place
+    /// is another one.
     pub(crate) fn erase(&mut self, index: u32) {
         self.ledger.stage_connection(index, None);
         self.crashes.remove(&index);
@@ -373,8 +373,8 @@ impl<M: Memory> Records<M> {
     /// Returns whether more than progress is to be written of a connection.
     #[inline]
     fn needs_record(&self, entry: &Entry) -> bool {
-        let changes = Flags::RECORD.with(Flags::EXTENTS).with(Flags::STATE).with(Flags::OFFER);
-        entry.recorded != summary(entry) || entry.flags.has(changes)
+        let changes = Flags::RECORD | Flags::EXTENTS | Flags::STATE | Flags::OFFER;
+        entry.recorded != summary(entry) || entry.flags.intersects(changes)
     }
 
     fn stage_entry(
@@ -387,7 +387,7 @@ impl<M: Memory> Records<M> {
         self.ledger.mark(Work::Output(index));
         // Text that no application has grows until one has it, and text that comes late fills its gaps.
         let parked_len = entry.parked_len() as u32;
-        let is_filled = parked_len > 0 && entry.flags.has(Flags::RECORD);
+        let is_filled = parked_len > 0 && entry.flags.intersects(Flags::RECORD);
         if is_filled || self.chains.get(&index).map_or(0, |(_, len)| *len) != parked_len {
             self.unchained.extend(self.chains.remove(&index).map(|(head, _)| head));
             if let Some(parked) = &entry.parked {
@@ -395,7 +395,7 @@ impl<M: Memory> Records<M> {
             }
         }
         entry.recorded = summary(entry);
-        entry.flags.clear(Flags::RECORD);
+        entry.flags.remove(Flags::RECORD);
         let chain = self.chains.get(&index).copied().unwrap_or_default();
         let place = entry.place.and_then(|place| {
             let session = applications.get(place.session)?;

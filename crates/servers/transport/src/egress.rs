@@ -175,7 +175,7 @@ impl Egress {
     // ---- frames of IP itself ----
 
     /// Sends the frames of IP itself (ARP, ICMP), which are complete. Frames that a full link does not take
-    /// are first when there is room: a lost answer to a neighbour that asks for our station costs it a
+    /// are first when there is room. A lost answer to a neighbour that asks for our station costs it a
     /// second, and programs that send much would make it get lost.
     pub(crate) fn flush_ip<M: Memory>(&mut self, now: Instant, ip: &mut Ip, out: &mut impl FrameSink<M>) {
         let (mut kept, mut is_full) = (core::mem::take(&mut self.unsent), false);
@@ -252,8 +252,8 @@ impl Egress {
 
     /// Keeps a connection whose neighbour is being asked for.
     pub(crate) fn wait_for_neighbour(&mut self, index: u32, entry: &mut Entry) {
-        if !entry.flags.has(Flags::UNRESOLVED) {
-            entry.flags.set(Flags::UNRESOLVED);
+        if !entry.flags.intersects(Flags::UNRESOLVED) {
+            entry.flags.insert(Flags::UNRESOLVED);
             self.unresolved.push(index);
         }
     }
@@ -271,7 +271,7 @@ impl Egress {
         self.neighbour_generation = generation;
         for index in self.unresolved.drain(..) {
             if let Some(entry) = connections.get_mut(index) {
-                entry.flags.clear(Flags::UNRESOLVED);
+                entry.flags.remove(Flags::UNRESOLVED);
                 connections.touch(index);
             }
         }
@@ -302,7 +302,7 @@ pub(crate) fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entr
     match route {
         Route::Local => {
             entry.next_hop.learn(generation, ip.mac());
-            entry.flags.set(Flags::INTERNAL);
+            entry.flags.insert(Flags::INTERNAL);
         }
         Route::Via { mac } => entry.next_hop.learn(generation, mac),
         Route::Resolving | Route::Unreachable => {}

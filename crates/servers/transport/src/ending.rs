@@ -10,9 +10,9 @@
 //!              are read
 //!   requests   everything else that was asked for is dropped
 //! ```
-//! A server that dies in between has a successor that begins from the start: the supervisor repeats which
-//! processes have ended until it is told that the session is over, and doing part of the work again is
-//! harmless.
+//! A server that dies in between has a successor that begins from the start. The supervisor repeats which
+//! processes have ended until the server reports that the session is over, and doing part of the work again
+//! is harmless.
 
 use atoll_base::{Instant, SessionId, SlotId};
 use atoll_connmgr::ConnectionId;
@@ -47,7 +47,7 @@ impl<M: Memory> Transport<M> {
         self.depart(now, Departure::Member(id, member));
     }
 
-    /// Handles the end of the last process of the session: its sockets end as the kernel ends those of a
+    /// Handles the end of the last process of the session. Its sockets end as the kernel ends those of a
     /// process, and its arena is released when they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
         self.depart(now, Departure::Session(id));
@@ -128,8 +128,8 @@ impl<M: Memory> Transport<M> {
         self.applications.endings_mut().set_left(left);
     }
 
-    /// Does some of what is left to do for a session, and takes its cost from `left`. Returns whether that
-    /// was all.
+    /// Does a slice of what is left to do for a session, and subtracts its cost from `left`. Returns whether
+    /// nothing is left to do.
     fn end_some(&mut self, now: Instant, place: u32, left: &mut u32) -> bool {
         let Some(session) = self.applications.get_mut(place) else { return true };
         let id = session.id;
@@ -338,7 +338,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Returns since when cleaning up could go on; `None` if nothing is left to do.
+    /// Returns since when cleaning up could continue; `None` if nothing is left to do.
     pub(crate) fn cleans_up_at(&self) -> Option<Instant> {
         let endings = self.applications.endings();
         let departs = endings.has_departures().then_some(Instant::ZERO);

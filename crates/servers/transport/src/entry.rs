@@ -7,6 +7,7 @@ use atoll_base::Instant;
 use atoll_connmgr::ListenerId;
 use atoll_ipc::Cause;
 use atoll_tcp::Connection;
+use bitflags::bitflags;
 
 use crate::keep::Keep;
 use crate::names::Name;
@@ -35,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) deadline: Instant,
     /// When the timer wheel will call; it is moved lazily.
     pub(crate) armed: Instant,
-    /// What the slot says, and what the application is to be told.
+    /// The contents of the slot, and the next event for the application.
     pub(crate) view: View,
     /// The start of the present measurement of the receive buffer's growth.
     pub(crate) tuned_at: u64,
@@ -48,14 +49,14 @@ pub(crate) struct Entry {
     pub(crate) flags: Flags,
     /// Why the connection has failed.
     pub(crate) cause: Cause,
-    /// What the record in the ledger says, in short; 0 if there is none.
+    /// The contents of the record in the ledger, in short; 0 if there is none.
     pub(crate) recorded: u8,
-    /// The [tick](progress_tick) in which IP was last told that packets to the peer arrive.
+    /// The [tick](progress_tick) in which IP last learned that packets of the peer arrive.
     pub(crate) progress_tick: u8,
 }
 
-/// Returns the number of the present quarter of a second, modulo a minute: how often IP is told of a
-/// connection's progress.
+/// Returns the number of the present quarter of a second, modulo a minute: the interval at which IP learns of
+/// a connection's progress.
 pub(crate) const fn progress_tick(now: Instant) -> u8 {
     (now.as_nanos() >> 28) as u8
 }
@@ -112,73 +113,48 @@ impl Stamp {
 
 const _: () = assert!(size_of::<Stage>() == 24);
 
-/// A set of flags.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u16);
+bitflags! {
+    /// What is to be done for a connection, and what is known of it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Flags: u16 {
+        /// The connection is in the list of connections to flush.
+        const DIRTY = 1;
+        /// The connection is in the list of connections that wait for a neighbour.
+        const UNRESOLVED = 2;
+        /// The application may be waiting for room in the send buffer.
+        const WANTS_ROOM = 4;
+        /// CONNECTION-AVAILABLE is to be sent.
+        const OFFER = 8;
+        /// The receive extents are to be published.
+        const EXTENTS = 16;
+        /// Flags, error or state are to be published.
+        const STATE = 32;
+        /// The application has set the size of its send buffer.
+        const FIXED_SEND = 64;
+        /// The application has set the size of its receive buffer.
+        const FIXED_RECEIVE = 128;
+        /// The connection uses the internal link.
+        const INTERNAL = 256;
+        /// The send limit is to be published.
+        const LIMIT = 512;
+        /// The application has the connection, but the handshake is not complete.
+        const FAST_OPEN = 2048;
+        /// The record in the ledger is to be written anew.
+        const RECORD = 4096;
+        /// The mark of urgent octets is to be published.
+        const MARK = 1024;
+        /// The connection waits for its session's share of a later flush.
+        const LATER = 8192;
+    }
+}
 
 impl Flags {
-    /// The connection is in the list of connections to flush.
-    pub(crate) const DIRTY: Flags = Flags(1);
-    /// The connection is in the list of connections that wait for a neighbour.
-    pub(crate) const UNRESOLVED: Flags = Flags(2);
-    /// The application may be waiting for room in the send buffer.
-    pub(crate) const WANTS_ROOM: Flags = Flags(4);
-    /// CONNECTION-AVAILABLE is to be sent.
-    pub(crate) const OFFER: Flags = Flags(8);
-    /// The receive extents are to be published.
-    pub(crate) const EXTENTS: Flags = Flags(16);
-    /// Flags, error or state are to be published.
-    pub(crate) const STATE: Flags = Flags(32);
-    /// The application has set the size of its send buffer.
-    pub(crate) const FIXED_SEND: Flags = Flags(64);
-    /// The application has set the size of its receive buffer.
-    pub(crate) const FIXED_RECEIVE: Flags = Flags(128);
-    /// The connection uses the internal link.
-    pub(crate) const INTERNAL: Flags = Flags(256);
-    /// The send limit is to be published.
-    pub(crate) const LIMIT: Flags = Flags(512);
-    /// The application has the connection, but the handshake is not complete.
-    pub(crate) const FAST_OPEN: Flags = Flags(2048);
-    /// The record in the ledger is to be written anew.
-    pub(crate) const RECORD: Flags = Flags(4096);
-    /// The mark of urgent octets is to be published.
-    pub(crate) const MARK: Flags = Flags(1024);
-    /// The connection waits for its session's share of a later flush.
-    pub(crate) const LATER: Flags = Flags(8192);
-
-    pub(crate) const fn bits(self) -> u16 {
-        self.0
-    }
-
-    pub(crate) const fn from_bits(bits: u16) -> Flags {
-        Flags(bits)
-    }
-
-    #[inline]
-    pub(crate) const fn has(self, flags: Flags) -> bool {
-        self.0 & flags.0 != 0
-    }
-
-    #[inline]
-    pub(crate) const fn set(&mut self, flags: Flags) {
-        self.0 |= flags.0;
-    }
-
-    #[inline]
-    pub(crate) const fn clear(&mut self, flags: Flags) {
-        self.0 &= !flags.0;
-    }
-
     /// Clears `flags`, and returns whether any was set.
     #[inline]
-    pub(crate) const fn take(&mut self, flags: Flags) -> bool {
-        let had = self.has(flags);
-        self.clear(flags);
+    pub(crate) fn take(&mut self, flags: Flags) -> bool {
+        let had = self.intersects(flags);
+        self.remove(flags);
         had
-    }
-
-    pub(crate) const fn with(self, flags: Flags) -> Flags {
-        Flags(self.0 | flags.0)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use atoll_base::{Endpoint, FourTuple, Instant, SessionId};
 use atoll_ipc::command::Protocol;
-use atoll_ipc::{Memory, info};
+use atoll_ipc::{Memory, info, tcp_state};
 use atoll_tcp::{Algorithm, Info, Phase, State};
 
 use crate::applications::Applications;
@@ -118,7 +118,7 @@ impl ConnectionFacts {
         let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         info::Info {
-            state: state_number(info.state),
+            state: state_number(info.state).into(),
             ca_state: match info.phase {
                 // TCP_CA_Disorder: something is SACKed, and nothing is known to be lost.
                 Phase::Open => u64::from(info.sacked > 0),
@@ -168,18 +168,18 @@ impl ConnectionFacts {
     }
 }
 
-/// Returns the number of a state, as in linux/tcp_states.h.
-const fn state_number(state: State) -> u64 {
+/// Returns the number of a state.
+const fn state_number(state: State) -> u8 {
     match state {
-        State::Established => 1,
-        State::SynSent => 2,
-        State::SynReceived => 3,
-        State::FinWait1 => 4,
-        State::FinWait2 => 5,
-        State::TimeWait => 6,
-        State::Closed => 7,
-        State::CloseWait => 8,
-        State::LastAck => 9,
-        State::Closing => 11,
+        State::Established => tcp_state::ESTABLISHED,
+        State::SynSent => tcp_state::SYN_SENT,
+        State::SynReceived => tcp_state::SYN_RECEIVED,
+        State::FinWait1 => tcp_state::FIN_WAIT_1,
+        State::FinWait2 => tcp_state::FIN_WAIT_2,
+        State::TimeWait => tcp_state::TIME_WAIT,
+        State::Closed => tcp_state::CLOSED,
+        State::CloseWait => tcp_state::CLOSE_WAIT,
+        State::LastAck => tcp_state::LAST_ACK,
+        State::Closing => tcp_state::CLOSING,
     }
 }

@@ -2,7 +2,7 @@
 //! TCB's part is in `atoll_tcp`.
 //!
 //! As a server: a listener with TCP_FASTOPEN has a limit for connections that its application has before
-//! their handshake is complete, because each of them may be forged (RFC 7413 §5.1); beyond it handshakes are
+//! their handshake is complete, because each of them may be forged (RFC 7413 §5.1). Beyond it handshakes are
 //! ordinary ones. As a client: a bounded number of cookies of servers is kept, with what is known about paths
 //! that drop such SYNs.
 
@@ -31,7 +31,7 @@ impl FastOpenSides {
     }
 }
 
-/// What is known of a server.
+/// The knowledge about a server.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     cookie: FastOpen,

@@ -1,11 +1,11 @@
 //! Finds the connection of a segment by one hash lookup. The table holds indices only; the names are in the
 //! entries.
 
+use atoll_base::Slab;
 use hashbrown::HashTable;
 
 use crate::entry::Entry;
 use crate::names::{Name, NameHash};
-use crate::slab::Slab;
 
 /// The indices of connections, by name.
 #[derive(Debug)]

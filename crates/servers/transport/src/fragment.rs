@@ -44,7 +44,7 @@ pub(crate) enum Cut {
     TooLong,
 }
 
-/// The progress of a datagram whose link was full in the middle of it.
+/// The progress of a datagram that the link took only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The identification that its fragments share.
@@ -67,13 +67,14 @@ impl MtuDiscovery {
         })
     }
 
-    /// Decides how `len` octets of text are sent to `dst` over the outside link.
-    pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: Addr, len: usize) -> Cut {
+    /// Decides how `len` octets of text are sent to `dst` over the outside link, in packets of at most `most`
+    /// octets (`IPV6_MTU`).
+    pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: Addr, len: usize, most: u16) -> Cut {
         let path = match self {
             MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Do => ip.path_mtu(now, dst),
             MtuDiscovery::Probe | MtuDiscovery::Interface | MtuDiscovery::Omit => None,
         };
-        let mtu = path.map_or(ip.mtu_for(dst), |path| path.mtu);
+        let mtu = path.map_or(ip.mtu_for(dst), |path| path.mtu).min(most);
         let size = headers_len(dst) - ethernet::HEADER_LEN + udp::HEADER_LEN + len;
         let fits = size <= usize::from(mtu);
         match self {
@@ -149,7 +150,7 @@ mod tests {
         let config = Config { v6: Some(v6), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24) };
         let mut ip = Ip::new(config, 1, Instant::ZERO).expect("a valid network");
         ip.learn_path_mtu(Instant::ZERO, dst, told);
-        lengths.map(|len| discovery.cut(&ip, Instant::ZERO, dst, len))
+        lengths.map(|len| discovery.cut(&ip, Instant::ZERO, dst, len, u16::MAX))
     }
 
     fn cuts(discovery: MtuDiscovery, told: u16) -> [Cut; 3] {
@@ -186,6 +187,21 @@ mod tests {
         ] {
             assert_eq!(cuts_to(FAR_V6, discovery, 1300, [1252, 1253, 1453]), expected, "{discovery:?}");
         }
+    }
+
+    #[test]
+    fn the_largest_packet_that_is_wanted_counts_as_the_path_does() {
+        let v6 =
+            V6Config { address: Some((Addr::from_octets([0x21; 16]), 64)), gateway: None, autoconf: false };
+        let config = Config { v6: Some(v6), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24) };
+        let ip = Ip::new(config, 1, Instant::ZERO).expect("a valid network");
+        let cut = |discovery: MtuDiscovery, len| discovery.cut(&ip, Instant::ZERO, FAR_V6, len, 1280);
+        // 40 octets of IPv6 and 8 of UDP.
+        assert_eq!(cut(MtuDiscovery::Want, 1232), Cut::Whole { dont_fragment: true });
+        assert_eq!(cut(MtuDiscovery::Want, 1233), Cut::Fragments(1280));
+        assert_eq!(cut(MtuDiscovery::Omit, 1233), Cut::Fragments(1280));
+        assert_eq!(cut(MtuDiscovery::Do, 1233), Cut::TooLong);
+        assert_eq!(cut(MtuDiscovery::Probe, 1233), Cut::TooLong);
     }
 
     #[test]

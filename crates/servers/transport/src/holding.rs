@@ -17,7 +17,7 @@ pub(crate) struct Pressure {
     pub(crate) full: Option<(Instant, Vec<Holding>)>,
 }
 
-/// What a connection held when an area became full.
+/// The memory that a connection held when an area became full.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) index: u32,

@@ -141,7 +141,7 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.connections.get_mut(index) else { return };
         if events.intersects(PROGRESS) {
             let tick = entry::progress_tick(now);
-            if entry.progress_tick != tick && !entry.flags.has(entry::Flags::INTERNAL) {
+            if entry.progress_tick != tick && !entry.flags.intersects(entry::Flags::INTERNAL) {
                 entry.progress_tick = tick;
                 self.ip.note_progress(now, entry.name.remote_addr());
             }
@@ -154,12 +154,12 @@ impl<M: Memory> Transport<M> {
         }
         if events.contains(Events::URGENT) {
             entry.view.tell(Ready::PRI);
-            entry.flags.set(entry::Flags::MARK);
+            entry.flags.insert(entry::Flags::MARK);
         }
         if events.contains(Events::FIN) {
             entry.view.tell(Ready::IN | Ready::RDHUP);
             entry.view.set_flags(REPLICA_FIN);
-            entry.flags.set(entry::Flags::STATE);
+            entry.flags.insert(entry::Flags::STATE);
         }
         if events.contains(Events::RESET) {
             entry.cause = Cause::ConnectionReset;
@@ -186,14 +186,14 @@ impl<M: Memory> Transport<M> {
                         self.establish(now, index);
                     }
                 }
-                _ if entry.flags.has(entry::Flags::FAST_OPEN) => {
+                _ if entry.flags.intersects(entry::Flags::FAST_OPEN) => {
                     self.stats.count(Stat::PassiveOpens);
                     self.handshakes.end_early(index, entry);
                 }
                 _ => {
                     self.stats.count(Stat::ActiveOpens);
                     entry.view.tell(Ready::OUT);
-                    entry.flags.set(entry::Flags::STATE.with(entry::Flags::LIMIT));
+                    entry.flags.insert(entry::Flags::STATE | entry::Flags::LIMIT);
                     self.handshakes.learn_fast_open(now, entry, &mut self.stats);
                 }
             }
@@ -295,7 +295,7 @@ impl<M: Memory> Transport<M> {
                     self.stats.count(Stat::PathMtuLowered);
                     self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
                 }
-                Events::NONE
+                Events::empty()
             }
             ErrorKind::Unreachable { code: code::PORT | code::PROTOCOL } => {
                 entry.connection.handle_unreachable(now, Unreachable::Hard, seq)

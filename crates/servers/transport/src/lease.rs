@@ -45,7 +45,7 @@ pub(crate) fn pass_command(secrets: &Secrets, pass: Pass) -> Command {
     Command::Pass { pass, seal: seal_pass(&secrets.leases, &pass) }
 }
 
-/// What a session has shown of its rights.
+/// The rights that a session has shown.
 #[derive(Debug)]
 pub(crate) struct Rights {
     /// The user of the session.
@@ -62,7 +62,7 @@ impl Rights {
         Rights { user, pass: None, shown: None }
     }
 
-    /// Returns the user for whom the session counts, if the total of that user's sessions is bounded.
+    /// Returns the user that the session counts for, if the total of that user's sessions is bounded.
     pub(crate) const fn counts_for(&self) -> Option<u32> {
         self.user.counts_for
     }

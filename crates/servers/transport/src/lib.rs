@@ -2,8 +2,8 @@
 //! session arenas.
 //!
 //! Frames, commands and moments go in (`handle_*`); [`Transport::flush`] gives frames out, publishes
-//! positions to the applications' slots and says whom to wake. Nothing here makes a system call: arenas are
-//! [`atoll_ipc::Memory`], the link is a [`FrameSink`].
+//! positions to the applications' slots, and says which processes to wake. Nothing here makes a system call:
+//! arenas are [`atoll_ipc::Memory`], the link is a [`FrameSink`].
 //!
 //! ```text
 //!   frames ----> input --+                          +--> output ----> FrameSink
@@ -81,7 +81,6 @@ mod rings;
 mod round;
 mod session;
 mod sink;
-mod slab;
 mod standing;
 mod stats;
 mod time_wait;

@@ -4,8 +4,8 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use atoll_base::{Endpoint, Instant};
-use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::{Memory, tcp_state};
 
 use crate::datagrams::Datagram;
 use crate::facts::{ConnectionFacts, SocketFacts};
@@ -82,7 +82,12 @@ impl<M: Memory> Transport<M> {
                     next += 1;
                     if is_there && listing.told.insert(*name) {
                         let tuple = self.connections.tuple(name);
-                        facts.push(SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote));
+                        facts.push(SocketFacts::new(
+                            Protocol::Tcp,
+                            tcp_state::TIME_WAIT,
+                            tuple.local,
+                            tuple.remote,
+                        ));
                     }
                 }
             }
@@ -110,7 +115,7 @@ impl<M: Memory> Transport<M> {
             receive_queue: listener.unclaimed.into(),
             send_queue: listener.backlog.into(),
             v6_only: listener.v6_only,
-            ..SocketFacts::new(Protocol::Tcp, LISTEN, listener.local, Endpoint::default())
+            ..SocketFacts::new(Protocol::Tcp, tcp_state::LISTEN, listener.local, Endpoint::default())
         })
     }
 
@@ -122,7 +127,7 @@ impl<M: Memory> Transport<M> {
             v6_only: socket.v6_only(),
             ..SocketFacts::new(
                 Protocol::Udp,
-                if socket.remote().is_some() { ESTABLISHED } else { CLOSE },
+                if socket.remote().is_some() { tcp_state::ESTABLISHED } else { tcp_state::CLOSED },
                 socket.local(),
                 socket.remote().unwrap_or_default(),
             )
@@ -135,8 +140,3 @@ impl<M: Memory> Transport<M> {
         self.connections.iter().map(|(_, entry)| entry.connection.heap_bytes() + entry.parked_len()).sum()
     }
 }
-
-const ESTABLISHED: u8 = 1;
-const TIME_WAIT: u8 = 6;
-const CLOSE: u8 = 7;
-const LISTEN: u8 = 10;

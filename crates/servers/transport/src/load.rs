@@ -5,7 +5,7 @@
 /// the units of [`crate::commands::cost`].
 const FRAMES_COST_MAX: u32 = 1024;
 
-/// What this round has cost so far.
+/// The cost of this round so far.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     /// Whether a connection has received much that is not acknowledged.

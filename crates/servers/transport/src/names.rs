@@ -94,7 +94,7 @@ impl Locals {
         self.search_at = used.iter().filter(|used| **used).count() * 2;
     }
 
-    /// Returns the tuple that a name stands for.
+    /// Returns the tuple of a name.
     #[inline]
     pub(crate) fn tuple(&self, name: &Name) -> FourTuple {
         let local = match name.remote.is_v4() {

@@ -35,7 +35,7 @@ impl<M: Memory> Transport<M> {
         if let Some(entry) = self.connections.get_mut(index)
             && let Stage::Waiting { .. } = entry.stage
         {
-            // A session that asks for connections (P4's naive accept) may have been told of it, and not come.
+            // A session that asks for connections (P4's naive accept) may have been notified, and not come.
             entry.deadline = now + self.config.claim_timeout;
             self.connections.touch(index);
         }
@@ -128,9 +128,9 @@ impl<M: Memory> Transport<M> {
         entry.stage = Stage::Offered { listener, lease, at: Stamp::new(now) };
         entry.view.begin_anew();
         entry.deadline = now + self.config.claim_timeout;
-        entry.flags.set(Flags::OFFER.with(Flags::EXTENTS).with(Flags::STATE));
+        entry.flags.insert(Flags::OFFER | Flags::EXTENTS | Flags::STATE);
         if entry.connection.receive_mark().is_some() {
-            entry.flags.set(Flags::MARK);
+            entry.flags.insert(Flags::MARK);
         }
         self.handshakes.phases().offered(now, index, &entry.name);
         self.connections.touch(index);
@@ -158,7 +158,7 @@ impl<M: Memory> Transport<M> {
                 session.push(&mut self.stats, &event, None);
             }
         } else if occupant == Occupant::Lost {
-            // This claim is honoured, too, and the application is told that the connection is over.
+            // This claim is honoured, too, and the application learns that the connection is over.
             let event = Event::ClaimVerdict { slot, generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
         } else if session.was_offered(slot, generation) {
@@ -186,7 +186,7 @@ impl<M: Memory> Transport<M> {
         entry.stage =
             Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });
         entry.deadline = Instant::FAR_FUTURE;
-        entry.flags.set(Flags::STATE);
+        entry.flags.insert(Flags::STATE);
         if entry.receive.current().is_some() {
             entry.deadline = now + self.config.sweep_interval;
         }
@@ -247,8 +247,8 @@ impl<M: Memory> Transport<M> {
         session.vacate(place.slot, true);
         entry.place = None;
         entry.deadline = Instant::FAR_FUTURE;
-        entry.flags.clear(Flags::OFFER);
-        entry.flags.set(Flags::RECORD);
+        entry.flags.remove(Flags::OFFER);
+        entry.flags.insert(Flags::RECORD);
         entry.stage = Stage::Waiting { listener };
         // The text is in the record from the next commit on; until then it must stay where it is.
         self.durability.release_later((place.session, session.id), place.slot, rings);

@@ -83,7 +83,7 @@ impl<M: Memory> Transport<M> {
         entry.inherit(&self.config, &inherited, self.ip.hop_limit());
         entry.place = Some(place);
         if internal {
-            entry.flags.set(Flags::INTERNAL);
+            entry.flags.insert(Flags::INTERNAL);
         }
         let limit = entry.send_limit;
         let index = self.connections.insert(entry);
@@ -103,7 +103,7 @@ impl<M: Memory> Transport<M> {
             && wanted.is_some()
         {
             entry.view.set_flags(REPLICA_FAST_OPEN);
-            entry.flags.set(Flags::STATE);
+            entry.flags.insert(Flags::STATE);
             entry.view.tell(Ready::OUT);
         }
         self.connections.enroll(index);

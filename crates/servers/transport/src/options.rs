@@ -95,7 +95,8 @@ impl Inherited {
             | SocketOption::TimeToLive
             | SocketOption::MtuDiscover
             | SocketOption::MtuDiscoverV6
-            | SocketOption::DontFragmentV6 => {
+            | SocketOption::DontFragmentV6
+            | SocketOption::MtuV6 => {
                 return false;
             }
             _ => {
@@ -121,10 +122,10 @@ impl Entry {
         self.unsent_low = inherited.unsent_low;
         self.receive_capacity = inherited.settings.receive_capacity;
         if inherited.send_limit.is_some() {
-            self.flags.set(Flags::FIXED_SEND);
+            self.flags.insert(Flags::FIXED_SEND);
         }
         if inherited.fixed_receive {
-            self.flags.set(Flags::FIXED_RECEIVE);
+            self.flags.insert(Flags::FIXED_RECEIVE);
         }
     }
 
@@ -137,7 +138,7 @@ impl Entry {
         option: SocketOption,
         value: u32,
     ) -> bool {
-        self.flags.set(Flags::RECORD);
+        self.flags.insert(Flags::RECORD);
         let connection = &mut self.connection;
         match option {
             SocketOption::NoDelay => connection.set_nodelay(value != 0),
@@ -146,12 +147,12 @@ impl Entry {
             SocketOption::QuickAck => connection.set_quick_ack(value != 0),
             SocketOption::ReceiveBuffer => {
                 self.receive_capacity = value.clamp(BUFFER_MIN, config.receive_capacity.1);
-                self.flags.set(Flags::FIXED_RECEIVE);
+                self.flags.insert(Flags::FIXED_RECEIVE);
                 connection.set_receive_capacity(self.receive_capacity);
             }
             SocketOption::SendBuffer => {
                 self.send_limit = value.clamp(BUFFER_MIN, config.send_limit.1);
-                self.flags.set(Flags::FIXED_SEND.with(Flags::LIMIT));
+                self.flags.insert(Flags::FIXED_SEND | Flags::LIMIT);
             }
             SocketOption::Congestion => match algorithm(value) {
                 Some(algorithm) => connection.set_congestion(algorithm),
@@ -177,7 +178,8 @@ impl Entry {
             | SocketOption::UnicastHops
             | SocketOption::MtuDiscover
             | SocketOption::MtuDiscoverV6
-            | SocketOption::DontFragmentV6 => {
+            | SocketOption::DontFragmentV6
+            | SocketOption::MtuV6 => {
                 return false;
             }
             _ => {

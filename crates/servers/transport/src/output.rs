@@ -40,7 +40,7 @@ impl<M: Memory> Transport<M> {
         full: &mut Full,
     ) {
         let Some(entry) = self.connections.get_mut(index) else { return };
-        entry.flags.clear(Flags::DIRTY);
+        entry.flags.remove(Flags::DIRTY);
         self.durability.mark(Work::Output(index));
         match self.transmit(now, index, out, full) {
             Turn::Done => {}
@@ -57,13 +57,14 @@ impl<M: Memory> Transport<M> {
 
     /// Puts the connection off to a later flush, because its session has had its share of this one.
     fn put_off(&mut self, index: u32) {
-        let Some(entry) = self.connections.get_mut(index).filter(|entry| !entry.flags.has(Flags::LATER))
+        let Some(entry) =
+            self.connections.get_mut(index).filter(|entry| !entry.flags.intersects(Flags::LATER))
         else {
             return;
         };
         let Some(place) = entry.place else { return };
         if self.applications.put_off(place.session, Occupant::Connection(index)) {
-            entry.flags.set(Flags::LATER);
+            entry.flags.insert(Flags::LATER);
         }
     }
 
@@ -82,7 +83,7 @@ impl<M: Memory> Transport<M> {
                 false
             }
         };
-        let internal = entry.flags.has(Flags::INTERNAL);
+        let internal = entry.flags.intersects(Flags::INTERNAL);
         let link = link_of(&self.owners, internal, &locals.tuple(&entry.name));
         let flush = self.applications.flush();
         if full.is_full(link) {
@@ -134,7 +135,7 @@ impl<M: Memory> Transport<M> {
                 }
             }
         };
-        let way = entry.next_hop.way(entry.flags.has(Flags::INTERNAL));
+        let way = entry.next_hop.way(entry.flags.intersects(Flags::INTERNAL));
         let mss = entry.connection.segment_size(transmit);
         let is_syn = transmit.segment.has(tcp::Flags::SYN);
         let option = if is_syn { entry.connection.fast_open_option(transmit.retransmit) } else { None };

@@ -1,6 +1,6 @@
-//! Limits the rate of some commands of a session: those that no honest program sends often, and that make
-//! work elsewhere or are useless, which are refused commands, and memberships in groups, of which routers are
-//! told. The session's other commands wait behind them on its ring, and an idle replica sleeps meanwhile.
+//! Limits the rate of some commands of a session: refused commands, which are useless, and memberships in
+//! groups, which are reported to routers. No honest program sends these often. The session's other commands
+//! wait behind them on its ring, and an idle replica sleeps meanwhile.
 
 use atoll_base::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl Pace {
         self.is_waiting
     }
 
-    /// Returns when waiting commands go on.
+    /// Returns when waiting commands continue.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.is_waiting.then_some(self.since + WINDOW)
     }

@@ -8,7 +8,7 @@ use atoll_wire::tcp::Segment;
 use crate::config::{Config, Secrets};
 use crate::next_hop::V6_EXTRA;
 
-/// What is needed, and not changed, to open a connection.
+/// The unchanging inputs for opening a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
@@ -54,8 +54,8 @@ impl Opening<'_> {
         Path { mss }
     }
 
-    /// Tells a new connection what is known of its path. The size that is offered to the peer stays what the
-    /// link takes: the way back may be another.
+    /// Gives a new connection what is known of its path. The size that is offered to the peer remains what
+    /// the link takes, because the way back may be another.
     pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Addr, internal: bool) {
         if let Some(path) = self.ip.path_mtu(now, remote).filter(|_| !internal) {
             // The TCB counts with the headers of IPv4.

@@ -24,7 +24,7 @@ use atoll_ipc::page::Stat;
 use crate::names::Name;
 use crate::stats::Stats;
 
-/// One of so many incoming connections is measured.
+/// One of this number of incoming connections is measured.
 pub const SAMPLE_EVERY: u32 = 16;
 /// The most measurements under way.
 const SAMPLES_MAX: usize = 8;
@@ -194,8 +194,8 @@ impl Phases {
         }
     }
 
-    /// Notes that an application has claimed the connection; `tell_cm` tells the CM so, and its result is
-    /// returned.
+    /// Notes that an application has claimed the connection; `tell_cm` reports that to the CM, and its result
+    /// is returned.
     pub(crate) fn claimed<T>(
         &mut self,
         now: Instant,

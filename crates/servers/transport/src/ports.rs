@@ -71,7 +71,7 @@ pub(crate) struct Searches {
     uses: u64,
 }
 
-/// What is known of the ports towards one destination.
+/// The results of the search for a port towards one destination.
 #[derive(Debug)]
 pub(crate) struct Search {
     /// The first port of the range.

@@ -42,7 +42,7 @@ pub(crate) struct Postponed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) name: Name,
-    /// Its place in the ledger, and in the table of connections.
+    /// The connection's place in the ledger, and in the table of connections.
     pub(crate) index: u32,
     /// The session, by its place in the table, and the slot that are kept for it.
     pub(crate) session: u32,

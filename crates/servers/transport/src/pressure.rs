@@ -225,7 +225,8 @@ impl Shortage {
         self.high = Some((now, holders.all_holdings()));
     }
 
-    /// Schedules a look at once, unless there was one just now: there was no room for text that has arrived.
+    /// Schedules a check at once, unless there was one just now, because there was no room for text that has
+    /// arrived.
     pub(crate) fn look_soon(&mut self, now: Instant) {
         if self.look_at.since(now) < LOOK_INTERVAL - LOOK_AGAIN {
             self.look_at = now;
@@ -296,7 +297,7 @@ impl<M: Memory> Holders<'_, M> {
     }
 
     /// Gives back what connections hold that were reset and that their application has not closed. A commit
-    /// before this has told the application that their text is void.
+    /// before this has notified the application that their text is void.
     fn release_shed(&mut self, session: u32) {
         for index in self.connections_of(session) {
             let Some(session) = self.applications.get(session) else { return };
@@ -307,7 +308,7 @@ impl<M: Memory> Holders<'_, M> {
             }
             entry.receive.release_all(session.memory());
             // The record no longer names it.
-            entry.flags.set(Flags::RECORD.with(Flags::EXTENTS));
+            entry.flags.insert(Flags::RECORD | Flags::EXTENTS);
             self.connections.touch(index);
         }
     }
@@ -327,7 +328,7 @@ impl<M: Memory> Holders<'_, M> {
             }
             self.stats.add(Stat::TextPruned, dropped);
             // The record no longer names it.
-            entry.flags.set(Flags::RECORD);
+            entry.flags.insert(Flags::RECORD);
             if entry.view.may_have_read(entry.connection.receive_head(), head) {
                 entry.connection.handle_read_head(now, head);
                 entry.release_drained(session, head);
@@ -366,7 +367,7 @@ impl<M: Memory> Holders<'_, M> {
         self.shed_idle(idle, too_many);
     }
 
-    /// Resets connections without progress since then, until so many octets are free.
+    /// Resets connections without progress since then, until this number of octets is free.
     fn shed_idle(&mut self, mut idle: Vec<Holding>, octets: u64) {
         idle.retain(|held| {
             // A connection that its peer has reset meanwhile keeps what can still be read.
@@ -464,18 +465,18 @@ impl<M: Memory> Session<M> {
 impl Entry {
     /// Makes the send buffer small, unless the application has set its size. Returns whether it was larger.
     pub(crate) fn limit_send_buffer(&mut self) -> bool {
-        let is_large = self.send_limit > SMALL_BUFFER && !self.flags.has(Flags::FIXED_SEND);
+        let is_large = self.send_limit > SMALL_BUFFER && !self.flags.intersects(Flags::FIXED_SEND);
         if is_large {
             self.send_limit = SMALL_BUFFER;
-            // A program that has found room before may find none now, and waits to be told.
-            self.flags.set(Flags::LIMIT.with(Flags::WANTS_ROOM));
+            // A program that has found room before may find none now, and waits for a notification.
+            self.flags.insert(Flags::LIMIT | Flags::WANTS_ROOM);
         }
         is_large
     }
 
     /// Makes the window small, once what it has promised is used up. Returns whether it was larger.
     fn limit_receive_buffer(&mut self) -> bool {
-        let is_large = self.receive_capacity > SMALL_BUFFER && !self.flags.has(Flags::FIXED_RECEIVE);
+        let is_large = self.receive_capacity > SMALL_BUFFER && !self.flags.intersects(Flags::FIXED_RECEIVE);
         if is_large {
             self.receive_capacity = SMALL_BUFFER;
             self.connection.set_receive_capacity(SMALL_BUFFER);

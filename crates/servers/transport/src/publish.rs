@@ -104,7 +104,7 @@ impl<M: Memory> Transport<M> {
                 };
                 entry.deadline = Instant::FAR_FUTURE;
                 entry.view.set_flags(REPLICA_CLOSED);
-                entry.flags.set(Flags::STATE);
+                entry.flags.insert(Flags::STATE);
                 entry.view.tell(Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP);
                 if entry.cause != Cause::None {
                     entry.view.tell(Ready::ERR);
@@ -181,7 +181,7 @@ impl Entry {
             session.push(stats, &event, None);
         } else if !ready.is_empty() {
             let event = Event::Ready { slot: place.slot, generation: place.generation, ready };
-            // An application that has claimed it but not yet chosen a bell may sleep on any.
+            // An application that has claimed it but not yet chosen a doorbell may sleep on any.
             session.push(stats, &event, if lease.is_some() { None } else { Some(bell) });
         }
         again
@@ -199,18 +199,18 @@ impl Entry {
         let is_drained =
             self.send.old().is_none() || self.send.current().is_none_or(|current| acked >= current.base);
         let has_room = (tail - acked) * 3 < u64::from(self.send_limit) * 2 && is_drained;
-        if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) && !self.is_unsent_full() {
-            self.flags.clear(Flags::WANTS_ROOM);
+        if self.flags.intersects(Flags::WANTS_ROOM) && (has_room || acked == tail) && !self.is_unsent_full() {
+            self.flags.remove(Flags::WANTS_ROOM);
             self.view.tell(Ready::OUT);
             // Nearly all of a full buffer is in flight: the buffer limits the connection, and not its
             // windows.
             let unsent = tail - self.connection.send_nxt();
             if unsent * 8 <= u64::from(self.send_limit)
-                && !self.flags.has(Flags::FIXED_SEND)
+                && !self.flags.intersects(Flags::FIXED_SEND)
                 && self.send_limit < send_limit_max
             {
                 self.send_limit = (self.send_limit * 2).min(send_limit_max);
-                self.flags.set(Flags::LIMIT);
+                self.flags.insert(Flags::LIMIT);
             }
         }
         slot.set_acknowledged(acked);

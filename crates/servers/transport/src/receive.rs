@@ -50,7 +50,7 @@ impl Entry {
         self.connection.handle_read_head(now, head);
         let high = self.connection.receive_max().max(nxt);
         let size_max = (self.receive_capacity as usize).next_power_of_two();
-        self.flags.set(Flags::EXTENTS);
+        self.flags.insert(Flags::EXTENTS);
         let blocks = session.memory();
         self.receive.release(blocks, head, high);
         // The first ring is as large as what there is: a request needs no more. The second holds all that the
@@ -73,7 +73,7 @@ impl Entry {
     pub(crate) fn release_drained<M: Memory>(&mut self, session: &Session<M>, head: u64) -> bool {
         let high = self.connection.receive_max().max(self.connection.receive_nxt());
         if self.receive.release(session.memory(), head, high) {
-            self.flags.set(Flags::EXTENTS);
+            self.flags.insert(Flags::EXTENTS);
         }
         self.receive.current().is_some()
     }
@@ -88,7 +88,7 @@ impl Entry {
         let capacity_max = capacity_max.min(u32::try_from(area / AREA_SHARE).unwrap_or(u32::MAX));
         let nxt = self.connection.receive_nxt();
         let capacity = u64::from(self.receive_capacity);
-        let fixed = self.flags.has(Flags::FIXED_RECEIVE);
+        let fixed = self.flags.intersects(Flags::FIXED_RECEIVE);
         // While two rings are in use there is no room for what a larger window would promise.
         if nxt - self.tuned_at < capacity / 2 || fixed || self.receive.old().is_some() {
             return;
@@ -103,7 +103,7 @@ impl Entry {
         if self.receive_capacity < capacity_max {
             self.receive_capacity = self.receive_capacity.saturating_mul(GROWTH).min(capacity_max);
             self.connection.set_receive_capacity(self.receive_capacity);
-            self.flags.set(Flags::RECORD);
+            self.flags.insert(Flags::RECORD);
         }
     }
 }

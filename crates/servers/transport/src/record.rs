@@ -6,25 +6,42 @@ use atoll_base::{Duration, FourTuple, Instant, SeqNum, SessionId, SlotId};
 use atoll_ipc::Cause;
 use atoll_ipc::ledger::{ConnectionRecord, Phase, Progress};
 use atoll_tcp::{Algorithm, Connection, EcnMode, Record, Settings, State};
+use bitflags::bitflags;
 
 use crate::entry::{Entry, Flags, Stage};
 use crate::keep::Keep;
 
-// These are bits of a record's flags. Those that are flags of an entry keep their bits.
-const ENTRY_FLAGS: u16 =
-    Flags::FIXED_SEND.bits() | Flags::FIXED_RECEIVE.bits() | Flags::INTERNAL.bits() | Flags::FAST_OPEN.bits();
-const NODELAY: u32 = 1 << 16;
-const CORK: u32 = 1 << 17;
-const QUICK_ACK: u32 = 1 << 18;
-const TIMESTAMPS: u32 = 1 << 19;
-const SACK: u32 = 1 << 20;
-const WINDOW_SCALING: u32 = 1 << 21;
-const PASSIVE: u32 = 1 << 22;
-pub(crate) const ORPHAN: u32 = 1 << 23;
-const KEEP_ALIVE: u32 = 1 << 24;
-/// The connection waits for text (TCP_DEFER_ACCEPT).
-const DEFERRED: u32 = 1 << 25;
-const ECN_SHIFT: u32 = 26;
+/// The flags of an entry that are flags of its record, too, with the bits that they have in an entry.
+const ENTRY_FLAGS: Flags =
+    Flags::FIXED_SEND.union(Flags::FIXED_RECEIVE).union(Flags::INTERNAL).union(Flags::FAST_OPEN);
+
+bitflags! {
+    /// The flags of a record, above those of its entry.
+    #[derive(Clone, Copy)]
+    struct Marks: u32 {
+        const NODELAY = 1 << 16;
+        const CORK = 1 << 17;
+        const QUICK_ACK = 1 << 18;
+        const TIMESTAMPS = 1 << 19;
+        const SACK = 1 << 20;
+        const WINDOW_SCALING = 1 << 21;
+        const PASSIVE = 1 << 22;
+        const ORPHAN = 1 << 23;
+        const KEEP_ALIVE = 1 << 24;
+        /// The connection waits for text (TCP_DEFER_ACCEPT).
+        const DEFERRED = 1 << 25;
+        /// The number of the [`EcnMode`].
+        const ECN = 3 << Marks::ECN_SHIFT;
+    }
+}
+
+impl Marks {
+    const ECN_SHIFT: u32 = 26;
+
+    const fn of(record: &ConnectionRecord) -> Marks {
+        Marks::from_bits_truncate(record.flags)
+    }
+}
 
 /// Returns what decides whether a record has to be rewritten, besides the flags for that: state, stage, and
 /// whether there is a slot. It is never 0.
@@ -54,29 +71,31 @@ pub(crate) fn of_entry(
 ) -> ConnectionRecord {
     let record = entry.connection.record();
     let settings = &record.settings;
-    let (phase, more) = match entry.stage {
-        Stage::Embryonic { .. } | Stage::Waiting { .. } => (Phase::Unclaimed, 0),
-        Stage::Deferred { .. } => (Phase::Unclaimed, DEFERRED),
-        Stage::Offered { .. } => (Phase::Offered, 0),
-        Stage::Open(_) => (Phase::Open, 0),
-        Stage::Ended(_) => (Phase::Ended, 0),
-        Stage::Closing => (Phase::Closing, 0),
+    let (phase, is_deferred) = match entry.stage {
+        Stage::Embryonic { .. } | Stage::Waiting { .. } => (Phase::Unclaimed, false),
+        Stage::Deferred { .. } => (Phase::Unclaimed, true),
+        Stage::Offered { .. } => (Phase::Offered, false),
+        Stage::Open(_) => (Phase::Open, false),
+        Stage::Ended(_) => (Phase::Ended, false),
+        Stage::Closing => (Phase::Closing, false),
     };
     let keep = entry.keep;
     let (ttl, tos) = entry.next_hop.marks();
-    let bit = |fact: bool, bit: u32| if fact { bit } else { 0 };
-    let flags = u32::from(entry.flags.bits() & ENTRY_FLAGS)
-        | bit(settings.nodelay, NODELAY)
-        | bit(settings.cork, CORK)
-        | bit(settings.quick_ack, QUICK_ACK)
-        | bit(record.timestamps, TIMESTAMPS)
-        | bit(record.sack, SACK)
-        | bit(record.window_scaling, WINDOW_SCALING)
-        | bit(record.passive, PASSIVE)
-        | bit(record.orphan, ORPHAN)
-        | bit(keep.on, KEEP_ALIVE)
-        | more
-        | (settings.ecn as u32) << ECN_SHIFT;
+    let mut marks = Marks::from_bits_retain((settings.ecn as u32) << Marks::ECN_SHIFT);
+    for (mark, holds) in [
+        (Marks::NODELAY, settings.nodelay),
+        (Marks::CORK, settings.cork),
+        (Marks::QUICK_ACK, settings.quick_ack),
+        (Marks::TIMESTAMPS, record.timestamps),
+        (Marks::SACK, record.sack),
+        (Marks::WINDOW_SCALING, record.window_scaling),
+        (Marks::PASSIVE, record.passive),
+        (Marks::ORPHAN, record.orphan),
+        (Marks::KEEP_ALIVE, keep.on),
+        (Marks::DEFERRED, is_deferred),
+    ] {
+        marks.set(mark, holds);
+    }
     ConnectionRecord {
         progress: Progress { acked: record.acked, received: record.received, edge: record.edge },
         tuple,
@@ -98,7 +117,7 @@ pub(crate) fn of_entry(
         mss_path: record.mss_path,
         mss_peer: record.mss_peer,
         mss_receive: record.mss_receive,
-        flags,
+        flags: u32::from((entry.flags & ENTRY_FLAGS).bits()) | marks.bits(),
         snd_scale: record.snd_scale,
         rcv_scale: record.rcv_scale,
         congestion: settings.congestion as u8,
@@ -131,20 +150,21 @@ pub(crate) fn connection(
     keep: Keep,
     head: u64,
 ) -> Option<Connection> {
-    let has = |bit: u32| record.flags & bit != 0;
+    let marks = Marks::of(record);
+    let has = |mark: Marks| marks.contains(mark);
     let settings = Settings {
-        nodelay: has(NODELAY),
-        cork: has(CORK),
+        nodelay: has(Marks::NODELAY),
+        cork: has(Marks::CORK),
         keep_alive: keep.settings(),
         congestion: *Algorithm::ALL.iter().find(|algorithm| **algorithm as u8 == record.congestion)?,
         user_timeout: (record.user_timeout_ms != 0)
             .then(|| Duration::from_millis(record.user_timeout_ms.into())),
-        quick_ack: has(QUICK_ACK),
+        quick_ack: has(Marks::QUICK_ACK),
         mss_max: (record.mss_max != 0).then_some(record.mss_max),
         receive_capacity: record.receive_capacity,
         receive_capacity_max: record.receive_capacity,
         linger2: Duration::from_millis(record.linger2_ms.into()),
-        ecn: match record.flags >> ECN_SHIFT & 3 {
+        ecn: match (marks & Marks::ECN).bits() >> Marks::ECN_SHIFT {
             0 => EcnMode::Off,
             1 => EcnMode::Request,
             2 => EcnMode::Accept,
@@ -170,9 +190,9 @@ pub(crate) fn connection(
         receive_fin: record.receive_fin,
         ts_offset: record.ts_offset,
         ts_recent: record.ts_recent,
-        timestamps: has(TIMESTAMPS),
-        sack: has(SACK),
-        window_scaling: has(WINDOW_SCALING),
+        timestamps: has(Marks::TIMESTAMPS),
+        sack: has(Marks::SACK),
+        window_scaling: has(Marks::WINDOW_SCALING),
         snd_scale: record.snd_scale,
         rcv_scale: record.rcv_scale,
         window_max: record.window_max,
@@ -181,8 +201,8 @@ pub(crate) fn connection(
         mss_receive: record.mss_receive,
         settings,
         ecn: record.ecn,
-        passive: has(PASSIVE),
-        orphan: has(ORPHAN),
+        passive: has(Marks::PASSIVE),
+        orphan: has(Marks::ORPHAN),
         srtt_us: record.srtt_us,
         beyond: record.beyond,
     };
@@ -197,7 +217,7 @@ pub(crate) fn state(record: &ConnectionRecord) -> Option<State> {
 /// Returns the options about keep-alive.
 pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
     Keep {
-        on: record.flags & KEEP_ALIVE != 0,
+        on: Marks::of(record).contains(Marks::KEEP_ALIVE),
         probes: record.keep_probes,
         idle: record.keep_idle,
         interval: record.keep_interval,
@@ -207,7 +227,8 @@ pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
 /// Gives an entry what the record contains besides its TCB.
 pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
     entry.keep = keep(record);
-    entry.flags.set(Flags::from_bits(record.flags as u16 & ENTRY_FLAGS));
+    // The upper half are marks.
+    entry.flags.insert(Flags::from_bits_truncate(record.flags as u16) & ENTRY_FLAGS);
     entry.receive = record.receive.into();
     entry.next_hop.set_marks((record.ttl, record.tos));
     entry.send_limit = record.send_limit;
@@ -219,7 +240,12 @@ pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
 
 /// Returns whether the connection waits for text (TCP_DEFER_ACCEPT).
 pub(crate) fn is_deferred(record: &ConnectionRecord) -> bool {
-    record.flags & DEFERRED != 0
+    Marks::of(record).contains(Marks::DEFERRED)
+}
+
+/// Notes that no process has the connection.
+pub(crate) const fn orphan(record: &mut ConnectionRecord) {
+    record.flags |= Marks::ORPHAN.bits();
 }
 
 fn millis(duration: Duration) -> u32 {

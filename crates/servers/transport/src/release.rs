@@ -26,7 +26,7 @@ pub(crate) fn remove<M: Memory>(
     durability.forget_connection(index);
 }
 
-/// Removes a connection that no application has, and tells the CM that it is gone.
+/// Removes a connection that no application has, and reports its end to the CM.
 pub(crate) fn drop_unclaimed<M: Memory>(
     index: u32,
     cm: &mut ConnMgr,

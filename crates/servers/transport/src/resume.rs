@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use atoll_base::{FourTuple, Instant, SlotId};
 use atoll_ipc::ledger::Work;
 use atoll_ipc::slot::Slot;
-use atoll_ipc::{Command, Memory};
+use atoll_ipc::{Cause, Command, Memory};
 
 use crate::adopt::Adopted;
 use crate::aftermath::Loss;
@@ -68,13 +68,17 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Resets every connection, because the stack is going down. The caller flushes afterwards.
+    /// Resets every connection, because the stack is going down: for its peer, and for its application, which
+    /// otherwise would take the end of the text for that of the peer. The caller flushes afterwards.
     pub fn abort_all(&mut self, now: Instant) {
         self.adopt_rest(now);
         let all: Vec<u32> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
             if let Some(entry) = self.connections.get_mut(index) {
                 entry.connection.abort();
+                if !entry.stage.is_ended() && entry.cause == Cause::None {
+                    entry.cause = Cause::ConnectionReset;
+                }
             }
             self.connections.touch(index);
         }
@@ -126,7 +130,7 @@ impl<M: Memory> Transport<M> {
         self.connections.put_back_postponed(postponed);
         self.tell_adoption(adoption);
         self.go_on(now, concerned);
-        // The work that needed them goes on.
+        // The work that needed them continues.
         self.durability.mark(before);
     }
 }

@@ -101,8 +101,8 @@ impl<M: Memory> Transport<M> {
         self.durability.forgive(now, |deaths| deaths < SESSION_DEATHS_MAX);
     }
 
-    /// Sends what is due, publishes what has changed to the slots, and tells the applications. Called once
-    /// per round; the caller rings the bells afterwards.
+    /// Sends what is due, publishes what has changed to the slots, and notifies the applications. Called once
+    /// per round; the caller rings the doorbells afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.load.begin_flush();
         self.applications.begin_flush();
@@ -130,7 +130,7 @@ impl<M: Memory> Transport<M> {
         self.conclude();
     }
 
-    /// Passes each bell to ring to `ring`; a program sleeps on each of them. Called after every flush.
+    /// Passes each doorbell to ring to `ring`; a program sleeps on each of them. Called after every flush.
     pub fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
         for session in self.applications.iter_mut() {
             let id = session.id;
@@ -183,7 +183,7 @@ impl<M: Memory> Transport<M> {
         is_dirty || self.is_adopting() || self.is_behind()
     }
 
-    /// Returns whether the round had no time for everything: the next one goes on with it.
+    /// Returns whether the round had no time for everything, which the next one continues.
     pub fn is_behind(&self) -> bool {
         let endings = self.applications.endings();
         let is_ending = self.handshakes.has_resets() || endings.len() > 0 || endings.has_departures();

@@ -52,21 +52,21 @@ pub(crate) struct Session<M: Memory> {
     /// When what is left is given up, if the application has ended.
     pub(crate) gone: Option<Instant>,
     pub(crate) pressure: Pressure,
-    /// What is left to clean up, if processes of it have ended.
+    /// The clean-up that is left, if processes of the session have ended.
     pub(crate) ending: Option<Ending>,
     /// The sockets before this one were given up when its time was up.
     pub(crate) expired: u32,
     /// The rate of its paced commands.
     pub(crate) pace: Pace,
-    /// What it may still send in this flush.
+    /// The amount that the session may still send in this flush.
     pub(crate) share: Share,
-    /// Its sockets that wait for the next share.
+    /// The session's sockets that wait for the next share.
     pub(crate) later: VecDeque<Occupant>,
     /// Whether servers have died of it, so that its commands are not taken.
     is_cut_off: bool,
 }
 
-/// What one session may send in one flush, so that others get their turn: see [`Share::take`].
+/// The amount that one session may send in one flush, so that others get their turn: see [`Share::take`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     flush: u32,
@@ -76,7 +76,7 @@ pub(crate) struct Share {
 /// The share of a session in units of about half a microsecond: a frame is one, and one more for each 4 KiB
 /// of its text. It is as much as the window of a fast connection.
 const SHARE: u32 = 1024;
-/// The most sockets that go on in one flush because they had no share of the last: each takes something of
+/// The most sockets that continue in one flush because they had no share of the last: each takes something of
 /// it.
 pub(crate) const LATER_MAX: usize = 256;
 
@@ -87,7 +87,7 @@ impl Share {
         self.flush != flush || self.taken < SHARE
     }
 
-    /// Takes the cost of a frame with so many octets of text from the share.
+    /// Subtracts the cost of a frame with this number of octets of text from the share.
     #[inline]
     pub(crate) fn take(&mut self, flush: u32, octets: usize) {
         let before = if self.flush == flush { self.taken } else { 0 };
@@ -224,10 +224,10 @@ impl<M: Memory> Session<M> {
         self.commands.publish(&self.arena);
     }
 
-    /// Sends an event, and remembers to ring `bell` (`None` means every bell on which a thread sleeps).
+    /// Sends an event, and remembers to ring `bell` (`None` means every doorbell on which a thread sleeps).
     #[inline]
     pub(crate) fn push(&mut self, stats: &mut Stats, event: &Event, bell: Option<u32>) {
-        // The programs of a session that is cut off still run, and are told that their sockets fail.
+        // The programs of a session that is cut off still run, and learn that their sockets fail.
         if self.gone.is_some() && !self.is_cut_off {
             return;
         }
@@ -240,7 +240,7 @@ impl<M: Memory> Session<M> {
         self.bells.note(bell);
     }
 
-    /// Passes the bells of this flush that have to be rung now to `ring`. Each is rung once per sleep.
+    /// Passes the doorbells of this flush that have to be rung now to `ring`. Each is rung once per sleep.
     pub(crate) fn take_bells(&mut self, ring: impl FnMut(u32)) {
         self.bells.take(&self.arena, ring);
     }
@@ -315,8 +315,8 @@ impl<M: Memory> Session<M> {
     }
 
     /// Returns the next occupied slot from the `cursor`th on, which counts the application's and then the
-    /// replica's, or `None` if there is none among the next `max`; and the cursor to go on with. At the end
-    /// the cursor stays.
+    /// replica's, or `None` if there is none among the next `max`. Also returns the cursor to continue with.
+    /// At the end the cursor stays.
     pub(crate) fn occupied_from(&self, cursor: u32, max: u32) -> (u32, Option<(SlotId, u32, Occupant)>) {
         self.slots.occupied_from(cursor, max)
     }
@@ -345,7 +345,7 @@ impl<M: Memory> Session<M> {
     }
 
     /// Lets the slot of a revoked offer be used again, because no record names it any more. Its generation
-    /// tells a successor whether its text is there.
+    /// shows a successor whether its text is there.
     pub(crate) fn reuse(&mut self, slot: SlotId) {
         self.slots.reuse(slot);
     }

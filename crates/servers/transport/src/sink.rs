@@ -15,8 +15,8 @@ pub enum TextRef<'a, M: Memory> {
     Pieces(&'a M, &'a [(usize, usize)]),
 }
 
-/// What is left for the link to do, in the terms of virtio-net. A link that cannot do it in hardware does it
-/// in software.
+/// The work that is left for the link, in the terms of virtio-net. A link that cannot do it in hardware does
+/// it in software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// Whether the checksum field holds the sum of the pseudo header only.

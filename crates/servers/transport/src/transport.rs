@@ -44,7 +44,7 @@ use crate::stats::Stats;
 /// The connections, datagram sockets, sessions and timers of one replica.
 ///
 /// In each round its owner calls `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`,
-/// and then rings the bells of `take_bells`. Before sleeping it asks [`Transport::has_commands`], and it
+/// and then rings the doorbells of `take_bells`. Before sleeping it asks [`Transport::has_commands`], and it
 /// sleeps no longer than until [`Transport::next_timeout`].
 #[derive(Debug)]
 pub struct Transport<M: Memory> {
@@ -184,7 +184,7 @@ impl<M: Memory> Transport<M> {
         self.applications.take_ended()
     }
 
-    /// Returns the sessions that are cut off here, and that the supervisor has not been told of.
+    /// Returns the sessions that are cut off here and were not yet reported to the supervisor.
     pub fn take_cut_off(&mut self) -> Vec<SessionId> {
         self.applications.take_cut_off()
     }
@@ -245,14 +245,14 @@ impl<M: Memory> Transport<M> {
         self.durability.mark(Work::Mesh(server));
     }
 
-    /// Notes that the work going on now belongs to no session and no connection.
+    /// Notes that the present work belongs to no session and no connection.
     #[inline]
     pub fn mark_nothing(&self) {
         self.durability.mark(Work::Nothing);
     }
 
     /// Returns whether connections of a predecessor are not continued yet. They will be soon, if the owner
-    /// goes on with its rounds.
+    /// continues its rounds.
     #[inline]
     pub fn is_adopting(&self) -> bool {
         self.connections.postponed().is_some() || self.aftermath.is_looking()

@@ -13,10 +13,10 @@ impl Entry {
     /// Sets `TCP_NOTSENT_LOWAT` in octets; 0 means none.
     pub(crate) fn set_unsent_low(&mut self, low: u32) {
         self.unsent_low = low;
-        self.flags.set(Flags::LIMIT);
+        self.flags.insert(Flags::LIMIT);
         if low == 0 && self.view.flags() & REPLICA_UNSENT != 0 {
             self.view.replace_flags(self.view.flags() & !(REPLICA_UNSENT | REPLICA_UNSENT_FULL));
-            self.flags.set(Flags::STATE);
+            self.flags.insert(Flags::STATE);
             self.view.tell(Ready::OUT);
         }
     }
@@ -31,7 +31,7 @@ impl Entry {
         u32::try_from(all).unwrap_or(u32::MAX).min(self.send_limit)
     }
 
-    /// Returns whether so much waits that poll(2) reports no room.
+    /// Returns whether so much text waits that poll(2) reports no room.
     pub(crate) fn is_unsent_full(&self) -> bool {
         let unsent = self.connection.send_tail().saturating_sub(self.connection.send_nxt());
         self.unsent_low != 0 && unsent * 2 >= u64::from(self.unsent_low)
@@ -41,21 +41,22 @@ impl Entry {
     /// that the slot has.
     pub(crate) fn limit_unsent(&mut self, published: u32) {
         if self.send_limit_now() != published {
-            self.flags.set(Flags::LIMIT);
+            self.flags.insert(Flags::LIMIT);
         }
         let is_full = self.is_unsent_full();
         let full = if is_full { REPLICA_UNSENT_FULL } else { 0 };
         let flags = self.view.flags() & !REPLICA_UNSENT_FULL | REPLICA_UNSENT | full;
         if flags != self.view.flags() {
             if self.view.flags() & REPLICA_UNSENT_FULL != 0 {
-                self.flags.set(Flags::WANTS_ROOM);
+                self.flags.insert(Flags::WANTS_ROOM);
             }
             self.view.replace_flags(flags);
-            self.flags.set(Flags::STATE);
+            self.flags.insert(Flags::STATE);
         }
         let queued = self.connection.send_tail() - self.connection.send_una();
-        if self.flags.has(Flags::WANTS_ROOM) && !is_full && queued * 3 < u64::from(self.send_limit) * 2 {
-            self.flags.clear(Flags::WANTS_ROOM);
+        if self.flags.intersects(Flags::WANTS_ROOM) && !is_full && queued * 3 < u64::from(self.send_limit) * 2
+        {
+            self.flags.remove(Flags::WANTS_ROOM);
             self.view.tell(Ready::OUT);
         }
     }

@@ -12,7 +12,7 @@ impl Entry {
         let Some(mark) = self.connection.receive_mark() else { return };
         slot.set_mark(mark, self.connection.passed_marks());
         self.view.set_flags(REPLICA_URGENT);
-        self.flags.set(Flags::STATE);
+        self.flags.insert(Flags::STATE);
     }
 
     /// Forgets marks that were passed before `head`, up to which the application has read: they mean nothing
@@ -23,7 +23,7 @@ impl Entry {
             && head > from
         {
             self.connection.forget_passed_marks();
-            self.flags.set(Flags::MARK);
+            self.flags.insert(Flags::MARK);
         }
     }
 }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use atoll_ipc::control::User;
 
-/// What the sessions of one user hold here, and may hold.
+/// The resources that the sessions of one user hold here, and their bounds.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     sockets: AtomicU32,
@@ -51,7 +51,8 @@ impl Holdings {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Returns whether the user may touch so many octets more, if all users together may have `max`.
+    /// Returns whether the user may touch this number of further octets, if all users together may have
+    /// `max`.
     pub(crate) fn has_memory(&self, octets: u64, max: u64) -> bool {
         !self.is_limited || self.held.load(Ordering::Relaxed).saturating_add(octets) <= max / PART
     }
@@ -62,7 +63,7 @@ impl Holdings {
 pub(crate) struct Users(BTreeMap<Option<u32>, Arc<Holdings>>);
 
 impl Users {
-    /// Returns the account of this user, who may have `sockets_max` sockets, if limited.
+    /// Returns the account of this user, which may have `sockets_max` sockets, if limited.
     pub(crate) fn of(&mut self, user: &User, sockets_max: u32) -> Arc<Holdings> {
         let fresh = || {
             let sockets_max = if user.counts_for.is_some() { sockets_max } else { u32::MAX };

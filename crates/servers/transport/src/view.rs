@@ -1,4 +1,4 @@
-//! What the slot of a connection says, and what its application is to be told next.
+//! The contents of the slot of a connection, and the next event for its application.
 //!
 //! Only changes are written, so that a cache line that the application reads is not taken from it for
 //! nothing.
@@ -14,7 +14,7 @@ pub(crate) struct View {
     acked: u64,
     tail: u64,
     mark: u64,
-    /// What the application is to be told by the next event.
+    /// The facts for the application's next event.
     ready: Ready,
     /// The `REPLICA_*` flags of the slot.
     flags: u32,
@@ -26,7 +26,7 @@ const NO_MARK: u64 = u64::MAX;
 impl View {
     /// Creates the view of a connection of which nothing was shown.
     pub(crate) const fn new() -> View {
-        View { acked: 0, tail: 0, mark: NO_MARK, ready: Ready(0), flags: 0 }
+        View { acked: 0, tail: 0, mark: NO_MARK, ready: Ready::empty(), flags: 0 }
     }
 
     /// Starts again with another slot, which says nothing yet.

@@ -23,7 +23,7 @@ use crate::{Errno, Failure};
 /// The first port that needs no privilege, unless the stack says otherwise: ip(7),
 /// `ip_unprivileged_port_start`.
 const USUALLY_UNPRIVILEGED: u16 = 1024;
-/// The backlog that a negative number stands for: listen(2).
+/// The backlog for a negative number (listen(2)).
 const BACKLOG: u32 = 4096;
 
 /// The state of asking for a port.
@@ -96,6 +96,18 @@ impl<P: Platform> Client<P> {
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
     }
 
+    /// Begins to bind a socket that had its port on a stack that went to that port on the next one, under its
+    /// number. Fails with EINVAL if the socket does not wait for that.
+    pub fn start_binding_again(&mut self, object: u32) -> Result<Binding, Errno> {
+        let replicas = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?.count();
+        let socket = self.socket(object).filter(|socket| socket.standing.waits).ok_or(Errno::EINVAL)?;
+        let (lease, local) = (socket.lease, socket.local);
+        let low = (1..USUALLY_UNPRIVILEGED).contains(&local.port);
+        let needs_pass = low || socket.options.is_on(Name::ReusePort);
+        let authority = usize::from(local.port) % replicas;
+        Ok(Binding { lease, port: local.port, needs_pass, local, authority })
+    }
+
     /// Asks the authority for the port. `passes` are the supervisor's statements about the user. Returns the
     /// token of the answer.
     pub fn ask_for_port(&mut self, object: u32, binding: &Binding, passes: &[Command]) -> Result<u32, Errno> {
@@ -120,8 +132,11 @@ impl<P: Platform> Client<P> {
     pub fn finish_binding(&mut self, object: u32, binding: &Binding, answer: &Answer) -> Result<(), Errno> {
         let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;
         (socket.lease, socket.voucher) = (binding.lease, answer.voucher);
-        socket.local = Endpoint::at(binding.local.addr, answer.port);
-        socket.kind = Kind::Bound;
+        // One that is bound again is what it was.
+        if matches!(socket.kind, Kind::Fresh) {
+            socket.local = Endpoint::at(binding.local.addr, answer.port);
+            socket.kind = Kind::Bound;
+        }
         Ok(())
     }
 
@@ -155,13 +170,25 @@ impl<P: Platform> Client<P> {
         let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         socket.remote = remote;
         if is_new {
-            socket.kind = Kind::Datagram(Box::new(Datagram { places, sender, ..Datagram::default() }));
+            match &mut socket.kind {
+                // It had places on a stack that went.
+                Kind::Datagram(datagram) => datagram.places = places,
+                kind => *kind = Kind::Datagram(Box::new(Datagram { places, sender, ..Datagram::default() })),
+            }
             self.send_options(object);
         }
         if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
             datagram.connected = remote.port != 0;
         }
         Ok(())
+    }
+
+    /// Returns the peer with which a datagram socket is opened when it has its port; port 0 stands for none.
+    pub fn peer_to_open(&self, object: u32) -> Endpoint {
+        match self.socket(object) {
+            Some(Socket { kind: Kind::Datagram(datagram), remote, .. }) if datagram.connected => *remote,
+            _ => Endpoint::default(),
+        }
     }
 
     /// Returns whether all replicas have a datagram socket. Until they have, other programs of this machine
@@ -212,8 +239,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Begins to register a listener at all replicas (N2). A negative backlog stands for a very long one, and
-    /// the kernel has a limit of its own: listen(2).
+    /// Begins to register a listener at all replicas (N2). A negative backlog means a very long one, and the
+    /// kernel has a limit of its own: listen(2).
     pub fn start_listening(&self, object: u32, backlog: i32) -> Result<Registration, Errno> {
         self.own().ok_or(Errno::ENETDOWN)?;
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
@@ -274,6 +301,7 @@ impl<P: Platform> Client<P> {
     pub fn finish_listening(&mut self, object: u32, registration: &Registration) -> Result<(), Errno> {
         let backlog = registration.backlog;
         let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;
+        let is_again = socket.standing.waits;
         match &mut socket.kind {
             Kind::Listening(listener) => listener.backlog = backlog,
             kind => {
@@ -282,8 +310,8 @@ impl<P: Platform> Client<P> {
             }
         }
         self.send_options(object);
-        // epoll_ctl may have come before listen.
-        if !self.watchers(object).is_empty() {
+        // epoll_ctl may have come before listen. One that listens again accepts when all is done.
+        if !self.watchers(object).is_empty() && !is_again {
             self.accept_connections(object);
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! Decides when a connection gives its send buffer back: when all of it is acknowledged and nothing was sent
 //! for a while. So idle connections own no buffer, and busy ones keep theirs.
 //!
-//! Replicas do not report that everything is acknowledged, so the client looks: whenever the number of owners
-//! has doubled, each second while the process sleeps, and when there is no memory left. A connection that
-//! found none is tried again every 10 ms, because replicas report room below a connection's limit, but know
-//! nothing of memory.
+//! Replicas do not report that everything is acknowledged, so the client checks: whenever the number of
+//! owners has doubled, each second while the process sleeps, and when there is no memory left. A connection
+//! that found none is tried again every 10 ms, because replicas report room below a connection's limit, but
+//! know nothing of memory.
 
 use alloc::vec::Vec;
 
@@ -93,12 +93,12 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Returns how long a thread that has `left` (`None`: for ever) may sleep until [`Client::poll_due`] or
-    /// [`Client::drain`] has something to do that nobody rings for.
+    /// Returns how long a thread that has `left` (`None`: for ever) may sleep before [`Client::poll_due`] or
+    /// [`Client::drain`] has work that no doorbell announces.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         let at_most = |left: Option<Duration>, most: Duration| Some(left.map_or(most, |left| left.min(most)));
         let left = if self.has_waiting() { at_most(left, RETRY) } else { left };
-        // The receiver of a socket does not ring its sender, who would hold it for ever.
+        // The receiver of a socket does not ring its sender, which would hold the socket for ever.
         let left = if self.passed.is_empty() { left } else { at_most(left, RETRY) };
         if self.buffers.is_idle() { left } else { at_most(left, self.buffers.due.since(self.now())) }
     }
@@ -143,7 +143,7 @@ impl<P: Platform> Client<P> {
 
     fn feed_starved(&mut self) {
         for object in core::mem::take(&mut self.buffers.starved) {
-            self.announce(object, Ready::OUT.0);
+            self.announce(object, Ready::OUT);
         }
     }
 }

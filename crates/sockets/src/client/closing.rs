@@ -1,13 +1,13 @@
 //! How objects go: close(2), shutdown(2) of listeners, and slots that others may still hold.
 
 use atoll_base::{Duration, Endpoint};
-use atoll_ipc::Command;
 use atoll_ipc::command::CloseMode;
+use atoll_ipc::{Command, Ready};
 
 use super::Client;
-use super::object::{Body, Kind, Object, Place, Socket};
+use super::object::{Body, Kind, Object, Place, Socket, any};
 use super::platform::Platform;
-use super::session::NOBODY;
+use super::session::{NOBODY, Session};
 
 /// The time for which a socket that was passed on is held for its receiver.
 const PASSING_MAX: Duration = Duration::from_secs(10);
@@ -76,6 +76,9 @@ impl<P: Platform> Client<P> {
             let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Graceful);
             session.push(place.replica, &Command::Close { slot, generation, mode });
         }
+        if self.sessions.get_mut(place.session).is_some_and(Session::leave) {
+            self.drop_ended_sessions();
+        }
     }
 
     /// Implements shutdown(2) of a listener: its port is free again, and accept fails.
@@ -103,6 +106,13 @@ impl<P: Platform> Client<P> {
         let Some(socket) = self.socket_mut(object) else { return };
         let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
         if let Kind::Stream(place, _) = core::mem::replace(&mut socket.kind, kind) {
+            let v6 = socket.v6;
+            if self.sessions.get(place.session).is_some_and(Session::is_over)
+                && let Some(socket) = self.socket_mut(object)
+            {
+                // The address was one of a stack that is gone.
+                socket.local = any(v6);
+            }
             self.close_place(place);
         }
     }
@@ -128,7 +138,7 @@ impl<P: Platform> Client<P> {
                 socket.kind = Kind::Bound;
             }
         }
-        self.announce(object, u32::MAX >> 1);
+        self.announce(object, Ready::all());
     }
 
     // ---- sockets that are passed over a unix socket ----

@@ -1,13 +1,16 @@
 //! The beginning and the end of a connection: connect(2), shutdown(2), getpeername(2), `SO_ERROR`.
 
 use atoll_base::Endpoint;
-use atoll_ipc::Command;
+use atoll_ipc::{Command, Ready};
 
 use super::Client;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use crate::stream::Stream;
 use crate::{Errno, Failure};
+
+/// What shutdown(2) may change.
+const CHANGED: Ready = Ready::IN.union(Ready::OUT).union(Ready::HUP).union(Ready::RDHUP);
 
 /// The result of connect(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +150,7 @@ impl<P: Platform> Client<P> {
                 let result = if datagram.connected { Ok(()) } else { Err(Errno::ENOTCONN) };
                 datagram.shut_receive |= receive;
                 datagram.shut_send |= send;
-                self.announce(object, 0x2015);
+                self.announce(object, CHANGED);
                 return result;
             }
             Kind::Listening(listener) => {
@@ -155,7 +158,7 @@ impl<P: Platform> Client<P> {
                     // As on Linux, the socket stops listening, and accept fails.
                     listener.is_shut = true;
                     self.stop_listening(object);
-                    self.announce(object, 0x2015);
+                    self.announce(object, CHANGED);
                 }
                 return Ok(());
             }
@@ -172,7 +175,7 @@ impl<P: Platform> Client<P> {
         stream.shutdown(receive, send)?;
         drop(family);
         self.kick(place);
-        self.announce(object, 0x2015);
+        self.announce(object, CHANGED);
         Ok(())
     }
 
@@ -180,6 +183,9 @@ impl<P: Platform> Client<P> {
     pub fn take_error(&mut self, object: u32) -> Option<Errno> {
         if let Some((stream, local, _)) = self.stream(object) {
             return stream.take_error(local);
+        }
+        if let Some(errno) = self.socket_mut(object).and_then(|socket| socket.standing.error.take()) {
+            return Some(errno);
         }
         let places = self.socket(object).map(Socket::places).unwrap_or_default();
         places.iter().find_map(|place| self.datagrams(*place)?.take_error())

@@ -62,7 +62,7 @@ impl<P: Platform> Client<P> {
                 {
                     listener.asking.given(offer.replica);
                     if listener.offer(offer) {
-                        self.announce(object, 1);
+                        self.announce(object, Ready::IN);
                     }
                 }
             }
@@ -72,7 +72,7 @@ impl<P: Platform> Client<P> {
                 {
                     listener.asking.told(replica as u8, waiting, answers);
                     // Wakes the caller that asked; a waiting connection also wakes every poller.
-                    self.announce(object, u32::from(waiting));
+                    self.announce(object, if waiting { Ready::IN } else { Ready::empty() });
                 }
             }
             Event::ClaimVerdict { slot, generation, confirmed } => {
@@ -117,7 +117,7 @@ impl<P: Platform> Client<P> {
         if ready.contains(Ready::PRI) {
             self.notify_owner(object);
         }
-        self.announce(object, ready.0);
+        self.announce(object, ready);
     }
 
     fn handle_verdict(&mut self, replica: usize, of: (atoll_base::SlotId, u32), confirmed: bool) {
@@ -129,7 +129,7 @@ impl<P: Platform> Client<P> {
                     .is_some_and(|c| (c.slot, c.generation) == of && usize::from(c.replica) == replica)
             {
                 listener.verdict = Some(confirmed);
-                self.announce(object, 1);
+                self.announce(object, Ready::IN);
             }
         }
     }
@@ -165,7 +165,7 @@ impl<P: Platform> Client<P> {
                 listener.asking.forget(replica as u8);
             }
             self.notify_owner(object);
-            self.announce(object, u32::MAX >> 1);
+            self.announce(object, Ready::all());
         }
         for command in self.questions.commands_to(replica) {
             self.sessions[0].push(replica, command);
@@ -241,7 +241,7 @@ impl<P: Platform> Client<P> {
             drop(family);
             let Some(socket) = self.socket_mut(object) else { continue };
             if mem::replace(&mut socket.seen, seen) != seen {
-                let ready = self.readiness(object);
+                let ready = Ready::from_bits_retain(self.readiness(object));
                 self.notify_owner(object);
                 self.announce(object, ready);
             }

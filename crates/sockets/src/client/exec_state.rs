@@ -35,7 +35,7 @@ use crate::stream::Local;
 
 /// The version of both forms. Builds before November 2026 wrote the digit 2 here, and something else behind
 /// it.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The octets that a written [`ExecState`] begins with, before the version.
 const INHERITED: [u8; 7] = *b"atollin";
 /// The octets that a written [`PassedSocket`] begins with, before the version.
@@ -49,10 +49,10 @@ pub const PASSED_MAX: usize = 16 << 10;
 /// The most octets of a datagram that `MSG_MORE` holds back.
 const CORKED_MAX: usize = 64 << 10;
 
-/// What a program image needs to go on with the sockets of the one before.
+/// The state that a program image needs to continue with the sockets of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecState {
-    /// The descriptor of the connection to the supervisor that stands for the next program.
+    /// The descriptor of the next program's connection to the supervisor.
     pub control: i32,
     /// The next program's own session, then those that its sockets are in.
     pub sessions: Vec<SessionState>,
@@ -60,7 +60,7 @@ pub struct ExecState {
     pub sockets: Vec<Inherited>,
 }
 
-/// What a program image needs to map a session.
+/// The facts that a program image needs to map a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionState {
     /// The supervisor's answer, a [`Reply::Joined`].
@@ -79,7 +79,7 @@ pub struct Inherited {
     pub descriptors: Vec<i32>,
 }
 
-/// What a process needs to go on with a socket that another process has sent.
+/// The state that a process needs to continue with a socket that another process has sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedSocket {
     /// The supervisor's number for the session that the socket is in.
@@ -93,7 +93,7 @@ pub struct PassedSocket {
 /// Everything that another process has to know of a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketState {
-    /// What the socket has become.
+    /// The state by kind of socket.
     pub kind: KindState,
     #[serde(with = "ProtocolForm")]
     protocol: Protocol,
@@ -113,10 +113,11 @@ pub struct SocketState {
     multicast: Option<Box<Multicast>>,
 }
 
-/// What a socket has become, as other processes have to know it. A socket without a port and a slot is not
-/// written down: it belongs to no stack yet.
+/// The state of a socket by its kind, in the form for other processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KindState {
+    /// The socket is new, and belongs to no stack yet.
+    Fresh,
     /// The socket is bound to a port of the stack.
     Bound,
     /// The socket listens.
@@ -135,7 +136,7 @@ pub enum KindState {
     Datagram(DatagramState),
 }
 
-/// What another process has to know of a datagram socket.
+/// The state of a datagram socket, in the form for other processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatagramState {
     /// The slots of the socket: at least one, all in one session, each on another replica.
@@ -151,16 +152,16 @@ pub struct DatagramState {
 /// Why octets are not what a library of this version has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadState {
-    /// They are something else altogether.
+    /// The octets are something else altogether.
     #[error("it had another build of this library")]
     Foreign,
     /// A library of another version has written them.
     #[error("it had another build of this library")]
     Version(u8),
-    /// They are too many, or would be.
+    /// The octets are too many, or would be.
     #[error("they are too many")]
     TooLong,
-    /// They are cut off, or no values of these types.
+    /// The octets are cut off, or no values of these types.
     #[error("what it has left is damaged")]
     Malformed,
     /// A session lacks descriptors, or there is none.
@@ -245,11 +246,11 @@ impl PassedSocket {
 }
 
 impl SocketState {
-    /// Returns what another process has to know of a socket; `None` if it belongs to no stack. `there` has
-    /// each of its places as the other process is to see it.
-    pub fn of(socket: &Socket, nonblocking: bool, there: impl Fn(Place) -> Place) -> Option<SocketState> {
-        // Every field is named, so that nobody adds one without a decision. A pass is needed before there
-        // is a port, and the others that are left out concern this process alone.
+    /// Returns the state of a socket for another process. `there` has each of its places as the other process
+    /// is to see it.
+    pub fn of(socket: &Socket, nonblocking: bool, there: impl Fn(Place) -> Place) -> SocketState {
+        // Every field is named, so that a new one needs a decision here. A pass is needed before there is a
+        // port, and the others that are left out concern this process alone.
         let Socket {
             protocol,
             v6,
@@ -270,9 +271,10 @@ impl SocketState {
             buffered: _,
             sent_in: _,
             seen: _,
+            standing: _,
         } = *socket;
         let kind = match kind {
-            Kind::Fresh => return None,
+            Kind::Fresh => KindState::Fresh,
             Kind::Bound => KindState::Bound,
             Kind::Listening(listener) => KindState::Listening { backlog: listener.backlog },
             Kind::Stream(place, local) => {
@@ -288,7 +290,7 @@ impl SocketState {
                 corked: datagram.corked.clone(),
             }),
         };
-        Some(SocketState {
+        SocketState {
             kind,
             protocol,
             v6,
@@ -302,7 +304,7 @@ impl SocketState {
             remote,
             options: options.clone(),
             multicast: multicast.clone(),
-        })
+        }
     }
 
     /// Creates an object with the socket, which `descriptors` descriptors name.
@@ -311,6 +313,7 @@ impl SocketState {
         object.descriptors = descriptors;
         let Body::Socket(socket) = &mut object.body else { return object };
         socket.kind = match self.kind {
+            KindState::Fresh => Kind::Fresh,
             KindState::Bound => Kind::Bound,
             KindState::Listening { backlog } => {
                 Kind::Listening(Box::new(Listener { backlog, ..Listener::default() }))
@@ -342,7 +345,7 @@ impl SocketState {
         match &self.kind {
             KindState::Stream { place, .. } => core::slice::from_ref(place),
             KindState::Datagram(datagram) => &datagram.places,
-            KindState::Bound | KindState::Listening { .. } => &[],
+            KindState::Fresh | KindState::Bound | KindState::Listening { .. } => &[],
         }
     }
 
@@ -354,7 +357,7 @@ impl SocketState {
             KindState::Datagram(datagram) => {
                 datagram.places.iter_mut().for_each(|place| place.session = session);
             }
-            KindState::Bound | KindState::Listening { .. } => {}
+            KindState::Fresh | KindState::Bound | KindState::Listening { .. } => {}
         }
     }
 
@@ -371,11 +374,6 @@ impl SocketState {
         matches!(self.kind, KindState::Listening { .. })
     }
 
-    /// Returns the local address and port of the socket.
-    pub const fn local(&self) -> Endpoint {
-        self.local
-    }
-
     /// Returns the identity of the port that the socket holds; 0 for none.
     pub const fn lease(&self) -> u64 {
         self.lease
@@ -384,7 +382,7 @@ impl SocketState {
     /// Fails unless a socket can be like this; `has` says which places exist.
     fn judge(&self, has: impl Fn(&Place) -> bool) -> Result<(), BadState> {
         let is_of_its_protocol = match &self.kind {
-            KindState::Bound => true,
+            KindState::Fresh | KindState::Bound => true,
             KindState::Listening { .. } | KindState::Stream { .. } => self.protocol == Protocol::Tcp,
             KindState::Datagram(_) => self.protocol == Protocol::Udp,
         };

@@ -1,8 +1,8 @@
 //! The multicast settings of a datagram socket: ip(7), ipv6(7), and RFC 3678 §4.1 for groups that any source
 //! may send to.
 //!
-//! The client knows the groups of a socket, so that a program gets its answer at once; replicas are told when
-//! they have the socket.
+//! The client knows the groups of a socket, so that a program gets its answer at once; replicas get the
+//! groups together with the socket.
 
 use alloc::vec::Vec;
 

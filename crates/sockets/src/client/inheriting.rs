@@ -4,38 +4,27 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use atoll_base::Slab;
 use atoll_ipc::Command;
 
 use super::Client;
 use super::exec_state::{ExecState, Inherited, PassedSocket, SessionState, SocketState};
-use super::object::{Body, Kind, Object, Place};
+use super::object::{Body, Kind, Object, Place, Socket};
 use super::platform::Platform;
+use super::questions::Answer;
 use super::session::Session;
 use crate::asking::Asking;
 use crate::options::Name;
-use crate::slab::Slab;
 use crate::watch::Watches;
 
-/// The first port that needs no privilege, unless the stack says otherwise.
-const LOW_PORTS_END: u16 = 1024;
-
-/// The process that has sent a listener. What it has sent may be forged, so low ports are only for who may
-/// have them.
+/// A socket without a slot that another process has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
-    /// Root, or the user of the receiver.
-    Trusted,
-    /// Another user.
-    Stranger,
-}
-
-/// A listener that another process has sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PassedListener {
-    /// This process had the listener before.
+pub enum PassedPort {
+    /// This process had the socket before.
     Back(u32),
-    /// The authority was asked for the port. The process has to listen there as well, as a forked child does:
-    /// [`Client::start_listening`].
+    /// The socket is new here. If it has a port, the port is to be asked for
+    /// ([`Client::ask_for_passed_port`]); a listener has to listen here as well, as in a forked child
+    /// ([`Client::start_listening`]).
     New(u32),
 }
 
@@ -45,13 +34,15 @@ impl<P: Platform> Client<P> {
         self.objects.indices().into_iter().filter(|object| self.is_held(*object)).collect()
     }
 
-    /// Returns whether an object has a port or a slot.
+    /// Returns whether an object has a port or a slot. Connections of a stack that is gone have none.
     pub fn is_held(&self, object: u32) -> bool {
-        self.socket(object).is_some_and(|socket| socket.lease != 0 || !socket.places().is_empty())
+        self.socket(object).is_some_and(|socket| {
+            socket.lease != 0 || !socket.places().is_empty() && !self.is_of_gone_stack(socket)
+        })
     }
 
     /// Makes a member of a session a holder of a slot. The session is shared from now on: the whole family
-    /// hears its doorbell.
+    /// sleeps on its doorbell.
     pub fn add_holder(&mut self, place: Place, member: u8) -> bool {
         if self.share(place.session).is_none() {
             return false;
@@ -109,8 +100,9 @@ impl<P: Platform> Client<P> {
         let parents = core::mem::take(&mut self.sessions);
         let (session, clock, seed) = own;
         self.adopt(session, clock, seed);
-        let (index_of, joined): (Vec<usize>, Vec<Session<P>>) = joined.into_iter().unzip();
+        let (mut index_of, joined): (Vec<usize>, Vec<Session<P>>) = joined.into_iter().unzip();
         self.sessions.extend(joined);
+        let parents = self.keep_ended(parents, &mut index_of);
         self.inherited.clear();
         // Sockets that the parent has passed on are the parent's to hold.
         self.passed.clear();
@@ -122,6 +114,21 @@ impl<P: Platform> Client<P> {
             }
         }
         parents
+    }
+
+    /// Keeps those of a parent's sessions that are over, for which nobody has to be asked, and adds the index
+    /// that each had to `index_of`. Returns the others.
+    fn keep_ended(&mut self, sessions: Vec<Session<P>>, index_of: &mut Vec<usize>) -> Vec<Session<P>> {
+        let mut others = Vec::new();
+        for (index, session) in sessions.into_iter().enumerate() {
+            if session.is_over() {
+                self.sessions.push(session);
+                index_of.push(index);
+            } else {
+                others.push(session);
+            }
+        }
+        others
     }
 
     fn inherit(&mut self, object: u32, index_of: &[usize]) {
@@ -142,7 +149,8 @@ impl<P: Platform> Client<P> {
         }
         let places = socket.places().to_vec();
         self.listeners_idle |= is_listening;
-        if known && !places.is_empty() {
+        let is_over = self.socket(object).is_some_and(|socket| self.is_of_gone_stack(socket));
+        if known && !places.is_empty() && !is_over {
             self.inherited.push(object);
             places.iter().for_each(|place| self.set_user(*place, object));
         }
@@ -170,9 +178,9 @@ impl<P: Platform> Client<P> {
         commands
     }
 
-    /// Returns what the next program needs to go on with `sockets`: pairs of a descriptor there and an object
-    /// here. `control` and `sessions` are what it has of the stack, its own session first; `joined` has the
-    /// index that each of the others has here. Objects without a port and a slot are left out.
+    /// Returns the state that the next program needs to continue with `sockets`: pairs of a descriptor there
+    /// and an object here. `control` and `sessions` are what it has of the stack, its own session first;
+    /// `joined` has the index that each of the others has here.
     pub fn exec_state(
         &self,
         control: i32,
@@ -181,20 +189,20 @@ impl<P: Platform> Client<P> {
         sockets: &[(i32, u32)],
     ) -> ExecState {
         let mut by_object: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
-        for (descriptor, object) in sockets.iter().filter(|(_, object)| self.is_held(*object)) {
+        for (descriptor, object) in sockets {
             by_object.entry(*object).or_default().push(*descriptor);
         }
         let index_there = |session| joined.iter().position(|index| *index == session).map_or(0, |at| at + 1);
         let there = |place: Place| Place { session: index_there(place.session), ..place };
         let written = |(object, descriptors)| {
-            let socket = SocketState::of(self.socket(object)?, self.is_nonblocking(object), there)?;
+            let socket = SocketState::of(self.socket(object)?, self.is_nonblocking(object), there);
             Some(Inherited { socket, descriptors })
         };
         ExecState { control, sessions, sockets: by_object.into_iter().filter_map(written).collect() }
     }
 
-    /// Goes on with the sockets of the program before. `own` is this program's own session, `joined` are the
-    /// others of [`ExecState::sessions`]. Returns each descriptor with its object.
+    /// Continues with the sockets of the program before. `own` is this program's own session, `joined` are
+    /// the others of [`ExecState::sessions`]. Returns each descriptor with its object.
     pub fn take_exec_state(
         &mut self,
         own: (Session<P>, P::Clock, u64),
@@ -215,22 +223,22 @@ impl<P: Platform> Client<P> {
         all
     }
 
-    /// Returns what the receiver of a socket needs to go on with it; `None` for a socket that cannot be
-    /// passed. This process holds the socket, even after closing it, until the receiver has it.
+    /// Returns the state that the receiver of a socket needs to continue with it; `None` for a socket that
+    /// cannot be passed. This process holds the socket, even after closing it, until the receiver has it.
     pub fn pass(&mut self, object: u32) -> Option<PassedSocket> {
-        // A listener has no slot: the receiver listens for itself.
-        if !matches!(self.socket(object)?.kind, Kind::Listening(_)) {
+        // Without a slot there is nothing to hold: the receiver asks for the port, and listens for itself.
+        if !self.socket(object)?.places().is_empty() {
             self.before_passing(object)?;
         }
         let (socket, nonblocking) = (self.socket(object)?, self.is_nonblocking(object));
         let session = self.sessions.get(socket.places().first().map_or(0, |place| place.session))?;
-        let socket = SocketState::of(socket, nonblocking, |place| Place { session: 0, ..place })?;
+        let socket = SocketState::of(socket, nonblocking, |place| Place { session: 0, ..place });
         Some(PassedSocket { session: session.id, key: session.key, socket: socket.without_corked() })
     }
 
     /// Returns the index of a session by its number.
     pub fn session_of(&self, id: u32) -> Option<usize> {
-        self.sessions.iter().position(|session| session.id == id)
+        self.sessions.iter().position(|session| session.id == id && !session.is_over())
     }
 
     /// Takes a connection or a datagram socket that another process has sent, whose session this process has
@@ -244,7 +252,7 @@ impl<P: Platform> Client<P> {
             return None;
         }
         let mut socket = passed.socket;
-        // The port stays the sender's.
+        // The receiver asks for the port later: `ask_for_passed_port`.
         socket.move_to(index);
         let place = *socket.places().first()?;
         // A socket that has come back is this process's own again, which must not let go of it any more.
@@ -260,23 +268,18 @@ impl<P: Platform> Client<P> {
         Some(self.insert_inherited(socket.into_object(1)))
     }
 
-    /// Takes a listener that another process has sent. Returns its object, which one more descriptor names;
-    /// `None` if this process may not have it.
-    pub fn take_passed_listener(&mut self, passed: PassedSocket, sender: Sender) -> Option<PassedListener> {
+    /// Takes a socket without a slot that another process has sent: a listener, one that is bound, or a new
+    /// one. Returns its object, which one more descriptor names; `None` if there can be no such socket.
+    pub fn take_passed_port(&mut self, passed: PassedSocket) -> Option<PassedPort> {
         let socket = passed.socket;
-        if let Some(user) = self.holder_of(socket.lease()) {
-            // The listener has come back to where it was sent: as if it had been duplicated.
-            return self.name_again(user).map(|()| PassedListener::Back(user));
-        }
-        if socket.local().port < LOW_PORTS_END && sender == Sender::Stranger {
+        if !socket.places().is_empty() || socket.is_listening() && socket.lease() == 0 {
             return None;
         }
-        let user = self.insert_inherited(socket.into_object(1));
-        if self.bind_passed(user) {
-            return Some(PassedListener::New(user));
+        if let Some(user) = self.holder_of(socket.lease()) {
+            // It has come back to where it was sent: as if it had been duplicated.
+            return self.name_again(user).map(|()| PassedPort::Back(user));
         }
-        self.release(user);
-        None
+        Some(PassedPort::New(self.insert_inherited(socket.into_object(1))))
     }
 
     fn name_again(&mut self, object: u32) -> Option<()> {
@@ -308,26 +311,45 @@ impl<P: Platform> Client<P> {
         if lease == 0 { None } else { self.objects.indices().into_iter().find(holds) }
     }
 
-    /// Asks the authority of a received listener's port for the port, before this process listens there as
-    /// another one.
+    /// Asks the authority for the port of a received socket, under the lease that its sender has. Returns the
+    /// token of the answer, after which [`Client::finish_passed_port`] is called; `None` if the socket has no
+    /// port, or nobody can have it.
     ///
     /// The received data may be forged by a process without a right to a port, for a process that has one. So
-    /// the request is for no more than an existing lease: the port has to be in use, and without the options
-    /// that let several sockets have it only a holder of the lease gets it. Returns whether the authority was
-    /// asked; whether it agrees is told by the answer to [`Client::ask_to_listen`].
-    pub(super) fn bind_passed(&mut self, object: u32) -> bool {
-        let (token, replicas) = (self.new_token(), self.replicas());
-        let Some(socket) = self.socket(object) else { return false };
-        let (Kind::Listening(_), Some(session)) = (&socket.kind, self.own()) else { return false };
-        let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
-        if lease == 0 || !session.has_port(false, local.port) {
-            return false;
+    /// the request is for no more than an existing lease. Low ports are refused without a lease, because the
+    /// request shows no pass; the port of a listener or datagram socket has to be in use; and without the
+    /// options that let several sockets have it only a holder of the lease gets it.
+    pub fn ask_for_passed_port(&mut self, object: u32, lease: u64) -> Option<u32> {
+        let replicas = self.replicas();
+        let (socket, session) = (self.socket(object)?, self.own()?);
+        let (local, protocol) = (socket.local, socket.protocol);
+        let is_there = match socket.kind {
+            Kind::Listening(_) => session.has_port(false, local.port),
+            Kind::Datagram(_) => session.has_port(true, local.port),
+            Kind::Fresh => false,
+            Kind::Bound | Kind::Stream(..) => true,
+        };
+        if lease == 0 || !is_there {
+            return None;
         }
         let v6_only = socket.options.is_on(Name::V6Only);
-        let bind =
-            Command::Bind { token, lease, protocol, local, reuse_addr: false, reuse_port: false, v6_only };
-        self.push(0, usize::from(local.port) % replicas.max(1), &bind);
-        true
+        let bind = |token| Command::Bind {
+            token,
+            lease,
+            protocol,
+            local,
+            reuse_addr: false,
+            reuse_port: false,
+            v6_only,
+        };
+        self.ask_one(usize::from(local.port) % replicas.max(1), &[], bind).ok()
+    }
+
+    /// Notes that the authority has made this process a holder of a received socket's port.
+    pub fn finish_passed_port(&mut self, object: u32, lease: u64, answer: &Answer) {
+        if let Some(socket) = self.socket_mut(object) {
+            (socket.lease, socket.voucher) = (lease, answer.voucher);
+        }
     }
 
     /// Drops all sessions and everything on them, because the stack cannot be joined any more.
@@ -342,6 +364,13 @@ impl<P: Platform> Client<P> {
 
     /// Drops the sessions of a parent of which this process has no socket.
     pub fn drop_sessions(&mut self) {
-        self.sessions.clear();
+        let (all, mut index_of) = (core::mem::take(&mut self.sessions), Vec::new());
+        self.keep_ended(all, &mut index_of);
+        for object in self.objects.indices() {
+            let places = self.socket_mut(object).map(Socket::places_mut).unwrap_or_default();
+            for place in places {
+                place.session = index_of.iter().position(|index| *index == place.session).unwrap_or(0);
+            }
+        }
     }
 }

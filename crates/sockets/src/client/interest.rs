@@ -1,5 +1,7 @@
 //! Interest lists and what is ready in them: epoll_ctl(2) and epoll_wait(2).
 
+use atoll_ipc::Ready;
+
 use super::Client;
 use super::notify::NESTING_MAX;
 use super::object::{Body, Kind, Object};
@@ -123,7 +125,7 @@ impl<P: Platform> Client<P> {
         }
         let (is_nested, asleep) = (!watchers.is_empty(), set.sleepers > 0);
         if is_nested {
-            self.announce(epoll, 1);
+            self.announce(epoll, Ready::IN);
         }
         if asleep {
             self.wake_set(epoll);

@@ -129,9 +129,21 @@ impl<P: Platform> Client<P> {
         }
     }
 
+    /// Returns whether [`Client::accept`] may find a connection: one is on offer, or the verdict on a claim
+    /// has come.
+    pub fn may_accept(&self, object: u32) -> bool {
+        self.listener(object).is_some_and(|listener| match listener.claimed {
+            Some(_) => listener.verdict.is_some(),
+            None => !listener.offers.is_empty(),
+        })
+    }
+
     /// Takes a connection of a listener, and makes it an object. The caller needs a descriptor for it.
     pub fn accept(&mut self, object: u32, nonblocking: bool) -> Result<u32, Failure> {
         self.check_listening(object)?;
+        if let Some(errno) = self.socket_mut(object).and_then(|socket| socket.standing.error.take()) {
+            return Err(errno.into());
+        }
         let offer = self.claim_offer(object)?;
         let Some(parent) = self.socket(object) else { return Err(Errno::EINVAL.into()) };
         let (v6, inherited) = (parent.v6, parent.options.clone());
@@ -208,7 +220,8 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Makes sure that the process hears of the next connection of a listener for which it is about to wait.
+    /// Makes sure that the process is woken for the next connection of a listener for which it is about to
+    /// wait.
     pub fn ask_before_sleep(&mut self, object: u32) {
         let replicas = self.replicas() as u8;
         if let Some(listener) = self.listener_mut(object) {

@@ -12,12 +12,13 @@
 //! * [`platform`]: what the process around it provides; [`simulated`]: such a process on the heap
 //! * [`session`]: pages, rings and doorbells; [`object`]: sockets and epoll instances; [`groups`]: what a
 //!   socket wants of multicast
-//! * `sleepers`, `questions`, `buffers`: which threads sleep where, which answers are awaited, who owns send
-//!   buffers
-//! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: what replicas hear of
-//!   options
+//! * `sleepers`, `questions`, `buffers`: which threads sleep where, which answers are awaited, which process
+//!   owns send buffers
+//! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: which options are
+//!   sent to replicas
 //! * [`transfer`]: send and receive
 //! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
+//! * `gone`: what becomes of sockets when their stack goes, and comes back
 //! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
 //! * [`exec_state`]: what is written down for the next program, and beside a socket that is passed;
 //!   `written`: how types of other crates are
@@ -28,6 +29,7 @@ mod closing;
 mod connecting;
 mod events;
 pub mod exec_state;
+mod gone;
 pub mod groups;
 mod inheriting;
 mod interest;
@@ -49,7 +51,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use atoll_base::{Instant, Rng};
+use atoll_base::{Instant, Rng, Slab};
 use atoll_ipc::Command;
 use atoll_ipc::command::SocketOption;
 use atoll_ipc::slot::Slot;
@@ -62,13 +64,13 @@ use self::session::Session;
 use self::sleepers::Sleepers;
 use crate::datagram::Datagrams;
 use crate::listener::Listener;
-use crate::slab::Slab;
 use crate::stream::{Local, Stream};
 use crate::watch::{Head, Watches};
 
 pub use self::binding::{Binding, Registration};
 pub use self::connecting::Connecting;
-pub use self::inheriting::{PassedListener, Sender};
+pub use self::gone::Losses;
+pub use self::inheriting::PassedPort;
 pub use self::interest::Change;
 pub use self::questions::Answer;
 
@@ -183,7 +185,7 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Asks the replica of a place to look at its slot.
+    /// Asks the replica of a place to read its slot.
     #[inline]
     pub fn kick(&mut self, place: Place) {
         let Place { session, replica, slot, generation } = place;
@@ -368,7 +370,7 @@ impl<P: Platform> Client<P> {
 
     // ---- SIGURG ----
 
-    /// Sets the process, thread or group that gets SIGURG of a socket; the id 0 stands for none. Implements
+    /// Sets the process, thread or group that gets SIGURG of a socket; the id 0 means none. Implements
     /// fcntl(2), `F_SETOWN`.
     pub fn set_owner(&mut self, object: u32, owner: Owner) -> bool {
         let Some(entry) = self.objects.get_mut(object) else { return false };
@@ -381,7 +383,7 @@ impl<P: Platform> Client<P> {
         true
     }
 
-    /// Sets the doorbell of the thread that hears of urgent octets from now on, for sockets with an owner.
+    /// Sets the doorbell of the thread that urgent octets wake from now on, for sockets with an owner.
     pub fn set_urgent_bell(&mut self, bell: u32) {
         self.urgent_bell = bell;
         for at in 0..self.owned.len() {

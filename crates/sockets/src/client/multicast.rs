@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use atoll_base::Addr;
 use atoll_ipc::command::{Protocol, SocketOption};
+use libc::{MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP};
 
 use super::Client;
 use super::groups::{LOOPBACK_INDEX, Multicast};
@@ -19,9 +20,6 @@ pub(super) use self::v6::MEMBERSHIPS_MAX as MEMBERSHIPS_MAX_V6;
 
 /// The maximum number of IPv4 groups of one socket: Linux's `igmp_max_memberships`.
 pub(super) const MEMBERSHIPS_MAX: usize = 20;
-/// linux/in.h; not in libc for every target.
-const MCAST_JOIN_GROUP: i32 = 42;
-const MCAST_LEAVE_GROUP: i32 = 45;
 
 /// Returns whether an option is a multicast option.
 pub const fn is_option(level: i32, name: i32) -> bool {
@@ -169,8 +167,8 @@ fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value, Er
     })
 }
 
-/// Joins or leaves a group. `interface` is an address of the stack, or 0 for any; `None` if it belongs to
-/// nobody here.
+/// Joins or leaves a group. `interface` is an address of the stack, or 0 for any; `None` if it is not an
+/// address of the stack.
 fn change<P: Platform>(
     client: &mut Client<P>,
     object: u32,
@@ -188,7 +186,7 @@ fn change<P: Platform>(
     change_membership(client, object, change, None)
 }
 
-/// What a socket wants of one group.
+/// A socket's request about one group.
 struct Change {
     group: Addr,
     /// On the loopback.

@@ -1,7 +1,8 @@
-//! The readiness of an object, and the threads and epoll instances that hear of it: poll(2), epoll(7).
+//! The readiness of an object, and the threads and epoll instances that it wakes: poll(2), epoll(7).
 
 use core::mem;
 
+use atoll_ipc::Ready;
 use atoll_ipc::command::Protocol;
 
 use super::Client;
@@ -16,12 +17,12 @@ pub const NESTING_MAX: u32 = 5;
 impl<P: Platform> Client<P> {
     /// Notes that something of `ready` may hold for an object now: queues the object for its epoll instances,
     /// and wakes threads that sleep.
-    pub fn announce(&mut self, object: u32, ready: u32) {
+    pub fn announce(&mut self, object: u32, ready: Ready) {
         self.announce_at(object, ready, 0);
     }
 
-    fn announce_at(&mut self, object: u32, ready: u32, depth: u32) {
-        let ready = ready | (ready & 1) << 6 | (ready & 4) << 6;
+    fn announce_at(&mut self, object: u32, ready: Ready, depth: u32) {
+        let ready = ready.with_normal();
         let Some(head) = self.objects.get(object).map(|o| o.watchers) else { return };
         let mut bells = 0;
         let mut watch = self.watches.first(&head);
@@ -32,7 +33,7 @@ impl<P: Platform> Client<P> {
             let next = self.watches.next_of_target(watch);
             if !(is_exclusive && exclusive_served)
                 && let Some(Object { body: Body::Epoll(in_set), watchers, .. }) = self.objects.get_mut(set)
-                && self.watches.queue(watch, ready, &mut in_set.ready)
+                && self.watches.queue(watch, ready.bits(), &mut in_set.ready)
             {
                 let (is_nested, asleep) = (!watchers.is_empty(), in_set.sleepers > 0);
                 if asleep {
@@ -40,7 +41,7 @@ impl<P: Platform> Client<P> {
                     exclusive_served |= is_exclusive;
                 }
                 if is_nested && depth < NESTING_MAX {
-                    self.announce_at(set, 1, depth + 1);
+                    self.announce_at(set, Ready::IN, depth + 1);
                 }
                 bells |= self.sleepers.bells_of(set);
             }
@@ -70,41 +71,44 @@ impl<P: Platform> Client<P> {
 
     /// Returns the bits of poll(2) that hold for an object now.
     pub fn readiness(&mut self, object: u32) -> u32 {
-        let Some(Object { body, .. }) = self.objects.get(object) else { return 0x20 };
+        let Some(Object { body, .. }) = self.objects.get(object) else { return Ready::NVAL.bits() };
         let socket = match body {
-            Body::Epoll(set) => return u32::from(!set.ready.is_empty()) * 0x41,
+            Body::Epoll(set) => return when(!set.ready.is_empty(), Ready::READABLE).bits(),
             Body::Socket(socket) => socket,
         };
-        match &socket.kind {
+        let ready = match &socket.kind {
             // udp_poll: a datagram socket can be written before it has a port.
-            Kind::Fresh | Kind::Bound if socket.protocol == Protocol::Udp => 0x304,
+            Kind::Fresh | Kind::Bound if socket.protocol == Protocol::Udp => Ready::SENDABLE,
             // tcp_poll: a socket that is not connected has hung up.
-            Kind::Fresh | Kind::Bound => 0x114 | (u32::from(socket.shut_early) * 0x2041),
+            Kind::Fresh | Kind::Bound => Ready::WRITABLE | Ready::HUP | when(socket.shut_early, Ready::ENDED),
             Kind::Listening(listener) => {
                 let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
                 let ready = offered || listener.verdict.is_some() || listener.is_shut;
-                (u32::from(ready) * 0x41) | (u32::from(listener.is_shut) * 0x2010)
+                let failed = socket.standing.error.is_some();
+                when(ready || failed, Ready::READABLE)
+                    | when(listener.is_shut, Ready::HUP | Ready::RDHUP)
+                    | when(failed, Ready::ERR)
             }
-            Kind::Stream(..) => {
-                self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local))
-            }
+            Kind::Stream(..) => self
+                .stream(object)
+                .map_or(Ready::ERR | Ready::HUP, |(stream, local, _)| stream.readiness(local)),
             Kind::Datagram(datagram) => {
-                let mut bits = 0;
+                let mut ready = when(socket.standing.error.is_some(), Ready::ERR);
                 for place in &datagram.places {
                     let Some(one) = self.datagrams(*place) else { continue };
-                    bits |= if one.has_waiting() { 0x41 } else { 0 };
-                    bits |= if one.has_error() { 0x8 } else { 0 };
+                    ready |= when(one.has_waiting(), Ready::READABLE) | when(one.has_error(), Ready::ERR);
                 }
                 let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
                 if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
-                    bits |= 0x304;
+                    ready |= Ready::SENDABLE;
                 }
                 if datagram.shut_receive {
-                    bits |= 0x2041 | if datagram.shut_send { 0x10 } else { 0 };
+                    ready |= Ready::ENDED | when(datagram.shut_send, Ready::HUP);
                 }
-                bits
+                ready
             }
-        }
+        };
+        ready.bits()
     }
 
     /// Removes entries that are not ready any more from the ready lists of an epoll instance and of the
@@ -205,9 +209,14 @@ impl<P: Platform> Client<P> {
             let Some(session) = self.sessions.get(place.session) else { continue };
             let Some(replica) = session.replicas().get(place.replica) else { continue };
             if let Some(slot) = replica.port().slot(place.slot) {
-                // Sockets of a family ring the doorbell that all of it hears.
+                // Sockets of a family ring the doorbell on which all of it sleeps.
                 slot.set_bell(if session.shared { 0 } else { bell });
             }
         }
     }
+}
+
+/// Returns the bits if they hold, else none.
+fn when(holds: bool, ready: Ready) -> Ready {
+    if holds { ready } else { Ready::empty() }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::groups::Multicast;
 use super::platform::Platform;
 use super::written::{EndpointForm, SlotForm};
+use crate::errno::Errno;
 use crate::listener::Listener;
 use crate::options::Options;
 use crate::stream::Local;
@@ -66,7 +67,7 @@ pub struct Socket {
     pub protocol: Protocol,
     /// Whether the socket is an AF_INET6 socket, which may speak IPv4, too (RFC 3493 §3.7).
     pub v6: bool,
-    /// What the socket has become.
+    /// The state by kind of socket.
     pub kind: Kind,
     /// The identity of the bound port; 0 for none.
     pub lease: u64,
@@ -101,9 +102,24 @@ pub struct Socket {
     pub(super) sent_in: u32,
     /// A digest of an inherited connection's state at the last look.
     pub(super) seen: u64,
+    /// What a stack that went has left of the socket.
+    pub(super) standing: Standing,
 }
 
-/// What a socket has become.
+/// What a stack that went has left of a socket with a port; the default is that no stack went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Whether the port is to be registered again.
+    pub(super) waits: bool,
+    /// The error that the next call reports, once.
+    pub(super) error: Option<Errno>,
+    /// Why the port was not registered again the last time.
+    pub(super) refusal: Option<Errno>,
+    /// Whether that has been reported.
+    pub(super) is_told: bool,
+}
+
+/// The state by kind of socket.
 #[derive(Debug)]
 pub enum Kind {
     /// The socket is new: its first address decides whether it belongs to the stack or to the kernel.
@@ -235,6 +251,7 @@ impl Socket {
             buffered: false,
             sent_in: 0,
             seen: 0,
+            standing: Standing::default(),
         }
     }
 

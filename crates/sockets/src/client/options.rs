@@ -1,5 +1,5 @@
-//! What replicas hear of a socket's options and groups: everything that differs from the default when the
-//! socket is new to them, and later changes.
+//! The options and groups of a socket that are sent to replicas: everything that differs from the default
+//! when the socket is new to them, and later changes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,10 +17,10 @@ use crate::ancillary::SOL_UDP;
 use crate::errno::Errno;
 use crate::options::{Name, Row, Told, Value, When};
 
-/// `SO_MARK` (linux/asm-generic/socket.h), which only root may set on Linux, and nobody here.
+/// `SO_MARK` (linux/asm-generic/socket.h), which only root may set on Linux, and no program here.
 const MARK: (i32, i32) = (SOL_SOCKET, libc::SO_MARK);
 
-/// The change of a membership of which replicas are told.
+/// The change of a membership that is sent to replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// The socket joins, and a caller waits for the answer.
@@ -73,7 +73,7 @@ impl<P: Platform> Client<P> {
         if !is_in_time {
             return Err(Errno::EINVAL);
         }
-        // A program that sets an option again and again, as web servers do, makes replicas hear of it once.
+        // A program may set an option again and again, as web servers do; replicas get the value once.
         let is_new = match socket.options.set_value(row.name) {
             Some(before) => before != held || row.name == Name::QuickAck,
             None => row.differs(held),
@@ -97,6 +97,15 @@ impl<P: Platform> Client<P> {
             IPPROTO_IPV6 if socket.v6 => {}
             // Linux passes a level that it does not know on to that of IP.
             _ => return Err(if socket.v6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }),
+        }
+        if (level, number) == (IPPROTO_IPV6, libc::IPV6_MTU) {
+            // ipv6(7): the path's MTU is what is asked for, not what was set. Only replicas know it.
+            let is_connected = match &socket.kind {
+                Kind::Stream(..) => true,
+                Kind::Datagram(datagram) => datagram.connected,
+                _ => false,
+            };
+            return Err(if is_connected { Errno::ENOPROTOOPT } else { Errno::ENOTCONN });
         }
         if let Some(row) = Row::find(level, number) {
             let set = socket.options.set_value(row.name);
@@ -189,7 +198,7 @@ impl<P: Platform> Client<P> {
 
     // ---- groups ----
 
-    /// Tells replicas that a socket joins or leaves a group. Returns the tokens of the questions that are
+    /// Sends replicas the change of a membership of a socket. Returns the tokens of the questions that are
     /// answered here: answers for sockets of another process's session go to that process.
     pub fn send_membership(&mut self, object: u32, group: Addr, inside: bool, what: Membership) -> Vec<u32> {
         let places = self.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default();
@@ -209,7 +218,7 @@ impl<P: Platform> Client<P> {
         tokens
     }
 
-    /// Tells replicas the multicast settings of a socket that is new to them.
+    /// Sends replicas the multicast settings of a socket that is new to them.
     pub fn send_groups(&mut self, object: u32) {
         let Some(multicast) = self.socket(object).and_then(|socket| socket.multicast.clone()) else { return };
         let v6 = &multicast.v6;

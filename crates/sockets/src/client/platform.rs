@@ -29,7 +29,7 @@ pub trait Platform: Debug + Sized {
 
 /// A doorbell.
 pub trait Bell {
-    /// Rings the doorbell. Ringing again before a sleeper has heard it changes nothing.
+    /// Rings the doorbell. Ringing again before the sleeper wakes changes nothing.
     fn ring(&self);
 }
 
@@ -44,6 +44,6 @@ pub trait Clock {
 pub enum Before {
     /// The holder gave the lock back.
     Done,
-    /// The holder died, perhaps in the middle of a change.
+    /// The holder died, perhaps during a change.
     Died,
 }

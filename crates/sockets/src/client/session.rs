@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
+use atoll_ipc::arena::library;
 use atoll_ipc::control::Reply;
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage, Stat};
@@ -12,7 +13,7 @@ use atoll_ipc::{Command, Memory};
 use super::object::Place;
 use super::platform::{Before, Bell, Platform};
 use crate::outbox::{Outbox, Sent};
-use crate::port::{LOCK, Port};
+use crate::port::Port;
 use crate::view::{Counters, View};
 
 /// The user of a slot that no object of this process uses.
@@ -40,6 +41,8 @@ pub struct Session<P: Platform> {
     waits: bool,
     /// Whether a command was sent that had to wait, so that the sending thread is to be slowed down.
     owes: bool,
+    /// The number of slots that sockets still have here, if the stack is gone and the session over with it.
+    over: Option<usize>,
 }
 
 /// The parts of a session.
@@ -77,7 +80,7 @@ pub struct Replica<P: Platform> {
     users: [Vec<u32>; 2],
 }
 
-/// The news that a look at a replica has shown besides its events.
+/// The changes of a replica that a check has found besides its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Nothing has happened.
@@ -113,6 +116,7 @@ impl<P: Platform> Session<P> {
                 .collect(),
             waits: false,
             owes: false,
+            over: None,
         })
     }
 
@@ -150,7 +154,7 @@ impl<P: Platform> Session<P> {
     #[inline]
     pub fn push(&mut self, replica: usize, command: &Command) {
         let shared = self.shared;
-        let Some(to) = self.replicas.get_mut(replica) else { return };
+        let Some(to) = self.replicas.get_mut(replica).filter(|_| self.over.is_none()) else { return };
         if to.on_ring(shared, |outbox, port| outbox.send(port, command)) != Sent::All {
             self.waits = true;
             self.owes |= !to.outbox.has_stalled();
@@ -188,13 +192,41 @@ impl<P: Platform> Session<P> {
         (self.waits, self.owes) = (false, false);
     }
 
-    /// Announces that a thread sleeps on a bell. Rings from before this call do not count for it.
+    /// Notes that the stack is gone: nobody hears commands any more, and the connections end. What was
+    /// received stays readable by `sockets` slots. The session counts as shared, because children may have it
+    /// from now on without asking anybody.
+    pub(super) fn end(&mut self, sockets: usize) {
+        (self.over, self.shared) = (Some(sockets), true);
+        self.forget_waiting();
+        self.replicas.iter_mut().for_each(|replica| replica.port.set_gone());
+    }
+
+    /// Returns whether the stack of this session is gone.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// Notes that a socket gives its slot up. Returns whether nobody needs the session any more, which is
+    /// over.
+    pub(super) fn leave(&mut self) -> bool {
+        let Some(left) = &mut self.over else { return false };
+        *left = left.saturating_sub(1);
+        *left == 0
+    }
+
+    /// Returns whether the session is over and no socket has a slot there.
+    pub(super) fn is_left(&self) -> bool {
+        self.over == Some(0)
+    }
+
+    /// Announces that a thread sleeps on a doorbell. Rings from before this call do not count for it.
     pub fn set_asleep(&self, bell: u32) {
         self.app_page.set_asleep(bell);
     }
 
-    /// Announces that no thread of this process sleeps on a bell any more. Does nothing in a shared session,
-    /// where other members may sleep on it.
+    /// Announces that no thread of this process sleeps on a doorbell any more. Does nothing in a shared
+    /// session, where other members may sleep on it.
     pub fn set_awake(&self, bell: u32) {
         if !self.shared {
             self.app_page.set_awake(bell);
@@ -259,8 +291,8 @@ impl<P: Platform> Session<P> {
 
     /// Returns whether the stack has a way to `addr`: on its link, or by a gateway.
     ///
-    /// A stack that has no IPv4 address yet, or lost it, claims to reach every IPv4 address: its programs get
-    /// ENETUNREACH and do not end up in the kernel's network because a DHCP server is slow.
+    /// A stack that has no IPv4 address yet, or lost it, claims to reach every IPv4 address. So its programs
+    /// get ENETUNREACH, and do not end up in the kernel's network because a DHCP server is slow.
     pub fn reaches(&self, addr: Addr) -> bool {
         match addr.to_v4() {
             Some(v4) => self.v4().is_none_or(|own| own.reaches(v4)),
@@ -290,9 +322,10 @@ impl<P: Platform> Session<P> {
         usize::from(self.stack.owner_of(self.facts.key, &tuple).0).min(self.replicas.len() - 1)
     }
 
-    /// Returns whether replicas listen to the session. They stop once servers have died of it.
+    /// Returns whether replicas listen to the session. They stop once servers have died of it, or with their
+    /// stack.
     pub fn is_heard(&self) -> bool {
-        !self.replicas.iter().any(|replica| replica.port.is_cut_off())
+        self.over.is_none() && !self.replicas.iter().any(|replica| replica.port.is_cut_off())
     }
 
     /// Returns whether any replica has sent something.
@@ -392,7 +425,7 @@ impl<P: Platform> Replica<P> {
     /// Rings the replica's doorbell if it sleeps and was not rung yet for this sleep.
     #[inline]
     fn ring(&mut self) {
-        // Partner: the replica's fence between its sleep word and its last look at the ring.
+        // Partner: the replica's fence between its sleep word and its last check of the ring.
         self.port.memory().fence();
         let word = self.page.sleep_word();
         if word & 1 == 1 && word != self.rung {
@@ -428,7 +461,7 @@ impl<P: Platform> Replica<P> {
 
     /// Takes the family's lock on this arena, and repairs what its last holder left unfinished if it died.
     pub fn family_lock(&self) -> P::FamilyLock {
-        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + LOCK);
+        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + library::LOCK);
         if before == Before::Died {
             self.port.repair();
         }

@@ -49,7 +49,7 @@ impl<M: Memory> Drop for Held<M> {
     }
 }
 
-/// A doorbell that counts how often it was rung. Nothing has to wake up: replicas look at their rings in each
+/// A doorbell that counts how often it was rung. Nothing has to wake up: replicas check their rings in each
 /// round, and a process with one thread does not wake itself.
 #[derive(Debug, Default)]
 pub struct CountingBell(Cell<u32>);
@@ -98,8 +98,8 @@ pub fn shared<M: Memory + Clone + Debug>(
 }
 
 /// A socket on its way to a port, to listening or to a peer: bind(2), listen(2), and connect(2) of datagram
-/// sockets, whose answers come while the simulation goes on. No supervisor vouches for users: sessions belong
-/// to a privileged user.
+/// sockets, whose answers come while the simulation runs. No supervisor vouches for users: sessions belong to
+/// a privileged user.
 #[derive(Debug)]
 pub struct Opening {
     object: u32,
@@ -108,7 +108,7 @@ pub struct Opening {
     step: Step,
 }
 
-/// What an [`Opening`] waits for.
+/// The event that an [`Opening`] waits for.
 #[derive(Debug)]
 enum Step {
     /// The opening waits for the answer under this token, which grants the port.
@@ -146,6 +146,15 @@ impl Opening {
         Ok(Opening { backlog: Some(backlog), ..Opening::bind(client, object, local)? })
     }
 
+    /// Asks for the port that a socket had on a stack that went, and has it listen if it did
+    /// ([`Client::registered_again`]).
+    pub fn again<P: Platform>(client: &mut Client<P>, object: u32) -> Result<Opening, Errno> {
+        let binding = client.start_binding_again(object)?;
+        let token = client.ask_for_port(object, &binding, &[])?;
+        let backlog = client.listener(object).map(|listener| listener.backlog as i32);
+        Ok(Opening { object, backlog, step: Step::Binding(binding, token) })
+    }
+
     /// Gives a datagram socket with a port a peer; if the peer's port is 0, the socket has no peer any more.
     pub fn connect<P: Platform>(
         client: &mut Client<P>,
@@ -161,7 +170,7 @@ impl Opening {
         Ok(Opening { object, backlog: None, step: Step::Datagrams })
     }
 
-    /// Goes on as far as answers have come; returns Ok when all is done.
+    /// Continues as far as answers have come; returns Ok when all is done.
     pub fn poll<P: Platform>(&mut self, client: &mut Client<P>) -> Result<(), Failure> {
         let object = self.object;
         loop {
@@ -174,7 +183,7 @@ impl Opening {
                         None => Step::Done,
                     };
                     if client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Udp) {
-                        client.open_datagrams(object, Endpoint::default())?;
+                        client.open_datagrams(object, client.peer_to_open(object))?;
                         self.step = Step::Datagrams;
                     }
                 }

@@ -23,9 +23,11 @@ use super::questions::Answer;
 use super::session::Session;
 use super::simulated::{Moment, Simulated, shared};
 use super::transfer::Sending;
-use super::{Change, Client, PassedListener, Sender};
+use super::{Change, Client, PassedPort};
 use crate::watch::EXCLUSIVE;
 use crate::{Errno, Failure};
+
+mod gone;
 
 const CONFIG: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
 const IN: u32 = 1;
@@ -416,7 +418,7 @@ fn a_bell_that_was_rung_before_does_not_count_for_the_next_sleep() {
     assert_eq!(page.sleep_word(bell) & 1, 0, "nobody sleeps");
     client.before_sleep(1 << bell);
     assert!(page.sleep_word(bell) & 1 == 1 && page.sleep_word(bell) != first);
-    // Another thread on the same bell is still asleep when this one wakes.
+    // Another thread on the same doorbell is still asleep when this one wakes.
     client.before_sleep(1 << bell);
     client.after_sleep(1 << bell);
     assert_eq!(page.sleep_word(bell) & 1, 1);
@@ -579,10 +581,11 @@ fn who_receives_a_listener_says_so_to_all_replicas() {
     for replica in 0..2 {
         stack.commands(replica);
     }
-    assert!(!client.bind_passed(object), "nobody has the port, so it was forged");
+    assert_eq!(client.ask_for_passed_port(object, 77), None, "nobody has the port, so it was forged");
     assert_eq!([stack.commands(0), stack.commands(1)], [[], []]);
     ReplicaPage(stack.pages[0].clone()).set_port(false, 80, true);
-    assert!(client.bind_passed(object));
+    assert_eq!(client.ask_for_passed_port(object, 0), None, "without a lease there is nothing to ask for");
+    assert!(client.ask_for_passed_port(object, 77).is_some());
     let mut registration = client.start_listening(object, 16).expect("it is in a session");
     let mut said = Vec::new();
     for replica in [80 % 2, 81 % 2] {
@@ -600,14 +603,14 @@ fn who_receives_a_listener_says_so_to_all_replicas() {
     assert!(matches!(other[0], Command::Show { lease: 77, .. }), "what was granted comes first: {other:?}");
 }
 
-/// What the receiver of a socket gets: what the sender has written, read.
+/// Passes a socket: returns the receiver's decoded form of what the sender encodes.
 fn sent(client: &mut Client<Simulated>, object: u32) -> PassedSocket {
     let passed = client.pass(object).expect("it can be passed");
     PassedSocket::decode(&passed.encode().expect("short")).expect("sound")
 }
 
 #[test]
-fn a_listener_that_is_sent_is_for_who_may_have_its_port() {
+fn a_socket_with_a_port_that_is_sent_asks_for_that_port_by_its_lease() {
     let stack = Stack::new(2);
     let mut client = stack.client();
     let object = listener(&mut client);
@@ -615,20 +618,46 @@ fn a_listener_that_is_sent_is_for_who_may_have_its_port() {
     (socket.lease, socket.local.port) = (77, 80);
     client.listener_mut(object).expect("it listens").backlog = 5;
     let passed = sent(&mut client, object);
-    let back = Some(PassedListener::Back(object));
-    assert_eq!(client.take_passed_listener(passed.clone(), Sender::Stranger), back);
+    assert_eq!(client.take_passed_port(passed.clone()), Some(PassedPort::Back(object)));
     assert_eq!(client.object(object).map(|object| object.descriptors), Some(2));
     let mut receiver = stack.client();
-    ReplicaPage(stack.pages[0].clone()).set_port(false, 80, true);
-    assert_eq!(receiver.take_passed_listener(passed.clone(), Sender::Stranger), None);
-    assert!(receiver.indices().is_empty());
-    let taken = receiver.take_passed_listener(passed.clone(), Sender::Trusted);
-    let Some(PassedListener::New(taken)) = taken else { panic!("it may have it: {taken:?}") };
+    let taken = receiver.take_passed_port(passed.clone());
+    let Some(PassedPort::New(taken)) = taken else { panic!("it is new: {taken:?}") };
     assert_eq!(receiver.listener(taken).map(|listener| listener.backlog), Some(5));
-    ReplicaPage(stack.pages[0].clone()).set_port(false, 80, false);
-    let mut late = stack.client();
-    assert_eq!(late.take_passed_listener(passed, Sender::Trusted), None, "nobody has the port");
-    assert!(late.indices().is_empty());
+    // A socket that is only bound shows no replica that somebody has its port.
+    client.socket_mut(object).expect("a socket").kind = Kind::Bound;
+    let bound = sent(&mut client, object);
+    let mut receiver = stack.client();
+    let Some(PassedPort::New(taken)) = receiver.take_passed_port(bound) else { panic!("it is new") };
+    for replica in 0..2 {
+        stack.commands(replica);
+    }
+    let token = receiver.ask_for_passed_port(taken, 77).expect("it has a port");
+    let asked = stack.commands(0);
+    let is_bind = |command: &Command| {
+        matches!(command, Command::Bind { lease: 77, reuse_addr: false, reuse_port: false, .. })
+    };
+    assert!(asked.iter().any(is_bind) && stack.commands(1).is_empty(), "{asked:?}");
+    assert!(!asked.iter().any(|command| matches!(command, Command::Pass { .. })), "no right to low ports");
+    stack.send(0, bind_reply(token, Cause::None));
+    receiver.drain();
+    let answer = receiver.poll_answer(token).expect("granted");
+    receiver.finish_passed_port(taken, 77, &answer);
+    assert_eq!(receiver.holder_of(77), Some(taken));
+}
+
+#[test]
+fn a_new_socket_that_is_sent_is_new_for_its_receiver() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let object = client.insert(Object::socket(Protocol::Udp, true, true));
+    let passed = sent(&mut client, object);
+    let mut receiver = stack.client();
+    let Some(PassedPort::New(taken)) = receiver.take_passed_port(passed) else { panic!("it is new") };
+    let socket = receiver.socket(taken).expect("a socket");
+    assert!(matches!(socket.kind, Kind::Fresh) && socket.v6 && socket.protocol == Protocol::Udp);
+    assert!(receiver.is_nonblocking(taken));
+    assert_eq!(receiver.ask_for_passed_port(taken, 5), None, "it has no port");
 }
 
 #[test]
@@ -652,7 +681,10 @@ fn a_program_goes_on_with_the_sockets_of_the_one_before() {
     let own = (next_stack.session(5, 0), next_stack.clock.clone(), 3);
     let mut all = next.take_exec_state(own, vec![stack.session(1, 3)], state.sockets);
     all.sort_unstable();
-    let [(3, first_there), (4, listening_there), (5, again)] = all[..] else { panic!("{all:?}") };
+    let [(3, first_there), (4, listening_there), (5, again), (6, fresh_there)] = all[..] else {
+        panic!("{all:?}")
+    };
+    assert!(matches!(next.socket(fresh_there).map(|socket| &socket.kind), Some(Kind::Fresh)));
     assert_eq!(first_there, again, "both descriptors name it");
     assert_eq!(next.object(first_there).map(|object| object.descriptors), Some(2));
     assert_eq!(
@@ -661,7 +693,7 @@ fn a_program_goes_on_with_the_sockets_of_the_one_before() {
     );
     assert!(next.sessions()[1].shared && !next.sessions()[0].shared);
     assert_eq!((next.holder_of(77), next.listener(listening_there).is_some()), (Some(listening_there), true));
-    // It is polled, because the owner of the session takes its events, and was waited for by nobody.
+    // The socket is polled, because the owner of the session takes its events, and no thread waits for it.
     client.release(first);
     assert_eq!(stack.commands(1), [], "the next program holds it");
     next.release(first_there);
@@ -686,7 +718,7 @@ fn a_socket_that_is_sent_names_no_other_of_its_receiver() {
     );
     let elsewhere = |place: Place| {
         let state = SocketState::of(client.socket(object).expect("a socket"), true, |_| place);
-        PassedSocket { socket: state.expect("open"), ..passed.clone() }
+        PassedSocket { socket: state, ..passed.clone() }
     };
     let forged = [
         elsewhere(Place { session: 0, replica: 2, ..place }),
@@ -698,7 +730,7 @@ fn a_socket_that_is_sent_names_no_other_of_its_receiver() {
     }
 }
 
-/// A thread that sleeps listens to its own doorbell; sockets of a family ring the family's.
+/// A sleeping thread sleeps on its own doorbell; sockets of a family use the doorbell of the family.
 #[test]
 fn threads_that_sleep_look_again_when_their_session_becomes_a_familys() {
     for passes in [true, false] {

@@ -6,13 +6,14 @@ use core::num::NonZeroU16;
 
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::command::SocketOption;
+use atoll_ipc::datagram::DATAGRAM_MAX;
 use atoll_ipc::{Details, Memory};
 
 use super::Client;
 use super::object::{Corked, Kind, Place, Socket};
 use super::platform::Platform;
 use crate::ancillary::{self, Addressed, Ancillary, Told, Written};
-use crate::datagram::{DATAGRAM_MAX, Datagrams, Outgoing, Waiting};
+use crate::datagram::{Datagrams, Outgoing, Waiting};
 use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
@@ -175,7 +176,7 @@ impl<P: Platform> Client<P> {
             let truncated = done < waiting.len;
             let (mut last, mut segment) = (waiting, None);
             if merges && !truncated {
-                let room = targets().map(|target| target.len()).sum::<usize>().min(DATAGRAM_MAX);
+                let room = targets().map(|target| target.len()).sum::<usize>().min(DATAGRAM_MAX as usize);
                 while let Some(next) = socket.waiting_behind(&last).filter(|_| last.len == waiting.len)
                     && next.can_follow(&waiting)
                     && done + next.len <= room
@@ -422,12 +423,15 @@ impl<P: Platform> Client<P> {
         if len > outgoing.len_max() {
             return Err(Errno::EMSGSIZE.into());
         }
+        // Without a place, or with one in a session that is over, the socket waits for a stack that went.
+        let sender = datagram.sender % datagram.places.len().max(1);
+        let is_there = |place: &&Place| self.sessions.get(place.session).is_some_and(|it| !it.is_over());
+        let place = *datagram.places.get(sender).filter(is_there).ok_or(Errno::ENETDOWN)?;
         if let Some(segment) = outgoing.segment.map(|segment| usize::from(segment.get())) {
-            self.check_segments(outgoing.to.addr, segment, len)?;
+            self.check_segments(socket, outgoing.to.addr, segment, len)?;
         }
         let one = outgoing.segment.map_or(len, |segment| len.min(segment.get().into()));
         self.check_route(socket, one, outgoing.to)?;
-        let place = datagram.places[datagram.sender % datagram.places.len()];
         let family = self.family(object);
         let Some(datagrams) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
         datagrams.send(outgoing, len, sources)?;
@@ -437,10 +441,11 @@ impl<P: Platform> Client<P> {
     }
 
     /// Checks the sizes of a call that sends several datagrams (Linux's `udp_send_skb`).
-    fn check_segments(&self, to: Addr, segment: usize, len: usize) -> Result<(), Errno> {
+    fn check_segments(&self, socket: &Socket, to: Addr, segment: usize, len: usize) -> Result<(), Errno> {
         let session = self.own().ok_or(Errno::ENETDOWN)?;
         let is_inside = session.is_own(to) || to.is_loopback();
-        let mtu = if is_inside { LOOPBACK_MTU } else { session.mtu_for(to) };
+        let path = if is_inside { LOOPBACK_MTU } else { session.mtu_for(to) };
+        let mtu = packet_max(socket, to, path);
         let headers = if to.is_v4() { HEADERS } else { HEADERS_V6 };
         if headers + segment.min(len) > mtu {
             return Err(Errno::EMSGSIZE);
@@ -450,7 +455,8 @@ impl<P: Platform> Client<P> {
 
     /// Returns whether a datagram of `len` octets can leave the stack, as far as this process knows.
     fn check_route(&self, socket: &Socket, len: usize, to: Endpoint) -> Result<(), Errno> {
-        let (session, options) = (self.own().ok_or(Errno::ENETDOWN)?, &socket.options);
+        let session = self.own().ok_or(Errno::ENETDOWN)?;
+        let options = &socket.options;
         if session.is_cut_off(to.addr) {
             return Err(Errno::ENETUNREACH);
         }
@@ -462,10 +468,19 @@ impl<P: Platform> Client<P> {
             options.set_value(discover).is_some_and(|value| !FRAGMENTING.contains(&(value as u32)))
                 || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
         let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
-        if is_whole && len + headers > session.mtu_for(to.addr) && !is_inside {
+        let path = if is_inside { usize::MAX } else { session.mtu_for(to.addr) };
+        if is_whole && len + headers > packet_max(socket, to.addr, path) {
             return Err(Errno::EMSGSIZE);
         }
         Ok(())
+    }
+}
+
+/// Returns the size in octets of the largest packet to `to` over a path that takes `path` octets.
+fn packet_max(socket: &Socket, to: Addr, path: usize) -> usize {
+    match socket.options.value(Name::MtuV6) as usize {
+        size if size > 0 && !to.is_v4() => path.min(size),
+        _ => path,
     }
 }
 

@@ -23,7 +23,7 @@ fn read(pair: &mut Pair) -> Result<alloc::vec::Vec<u8>, Failure> {
 }
 
 fn readiness(pair: &Pair) -> u32 {
-    pair.stream().readiness(&pair.local) & (IN | PRI)
+    pair.stream().readiness(&pair.local).bits() & (IN | PRI)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn an_octet_that_is_on_its_way_is_waited_for_without_blocking() {
     // The octet alone is nothing to read, but it can be taken.
     assert_eq!(readiness(&pair), PRI);
     assert_eq!(pair.stream().receive_urgent(&pair.local, true), Ok(Urgent::Octet(b'X')));
-    // A program that reads all the same skips the octet.
+    // A program that reads nevertheless skips the octet.
     assert_eq!(read(&mut pair), Err(Failure::WouldBlock));
     assert_eq!((readiness(&pair), pair.slot().receive_head()), (0, 3));
 }

@@ -10,58 +10,32 @@ use alloc::vec::Vec;
 
 use atoll_base::Addr;
 
+use libc::{
+    IFA_ADDRESS, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_LABEL, IFA_LOCAL, IFLA_ADDRESS,
+    IFLA_ALT_IFNAME, IFLA_BROADCAST, IFLA_CARRIER, IFLA_GROUP, IFLA_IFNAME, IFLA_LINKMODE, IFLA_MTU,
+    IFLA_OPERSTATE, IFLA_PROMISCUITY, IFLA_QDISC, IFLA_STATS, IFLA_STATS64, IFLA_TXQLEN, RTA_DST,
+    RTA_GATEWAY, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY, RTA_TABLE, RTM_F_CLONED, RTM_GETADDR, RTM_GETLINK,
+    RTM_GETNEIGH, RTM_GETROUTE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE,
+};
+
 use super::{Interface, InterfaceAddress, Route, TABLE_LOCAL, TABLE_MAIN, View, full_length};
 use crate::Errno;
 use builder::{Answers, Head};
 
-// linux/netlink.h.
-const HEAD_BYTES: usize = 16;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
+// The flags of netlink(7) as messages have them.
+const HEAD_BYTES: usize = size_of::<libc::nlmsghdr>();
+const NLM_F_REQUEST: u16 = libc::NLM_F_REQUEST as u16;
+const NLM_F_ACK: u16 = libc::NLM_F_ACK as u16;
+const NLM_F_DUMP: u16 = libc::NLM_F_DUMP as u16;
 /// The first type that is no control message of netlink itself.
 const FIRST_TYPE: u16 = 16;
-// linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h.
-const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
-const RTM_NEWADDR: u16 = 20;
-const RTM_GETADDR: u16 = 22;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_GETROUTE: u16 = 26;
-const RTM_GETNEIGH: u16 = 30;
+/// The last type that kernels of this time know (`RTM_MAX`).
 const RTM_LAST: u16 = 123;
 /// The last two bits of a type: whether it makes, removes, asks or sets.
 const KIND: u16 = 3;
 const KIND_GET: u16 = 2;
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_BROADCAST: u16 = 2;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFLA_QDISC: u16 = 6;
-const IFLA_STATS: u16 = 7;
-const IFLA_TXQLEN: u16 = 13;
-const IFLA_OPERSTATE: u16 = 16;
-const IFLA_LINKMODE: u16 = 17;
-const IFLA_STATS64: u16 = 23;
-const IFLA_GROUP: u16 = 27;
-const IFLA_PROMISCUITY: u16 = 30;
-const IFLA_CARRIER: u16 = 33;
-const IFLA_ALT_IFNAME: u16 = 53;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_LABEL: u16 = 3;
-const IFA_BROADCAST: u16 = 4;
-const IFA_CACHEINFO: u16 = 6;
-const IFA_FLAGS: u16 = 8;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTA_PRIORITY: u16 = 6;
-const RTA_PREFSRC: u16 = 7;
-const RTA_TABLE: u16 = 15;
-const RTM_F_CLONED: u32 = 0x200;
-const OPERATION_UNKNOWN: u8 = 0;
-const OPERATION_UP: u8 = 6;
+const OPERATION_UNKNOWN: u8 = libc::IF_OPER_UNKNOWN as u8;
+const OPERATION_UP: u8 = libc::IF_OPER_UP as u8;
 /// The flag bits of an attribute's type (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 
@@ -73,7 +47,7 @@ pub fn answer(view: &View, packet: &[u8], port: u32, cap_errors: bool) -> Vec<Ve
     while let Some((head, request)) = next(&mut rest) {
         let result = match head.flags & NLM_F_REQUEST != 0 && head.kind >= FIRST_TYPE {
             true => answer_one(view, &head, request, &mut answers),
-            // netlink_rcv_skb: control messages and answers are not looked at.
+            // netlink_rcv_skb: control messages and answers are not examined.
             false => Ok(Answered::Acknowledged),
         };
         match result {

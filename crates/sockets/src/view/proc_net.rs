@@ -7,13 +7,14 @@ use core::fmt::Write;
 
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::listing::SocketEntry;
+use atoll_ipc::tcp_state;
 
 use super::{InterfaceAddress, Route, TABLE_MAIN, View};
 
 /// A file that shows the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// What does not need the list of sockets.
+    /// A file that does not need the list of sockets.
     Plain(Plain),
     /// A table of sockets.
     Sockets {
@@ -43,8 +44,8 @@ pub enum Plain {
     NoSockets6,
 }
 
-/// Returns what a path shows. `None` for a path outside /proc/net, `Some(None)` for a file there that tells
-/// nothing of the stack, and is not to be seen: ENOENT.
+/// Returns what a path shows: `None` for a path outside /proc/net, and `Some(None)` for a file there that has
+/// no information on the stack and must not be seen (ENOENT).
 ///
 /// Files that are not about TCP/IP stay the kernel's: `unix`, `netlink`, `packet`.
 pub fn file(path: &[u8]) -> Option<Option<File>> {
@@ -160,7 +161,7 @@ fn devices(view: &View) -> String {
     out
 }
 
-/// The octets of an IPv4 address as the kernel prints them: as a number of the machine's byte order.
+/// Returns the octets of an IPv4 address as the kernel prints them: as a number of the machine's byte order.
 fn word(addr: Addr) -> u32 {
     addr.to_v4().unwrap_or(0).swap_bytes()
 }
@@ -261,8 +262,6 @@ const DATAGRAMS6: &str = concat!(
     "  sl  local_address                         remote_address                        st",
     " tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
 );
-/// linux/tcp_states.h.
-const TIME_WAIT: u8 = 6;
 
 /// Returns a table of those sockets in `entries` that belong there. Those at `::` that take both families are
 /// sockets of IPv6. Inodes are unknown, and 0.
@@ -293,7 +292,7 @@ pub fn sockets(entries: &[SocketEntry], udp: bool, v6: bool) -> String {
         );
         line.push_str(match (udp, entry.state) {
             (true, _) => " 2 0000000000000000 0",
-            (false, TIME_WAIT) => " 3 0000000000000000",
+            (false, tcp_state::TIME_WAIT) => " 3 0000000000000000",
             (false, _) => " 1 0000000000000000 100 0 0 10 0",
         });
         pad(&mut out, &line, width);

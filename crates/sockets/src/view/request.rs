@@ -35,7 +35,7 @@ const CHANGES: &[u64] = &[
     0x8924, 0x8925, 0x8926, 0x8930, 0x8931, 0x8932, 0x8934, 0x8936, 0x8937, 0x8943, 0x8953, 0x8955, 0x8971,
 ];
 
-/// The hardware type of Ethernet and of loopback (netdevice(7), `ARPHRD_*`).
+/// Returns the hardware type (netdevice(7), `ARPHRD_*`) of an interface, which is Ethernet or loopback.
 const fn hardware(interface: &Interface) -> u16 {
     if interface.index == super::LOOPBACK { libc::ARPHRD_LOOPBACK } else { libc::ARPHRD_ETHER }
 }
@@ -51,8 +51,8 @@ pub const fn is_of_ipv4(request: u64) -> bool {
     matches!(request, SIOCADDRT..=0x890c | SIOCGIFADDR..=0x891c | 0x8936 | 0x8953..=0x8955)
 }
 
-/// Answers an ioctl(2) other than [`SIOCGIFCONF`], for which `entry` is the program's `struct ifreq`, which
-/// becomes the answer.
+/// Answers an ioctl(2) other than [`SIOCGIFCONF`], whose argument is the program's `struct ifreq` in `entry`,
+/// which becomes the answer.
 ///
 /// Fails with ENODEV for an interface that there is not, EPERM for a change, EADDRNOTAVAIL for an interface
 /// without an IPv4 address, ENXIO for a neighbour, and EOPNOTSUPP for what this stack does not know.

@@ -4,9 +4,10 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, Instant, Rng};
 use atoll_ipc::command::Protocol;
-use atoll_ipc::listing::{LISTEN, SocketEntry};
+use atoll_ipc::listing::SocketEntry;
 use atoll_ipc::network::{AddressFacts, AddressState, Network, PrefixFacts, RouterFacts, V4Facts};
 use atoll_ipc::page::StackFacts;
+use atoll_ipc::tcp_state::LISTEN;
 
 use super::proc_net::{File, Plain};
 use super::{Counters, LINK, LOOPBACK, View, netlink, proc_net, request};

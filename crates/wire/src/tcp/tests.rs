@@ -23,7 +23,7 @@ fn random_segment(rng: &mut Rng) -> Segment {
         dst_port: rng.next_u32() as u16,
         seq: SeqNum(rng.next_u32()),
         ack: SeqNum(rng.next_u32()),
-        flags: Flags(rng.next_u32() as u16 & 0x1ff),
+        flags: Flags::from_bits_truncate(rng.next_u32() as u16),
         window: rng.next_u32() as u16,
         urgent: rng.next_u32() as u16,
         options,

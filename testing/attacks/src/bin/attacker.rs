@@ -1,8 +1,8 @@
 //! Speaks to a stack without the library, and keeps to none of its rules: `attacker ATTACK PORT`.
 //!
 //! The program runs until it is killed, and prints `attacking` once its attack is under way. `SUCCEEDED` at
-//! the start of a line says that it got what nobody should get. `ATOLL_SOCKET` names the stack; PORT is the
-//! neighbour's.
+//! the start of a line says that it got what no program should get. `ATOLL_SOCKET` names the stack; PORT is
+//! the neighbour's.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -165,7 +165,7 @@ fn random() -> Rng {
     Rng::new(u64::from(std::process::id()))
 }
 
-/// The number of rings of a bell before the attacker looks at its events.
+/// The number of rings of a doorbell before the attacker reads its events.
 const BATCH: usize = 256;
 
 /// Writes words everywhere in the arenas and on its own page, many of them where heads, tails and flags are,
@@ -339,7 +339,7 @@ fn listeners() -> ExitCode {
     }
 }
 
-/// Opens connections to addresses where nobody is, and closes them a moment later.
+/// Opens connections to unused addresses, and closes them a moment later.
 fn connects() -> ExitCode {
     let mut raw = Raw::attach();
     let mut rng = random();
@@ -423,9 +423,9 @@ fn udp_open(port: u16) -> ExitCode {
     }
 }
 
-/// Has a session as root, gives root up, and asks over that session for what is root's: a low port, and a
-/// share of the neighbour's. It shows no pass, the pass that the supervisor gives, a changed one, and claims
-/// to be root.
+/// Opens a session as root, gives root up, and then asks over that session for what belongs to root: a low
+/// port, and a share of the neighbour's port. It tries without a pass, with the pass that the supervisor
+/// gives, with a changed pass, and with a claim to be root.
 fn usurper(port: u16) -> ExitCode {
     let mut raw = Raw::attach();
     let nobody = Some(Uid::from_raw(65534));
@@ -484,7 +484,7 @@ fn listen(port: u16) -> ExitCode {
     let (lease, local) = (0x7000_0002, Endpoint::at(Addr::V4_ANY, port));
     attacking();
     for round in 0.. {
-        // Every second attempt shows a grant that nobody has made.
+        // Every second attempt shows a forged grant.
         let voucher = Voucher { uid: 0, flags: 12, granted: u64::MAX, seal: u64::from(round) };
         if round % 2 == 1 {
             raw.push(&Command::Show { lease, protocol: Protocol::Tcp, local, voucher });

@@ -1,4 +1,4 @@
-//! The numbers that names stand for.
+//! The numbers of named constants.
 
 use atoll_sockets::Errno;
 

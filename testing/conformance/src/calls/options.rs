@@ -36,7 +36,7 @@ pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared, Unsupported> 
         "IP_MTU_DISCOVER" => return Ok(Prepared::Nothing),
         "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, bits != 0)),
         "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, bits != 0)),
-        // socket(7): the kernel doubles the size; the stack is told the effective one.
+        // socket(7): the kernel doubles the size; the stack gets the effective one.
         "SO_SNDBUF" => (SocketOption::SendBuffer, bits.saturating_mul(2)),
         "SO_RCVBUF" => (SocketOption::ReceiveBuffer, bits.saturating_mul(2)),
         _ => {
@@ -77,7 +77,7 @@ pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared, Unsupported> 
     Ok(Prepared::Option(fd, option, expected))
 }
 
-/// Returns the option that the replica is told of, and its value if it was never set.
+/// Returns the option that the replica gets, and its value if it was never set.
 fn known(name: &str) -> Option<(SocketOption, i64)> {
     Some(match name {
         "SO_KEEPALIVE" => (SocketOption::KeepAlive, 0),

@@ -7,7 +7,7 @@ use super::{Prepared, Unsupported, number_at};
 use crate::host::{Control, Host};
 use crate::script::{Call, Value};
 
-/// What is always requested.
+/// The events that are always requested.
 const ALWAYS: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
 
 /// One descriptor of poll(2): its number, the requested events, and the expected ones.

@@ -78,7 +78,7 @@ impl Cursor<'_> {
                 return self.unsupported(&format!("packets of {what}"));
             }
         }
-        // In older scripts, the quoted packet of an ICMP message stands in front.
+        // In older scripts, the quoted packet of an ICMP message comes first.
         let mut echoed = None;
         if self
             .rest()

@@ -185,7 +185,8 @@ impl Life {
         options.sack = sack;
         let (window, urgent) = (input.half(), input.half());
         let ecn = Ecn::from_tos(seq.0 as u8);
-        Segment { src_port: 1, dst_port: 2, seq, ack, flags: Flags(flags), window, urgent, options, len, ecn }
+        let flags = Flags::from_bits_retain(flags);
+        Segment { src_port: 1, dst_port: 2, seq, ack, flags, window, urgent, options, len, ecn }
     }
 
     fn receive(&mut self, segment: &Segment) {
@@ -220,7 +221,7 @@ impl Life {
         if input.events.contains(Events::CHALLENGE) {
             c.send_challenge();
         }
-        mark(2, u64::from(segment.flags.0 & 7) << 8 | before as u64);
+        mark(2, u64::from(segment.flags.bits() & 7) << 8 | before as u64);
         mark(3, (before as u64) << 8 | c.state() as u64);
         self.note(input.events);
     }

@@ -52,7 +52,8 @@ pub fn supervisor_request(data: &[u8]) {
     }
 }
 
-/// A line that a server has printed: an event within its bounds, which stays itself, or none.
+/// Checks that a line printed by a server parses to an event within the bounds that prints to an equal event,
+/// or to none.
 pub fn supervisor_said(data: &[u8]) {
     let Some(said) = Said::parse(data) else { return };
     assert!(data.len() <= SAID_MAX && said.fields.len() <= SAID_FIELDS_MAX);
@@ -71,7 +72,7 @@ pub fn supervisor_said(data: &[u8]) {
     }
 }
 
-/// A frame is put into a flow by what stands in its headers and by nothing else, as `bpf/steer.c` does.
+/// Checks that only a frame's headers decide its flow, as in `bpf/steer.c`.
 pub fn link_classify(data: &[u8]) {
     for repair in [false, true] {
         let mut frame = data.to_vec();

@@ -5,7 +5,7 @@ use atoll_sockets::client::exec_state::{ExecState, PassedSocket};
 use atoll_sockets::client::object::Object;
 use atoll_sockets::client::simulated::Simulated;
 
-/// What a memfd of `ATOLL_INHERIT` has, or one that came over a unix socket.
+/// Decodes the contents of a memfd that `ATOLL_INHERIT` names, and of one that came over a unix socket.
 pub fn exec_state(data: &[u8]) {
     if let Ok(state) = ExecState::decode(data) {
         let written = state.encode().expect("no longer than it was");

@@ -103,7 +103,7 @@ impl FragmentKey for Key {
         self.0 & 2 != 0
     }
 
-    /// The hashes of some keys collide.
+    /// Returns hashes of which some collide.
     fn hashes(&self, _: [u64; 2]) -> [u64; 2] {
         [u64::from(self.0 >> 1), u64::from(self.0 & 1)]
     }
@@ -226,8 +226,7 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
     }
 }
 
-/// Checks that every frame that comes out is one that others accept, and every piece of news one that a
-/// sibling accepts.
+/// Checks that other hosts accept every frame that comes out, and that a sibling accepts every update.
 fn drain(ip: &mut Ip) {
     while let Some(Frame { link, bytes }) = ip.poll_frame() {
         let (header, at) = ethernet::parse(&bytes).expect("an Ethernet header");

@@ -1,5 +1,5 @@
 //! Checks that an IP server keeps its promises, whatever comes from the link, from transport servers (TS),
-//! and from other IP servers; and that a TS's half of IP does, whatever its IP server says.
+//! and from other IP servers. Checks it of a TS's half of IP, too, whatever its IP server sends.
 
 use atoll_base::{Addr, Duration, Epoch, FourTuple, Instant};
 use atoll_ip::{ChecksumOffload, Config, Ip, Link, Received, Route, V6Config};
@@ -85,7 +85,7 @@ impl Egress for Out {
             Received::Tcp { src, dst, .. } => assert_eq!((dst, src), (tuple.local.addr, tuple.remote.addr)),
             Received::Udp { src, dst, .. } => assert_eq!((dst, src), (tuple.local, tuple.remote)),
             Received::Error(error) => assert_eq!(error.tuple, *tuple),
-            // The half was not told everything that the server knows.
+            // The half has not received everything that the server knows.
             other => assert!(is_group, "{other:?}"),
         }
     }

@@ -1,6 +1,6 @@
-//! Checks that nothing a transport server (TS) and a connection manager (CM) in different processes say to
-//! each other harms connections. Messages decode without harm; a TS takes an offer only for what it has asked
-//! for, and once; a CM keeps no more than it was told.
+//! Checks that no message between a transport server (TS) and a connection manager (CM) in another process
+//! harms connections. Messages decode without harm; a TS takes an offer only for what it has asked for, and
+//! once; a CM keeps no more than was reported to it.
 
 use std::collections::BTreeMap;
 

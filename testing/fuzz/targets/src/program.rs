@@ -15,7 +15,10 @@ pub fn program_format(data: &[u8]) {
     });
     assert!(octets <= 256 + 65_536 + 4096, "{octets}");
     match format.expect("no read fails") {
-        Format::Script { interpreter } => {
+        Format::Script { interpreter, argument } => {
+            let is_blank = |byte: Option<&u8>| matches!(byte, None | Some(b' ' | b'\t'));
+            let is_sound = |text: &Vec<u8>| !is_blank(text.first()) && !is_blank(text.last());
+            assert!(argument.as_ref().is_none_or(is_sound), "{argument:?}");
             assert!(!interpreter.is_empty() && interpreter.len() < 255);
             assert!(interpreter.iter().all(|byte| !b" \t\n\0".contains(byte)), "{interpreter:?}");
         }

@@ -33,7 +33,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Creates a campaign that begins with `seeds`. The same seeds and number give the same inputs.
+    /// Creates a campaign that begins with `seeds`. Equal seeds and numbers give equal inputs.
     pub fn new(target: Target, seeds: Vec<Vec<u8>>, number: u64) -> Campaign {
         let mut campaign = Campaign {
             target,
@@ -51,7 +51,7 @@ impl Campaign {
         campaign
     }
 
-    /// Does a number of executions more.
+    /// Runs this many more executions.
     pub fn run(&mut self, executions: u64) {
         for _ in 0..executions {
             let input = self.next_input();

@@ -6,6 +6,7 @@ use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
 use atoll_ipc::command::Protocol as TransportProtocol;
 use atoll_ipc::control::{Reply, Request, User};
+use atoll_ipc::datagram::{Flags, Record, encode, padded_len};
 use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
@@ -14,7 +15,6 @@ use atoll_sockets::client::exec_state::{ExecState, Inherited, PassedSocket, Sess
 use atoll_sockets::client::groups::Multicast;
 use atoll_sockets::client::object::{Datagram, Kind, Place, Socket};
 use atoll_sockets::options::Name;
-use atoll_udp::{Flags, Record, encode, padded_len};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmp::{self, Message, code};
@@ -216,8 +216,9 @@ const CONFIG: &[u8] =
     b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
 mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
 
-/// A program's own session and a joined one with a connection, a datagram socket in a group, and a listener;
-/// and the connection as it is sent.
+/// Returns two encoded states. The first has a program's own session and a joined one, with a connection, a
+/// datagram socket in a group and a listener. The second is the connection in the form in which it is sent to
+/// another process.
 fn exec_states() -> (Vec<u8>, Vec<u8>) {
     let config = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
     let session = |id, first| SessionState {
@@ -235,7 +236,7 @@ fn exec_states() -> (Vec<u8>, Vec<u8>) {
     datagrams.kind = Kind::Datagram(Box::new(Datagram { places: vec![place(1, 4)], ..Datagram::default() }));
     datagrams.multicast =
         Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::default() }));
-    let written = |socket: &Socket| SocketState::of(socket, true, |place| place).expect("it has a port");
+    let written = |socket: &Socket| SocketState::of(socket, true, |place| place);
     let inherited = |(n, socket)| Inherited { socket: written(socket), descriptors: vec![n] };
     let sockets = (3..).zip([&connection, &listener, &datagrams]).map(inherited).collect();
     let state = ExecState { control: 400, sessions: vec![session(4, 401), session(3, 422)], sockets };
@@ -387,8 +388,8 @@ fn v6_frame(src: Addr, dst: Addr, next_header: Protocol, hop_limit: u8, text: &[
     frame(if dst.is_v6_multicast() { ipv6::multicast_mac(dst) } else { MAC_US }, EtherType::IPV6, &out)
 }
 
-/// Returns a script: the machine comes up, hears a router, uses it, and lives longer than what the router
-/// gave.
+/// Returns a script in which the machine comes up, receives a router's advertisement, uses the router, and
+/// runs longer than the advertised lifetimes.
 fn script_autoconf() -> Vec<u8> {
     let heard = nd_frame(ROUTER_V6, Addr::from_octets(ALL_NODES), &advertisement());
     let far = [0x30; 16];
@@ -430,7 +431,8 @@ fn script_fragments_v6() -> Vec<u8> {
 
 const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Returns a script: the machine asks for the peer, hears it, and uses it for more than a lifetime.
+/// Returns a script in which the machine asks for the peer, gets the answer, and uses the peer for more than
+/// a lifetime.
 fn script_resolve() -> Vec<u8> {
     let peer = PEER.to_le_bytes();
     let reply = arp_frame(MAC_US, Operation::Reply, PEER, US);

@@ -127,8 +127,8 @@ pub fn supervisor_sequence(data: &[u8]) {
                     oracle.depart(client, session, departure);
                 }
             }
-            // Another connection has no sessions yet, and who somebody is, or which sockets there are, says
-            // nothing of sessions: the books stay as they are.
+            // Another connection has no sessions yet. Neither a user nor a list of sockets says anything
+            // about sessions, so the books do not change.
             Request::Connect | Request::Vouch { .. } | Request::ListSockets { .. } => {}
             other => panic!("no request of applications: {other:?}"),
         }

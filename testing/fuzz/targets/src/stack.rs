@@ -3,8 +3,8 @@
 //!
 //! There are one replica, one or two attached processes, and peers whose every segment is decided by the
 //! input. Segments are near what the connections expect, because the server's own answers are read. At the
-//! end all processes and peers leave, and nothing may be left behind. The server may die in between: then
-//! another one goes on from its ledger, in which not everything is as it was written.
+//! end all processes and peers leave, and nothing may be left behind. The server may die in between. Then
+//! another one continues from its ledger, part of which was changed.
 
 mod legacy;
 mod memory;
@@ -51,7 +51,7 @@ pub fn stack_ledger(data: &[u8]) {
     Machine::mortal().live(data);
 }
 
-/// Where frames of the server go.
+/// The destination of frames of the server.
 struct Out {
     outside: VecDeque<Vec<u8>>,
     inside: VecDeque<Vec<u8>>,
@@ -136,8 +136,8 @@ impl Machine {
         self.end();
     }
 
-    /// Nothing comes from outside before a process listens: the hostile one if there is one. The port is one
-    /// user's.
+    /// Runs rounds until a process listens, before anything arrives from outside. The port is one user's, so
+    /// the hostile process listens if there is one.
     fn begin(&mut self) {
         for _ in 0..ROUNDS_TO_LISTEN {
             self.round();
@@ -276,7 +276,7 @@ fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMem
     Transport::new(config, secrets, ip, page, now)
 }
 
-/// The counters whose magnitude tells that something new was reached.
+/// The counters whose magnitude shows that something new was reached.
 const WATCHED: &[Stat] = &[
     Stat::SegmentsDropped,
     Stat::ResetsOut,

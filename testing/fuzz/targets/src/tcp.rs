@@ -89,7 +89,7 @@ pub fn tcp_script(data: &[u8]) {
                 let segment = Segment {
                     seq: SeqNum(near(connection.receive_nxt() + u64::from(peer.0) + 1, 4)),
                     ack: SeqNum(near(connection.send_nxt() + u64::from(iss.0) + 1, 6)),
-                    flags: Flags(step[1].into()),
+                    flags: Flags::from_bits_retain(step[1].into()),
                     window: word(2),
                     urgent: word(8),
                     len: u32::from(word(8) % 3000),

@@ -1,6 +1,6 @@
 //! Checks that the header of a datagram record from a hostile buffer promises only what is there.
 
-use atoll_udp::{RECORD_LEN, decode, encode};
+use atoll_ipc::datagram::{RECORD_LEN, decode, encode};
 
 /// Reads a record: the first 8 bytes say how much is available, the next 16 are its header.
 pub fn udp_record(data: &[u8]) {

@@ -1,6 +1,6 @@
-//! How replicas learn that a program has died. The supervisor tells every replica, each of which reads it a
-//! moment later. A replica that is moving between processes is told when it is back, and so is the successor
-//! of one that has died: it gets the arena of the dead program, and then hears of the death.
+//! How replicas learn that a program has died. The supervisor sends a message to every replica, each of which
+//! reads it a moment later. A replica that is moving between processes gets the message when it is back, and
+//! so does the successor of one that has died. It gets the arena of the dead program, and then the message.
 //!
 //! ```text
 //!   dies               the family ends
@@ -15,18 +15,18 @@ use super::{Process, World, WorldViolation};
 pub(super) struct Departure {
     /// When the other members of its session end.
     ends_at: Instant,
-    /// What each replica has been told.
+    /// The messages that each replica was sent.
     told: Vec<Told>,
-    /// When each replica reads its control socket; it hears then what it was told before.
+    /// When each replica reads its control socket, with all messages that were sent before.
     hears_at: Vec<Instant>,
     /// How long each replica takes to read its control socket.
     delays: Vec<Duration>,
 }
 
-/// What a replica knows of a program that has died.
+/// A replica's knowledge of a program that has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
-    /// It has heard nothing yet.
+    /// The replica knows nothing yet.
     Nothing,
     /// The owner of the session has died.
     Member,
@@ -49,6 +49,12 @@ impl Departure {
         }
     }
 
+    /// Creates the state of a program that died before a stack of `replicas` replicas came up.
+    pub(super) fn over(now: Instant, replicas: usize) -> Departure {
+        let (told, hears_at) = (vec![Told::Over; replicas], vec![now; replicas]);
+        Departure { ends_at: now, told, hears_at, delays: vec![Duration::ZERO; replicas] }
+    }
+
     /// Notes that the last other member of the session ends now.
     pub(super) fn end(&mut self, now: Instant) {
         self.ends_at = now;
@@ -59,7 +65,7 @@ impl Departure {
         if at < self.ends_at { Told::Member } else { Told::Session }
     }
 
-    /// Returns when a replica that serves hears the next message.
+    /// Returns when a serving replica reads the next message.
     fn next(&self, index: usize) -> Option<Instant> {
         match self.told[index] {
             Told::Nothing => Some(self.hears_at[index]),
@@ -88,7 +94,7 @@ impl Process {
 }
 
 impl World {
-    /// Tells replicas that serve which programs have died. Returns whether there was anything to tell.
+    /// Sends replicas that serve the programs that have died. Returns whether there was anything to send.
     pub(super) fn tell_departed(&mut self) -> bool {
         let (now, mut any) = (self.now, false);
         for process in 0..self.processes.len() {
@@ -107,7 +113,7 @@ impl World {
         any
     }
 
-    /// Returns when the next serving replica hears something.
+    /// Returns when the next serving replica reads a message.
     pub(super) fn next_telling(&self) -> Option<Instant> {
         let told = self.processes.iter().filter_map(|process| {
             let (machine, departure) = (&self.machines[process.machine], process.departure.as_ref()?);
@@ -119,9 +125,9 @@ impl World {
         told.min()
     }
 
-    /// Tells a new replica, which has adopted its ledger, which programs have died, like `Server::brief` in
-    /// `bin/atoll`; its predecessor may have heard of it or not. The replica reads that at once, or after its
-    /// first round.
+    /// Sends a new replica, which has adopted its ledger, the programs that have died, like `Server::brief`
+    /// in `bin/atoll`. Its predecessor may have known them or not. The replica reads that at once, or after
+    /// its first round.
     pub(super) fn brief(&mut self, at: usize, index: usize) {
         for process in 0..self.processes.len() {
             let Process { machine, departure: Some(departure), .. } = &mut self.processes[process] else {
@@ -165,7 +171,7 @@ impl World {
         }
     }
 
-    /// Returns how often a successor was told that a program had died.
+    /// Returns how often a successor learned that a program had died.
     pub fn told(&self) -> u32 {
         self.told
     }

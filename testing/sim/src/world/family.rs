@@ -30,10 +30,10 @@ use super::{Process, World};
 const HANDED_MAX: u32 = 24;
 /// The longest time in microseconds that a connection is on its way to another process.
 const ON_ITS_WAY_MAX: u32 = 5000;
-/// How long a session is open that nobody has ended yet.
+/// How long a session is open that no process has ended yet.
 const UNTIL_ENDED: Duration = Duration::from_secs(1_000_000);
 
-/// What a process is about to do, and the next process that it prepares for that.
+/// The action that a process prepares, and the next process.
 pub(super) struct Handing {
     how: How,
     /// The index of the next process.
@@ -60,7 +60,7 @@ pub(super) struct Letter {
     socket: Socket,
 }
 
-/// Which members of sessions are gone: when a replica hears of it, and the number of the message, with the
+/// The members of sessions that are gone: when a replica learns it, and the number of the message, with the
 /// replica, the session and the member.
 pub(super) type Farewells = BTreeMap<(Instant, u32), (usize, SessionId, u8)>;
 
@@ -68,6 +68,12 @@ impl Process {
     /// Returns whether the process is a member of a session.
     pub(super) fn is_member(&self, session: SessionId) -> bool {
         self.session == session || self.memberships.iter().any(|(other, _)| *other == session)
+    }
+
+    /// Returns whether the process has connections that ended with their stack.
+    fn has_lost(&self) -> bool {
+        let Some(program) = &self.program else { return false };
+        self.sockets.keys().any(|object| !program.client.is_held(*object))
     }
 
     /// Returns whether the process runs an honest server that listens.
@@ -79,7 +85,7 @@ impl Process {
 }
 
 impl World {
-    /// Goes on with what processes hand over, and lets them begin. Returns whether there was anything to do.
+    /// Continues what processes hand over, and lets them begin. Returns whether there was anything to do.
     pub(super) fn run_families(&mut self) -> bool {
         if !self.has_begun {
             return false;
@@ -92,7 +98,9 @@ impl World {
             }
             let is_due = self.processes[at].wakes_at.is_some_and(|at| at <= self.now);
             let handed: u32 = self.handed.iter().sum();
-            let may_begin = self.story.hands_over > 0 && handed < HANDED_MAX;
+            // What a stack that is gone has left to a process is passed on by nobody.
+            let is_whole = !self.machines[0].is_away && !self.processes[at].has_lost();
+            let may_begin = self.story.hands_over > 0 && handed < HANDED_MAX && is_whole;
             if !may_begin || !is_due || !self.processes[at].is_listening() {
                 continue;
             }
@@ -140,7 +148,7 @@ impl World {
     }
 
     /// Returns a member's view of a session, with what describes it.
-    fn view(&self, session: SessionId, member: u8) -> (Reply, Session<Simulated>) {
+    pub(super) fn view(&self, session: SessionId, member: u8) -> (Reply, Session<Simulated>) {
         let process = &self.processes[session.0 as usize - 1];
         let machine = &self.machines[process.machine];
         let log2 = self.story.memory_log2;
@@ -361,7 +369,7 @@ impl World {
         }
     }
 
-    /// Ends a process without a close: replicas hear of it, and the sessions of which it was the last member
+    /// Ends a process without a close. Replicas learn of it, and the sessions of which it was the last member
     /// are over.
     fn end(&mut self, at: usize) {
         let now = self.now;
@@ -393,7 +401,7 @@ impl World {
         }
     }
 
-    /// Tells replicas which members are gone. Returns whether there was anything to tell.
+    /// Sends replicas the members that are gone. Returns whether there was anything to send.
     fn hear_farewells(&mut self) -> bool {
         let mut any = false;
         while let Some(first) = self.farewells.first_entry().filter(|entry| entry.key().0 <= self.now) {

@@ -9,7 +9,7 @@ use atoll_ipc::{Command, Event, SocketOption};
 
 use super::{Departure, LEDGER, Process, SHARE, World, WorldViolation, address};
 
-/// What a greedy program asks for too often.
+/// The resource that a greedy program asks for too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appetite {
     /// The program joins and leaves multicast groups.
@@ -50,7 +50,7 @@ pub(super) struct Greedy {
     said: u32,
 }
 
-/// What others have done, and since when that has not changed.
+/// The progress of other programs, and since when it has not changed.
 #[derive(Debug)]
 pub(super) struct Watch {
     done: u64,

@@ -1,6 +1,6 @@
 //! Checks what happens if memory runs out. A program on the client's machine opens connections, has
 //! everything sent back, and reads nothing. Programs that read must make progress, the memory of buffers
-//! stays bounded, and the owner of a connection that is ended hears why.
+//! stays bounded, and the owner of a connection that is ended gets the reason.
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;
@@ -16,7 +16,7 @@ pub struct Hoard {
     pub memory: u64,
 }
 
-/// What was observed of the shortage.
+/// The observations of the shortage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
     /// Connections that replicas have ended for want of memory.

@@ -78,7 +78,7 @@ impl Program {
         Program::around(client, clock, None, polls)
     }
 
-    /// Creates a program that goes on with a client, and with a listener if there is one.
+    /// Creates a program that continues with a client, and with a listener if there is one.
     pub(super) fn around(
         mut client: Client<Simulated>,
         clock: Moment,
@@ -94,6 +94,16 @@ impl Program {
             program.watch(object, Change::Add(IN, object.into()));
         }
         program
+    }
+
+    /// Returns the program's clock.
+    pub(super) fn clock(&self) -> Moment {
+        self.clock.clone()
+    }
+
+    /// Goes on with an opening of the listener.
+    pub(super) fn begin_opening(&mut self, opening: Opening) {
+        self.opening = Some(opening);
     }
 
     /// Returns whether the program uses poll(2).
@@ -137,7 +147,8 @@ impl Program {
         self.client.set(self.epoll).map_or(0, |set| set.bells)
     }
 
-    /// Returns whether the program sleeps on a doorbell of a session. Those who share one hear its first.
+    /// Returns whether the program sleeps on a doorbell of a session. Programs that share a session sleep on
+    /// its first.
     pub(super) fn hears(&self, session: SessionId, bell: u32) -> bool {
         let is_shared = || self.client.sessions().iter().any(|other| other.id == session.0 && other.shared);
         self.is_asleep && (self.bells() >> bell & 1 == 1 || bell == 0 && is_shared())
@@ -191,6 +202,11 @@ impl Program {
             done => done.expect("the port is free, or shared with the family"),
         }
         self.opening = None;
+        if self.client.waiting_for_stack().contains(&object) {
+            // It is watched already.
+            self.client.registered_again(object, Ok(()));
+            return true;
+        }
         if !self.client.asks() {
             self.watch(object, Change::Add(IN, object.into()));
         }
@@ -285,7 +301,7 @@ impl Process {
         program.resume(now);
         while self.work(&mut program, now, rng) {}
         program.before_sleep();
-        // The program checks once more, because everything published after this rings its bell.
+        // The program checks once more, because everything published after this rings its doorbell.
         if self.work(&mut program, now, rng) {
             program.wake_up();
             self.wakes_at = Some(now);
@@ -391,6 +407,9 @@ impl Process {
             any = true;
             let addr = if self.v6 { address_v6(SERVER) } else { Addr::v4(address(SERVER)) };
             let object = program.client.insert(Object::socket(Protocol::Tcp, self.v6, true));
+            if self.loses_stack {
+                keep_alive(&mut program.client, object);
+            }
             let began = program.client.connect(object, Endpoint::at(addr, PORT));
             assert_eq!(began, Ok(Connecting::Begun), "there are slots");
             self.insert(program, object, number);
@@ -447,8 +466,8 @@ impl Process {
         let close = if self.is_server {
             is_done && now >= *socket.done_at.get_or_insert(now + self.service)
         } else {
-            // The poisoned connection is over when its client hears so. The program that does not read does
-            // not close its connections either.
+            // The poisoned connection is over when its client has seen its end. The program that does not
+            // read does not close its connections either.
             socket.ended && (socket.shut || socket.is_hostile) && !self.hoards
         };
         if close {
@@ -456,6 +475,10 @@ impl Process {
             assert!(is_whole, "the stream is cut off at {}", socket.got);
             self.has_failed |= !self.is_server && socket.is_hostile;
             program.close(object);
+            if self.loses_stack && !self.is_server && socket.is_hostile {
+                self.to_open.push_back(socket.number);
+                self.waits_until = Some(now + TRIED_AGAIN);
+            }
             self.finished += u64::from(!socket.is_hostile);
             return true;
         }
@@ -482,7 +505,11 @@ impl Process {
         let (want, how, mut done) = (bytes.len(), Receiving { peek: self.hoards, ..Receiving::default() }, 0);
         let target = &mut bytes[..];
         match program.client.receive_octets(object, move || std::iter::once(target), want, how, &mut done) {
-            Ok(received) if received.len == 0 => socket.ended = true,
+            Ok(received) if received.len == 0 => {
+                let is_whole = !self.loses_stack || socket.is_hostile || socket.got == self.length;
+                assert!(is_whole, "a clean end at {} of {}", socket.got, socket.number);
+                socket.ended = true;
+            }
             Ok(_) if self.hoards => return false,
             Ok(received) => {
                 bytes.truncate(received.len);
@@ -541,8 +568,10 @@ impl Process {
     /// Handles a connection that has ended with an error. That is a fault of the stack unless something in
     /// the story explains it.
     fn fail(&mut self, socket: &mut Socket, errno: Errno, now: Instant) -> bool {
-        let is_explained =
-            self.hoards || socket.is_hostile || self.is_server && (self.is_forgiving || self.is_poisoned);
+        let is_explained = self.loses_stack
+            || self.hoards
+            || socket.is_hostile
+            || self.is_server && (self.is_forgiving || self.is_poisoned);
         assert!(
             is_explained,
             "{errno:?} at {now:?}, connection {}, got {}, sent {}, server {}",
@@ -559,4 +588,11 @@ impl Process {
     pub(super) fn set_service(&mut self, service: Duration) {
         self.service = service;
     }
+}
+
+/// Has a connection notice within seconds that its peer's stack is gone.
+fn keep_alive(client: &mut Client<Simulated>, object: u32) {
+    let Some(socket) = client.socket_mut(object) else { return };
+    let options = [(Name::KeepAlive, 1), (Name::KeepIdle, 2), (Name::KeepInterval, 1), (Name::KeepCount, 3)];
+    options.into_iter().for_each(|(name, value)| socket.options.set(name, value));
 }

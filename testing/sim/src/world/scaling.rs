@@ -10,8 +10,8 @@
 //! The behaviour of replicas is that of the real transport. The supervisor's own rule decides which process
 //! each is to be in, and its `Scaler` how many processes there should be. What IP servers and connection
 //! managers apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`).
-//! `departing.rs` handles how it hears of a program that died meanwhile. The supervisor itself, which asks,
-//! hears and starts, has its random stories in `bin/atoll` (`supervise/supervisor/tests`).
+//! `departing.rs` handles how it learns of a program that died meanwhile. The supervisor itself has its
+//! random stories in `bin/atoll` (`supervise/supervisor/tests`).
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ pub struct ScalingPlan {
     pub by: ScaledBy,
     /// Whether all replicas that are to move leave at once. The supervisor moves one after another.
     pub at_once: bool,
-    /// How often a process dies in the middle of a move, per million.
+    /// How often a process dies during a move, per million.
     pub deaths: u32,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Hosts {
     inside: Vec<u8>,
     /// The process that each replica is to be in.
     places: Vec<u8>,
-    /// When each replica hears that it is to leave.
+    /// When each replica reads that it is to leave.
     hears_at: Vec<Option<Instant>>,
     /// When each replica that has left or died is back.
     back_at: Vec<Option<Instant>>,
@@ -188,8 +188,8 @@ impl Hosts {
         }
     }
 
-    /// Notes that a replica is away for a while: until the supervisor has heard, a process was started, and
-    /// it has read its ledger.
+    /// Notes that a replica is away for a while: until the supervisor has its message, a process was started,
+    /// and that process has read its ledger.
     fn goes(&mut self, now: Instant, index: usize) {
         let most = [200, 2000, 20_000, 300_000][self.rng.below(4) as usize];
         self.back_at[index] = Some(now + Duration::from_micros(u64::from(20 + self.rng.below(most))));
@@ -264,8 +264,8 @@ impl World {
             self.crashed += 1;
             machine.lives[index].shorten(hosts.rng.below(LIFE_MAX).into());
         }
-        // Mostly the ledger stays as it is; otherwise the next process is of a build that knows only an older
-        // version, or of one that may write a newer one.
+        // Mostly the ledger does not change; otherwise the next process is of a build that knows only an
+        // older version, or of one that may write a newer one.
         let version = (hosts.rng.below(3) == 0).then(|| 1 + hosts.rng.below(2));
         for _ in 0..HAND_OVER_ROUNDS {
             self.flush(at, index);
@@ -356,7 +356,7 @@ fn places(replicas: usize, processes: u8) -> Vec<u8> {
 const CHANGES_MAX: u32 = 60;
 /// The most decisions by load, so that a story comes to its end.
 const LOOKS_MAX: u32 = 20_000;
-/// The time between two looks at the load: a story is as short as an hour of a stack is long.
+/// The time between two checks of the load: a story is as short as an hour of a stack is long.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 /// The most frames that wait for a replica: fewer than many clients send while it is away.
 const QUEUE_FRAMES: usize = 100;

@@ -16,7 +16,7 @@ pub enum WorldViolation {
     /// Replicas die again and again of the same.
     #[error("{count} deaths of the same: {report}")]
     Deaths {
-        /// How often they have died.
+        /// The number of their deaths.
         count: u32,
         /// The state of the world.
         report: String,
@@ -57,7 +57,7 @@ pub enum WorldViolation {
         replica: usize,
         /// The number of the session.
         session: u32,
-        /// What each replica knows.
+        /// The knowledge of each replica.
         told: Vec<Told>,
     },
     /// A replica holds more for an attacker than its connections take.
@@ -77,7 +77,7 @@ pub enum WorldViolation {
     /// Programs other than the greedy one make no progress.
     #[error("nobody else has got on for {time:?}: {report}")]
     Starved {
-        /// For how long.
+        /// The time without progress.
         time: Duration,
         /// The state of the world.
         report: String,
@@ -125,7 +125,7 @@ pub enum WorldViolation {
         number: u64,
         /// When it was sent.
         at: Instant,
-        /// Who got it.
+        /// The program that got it.
         thief: &'static str,
         /// From when to when the socket was open.
         periods: Vec<(Instant, Instant)>,

@@ -44,14 +44,14 @@ fn main() {
 fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let [left, right] = arguments else { return Err("see the head of its source for usage".into()) };
     let mut path = Path::new([open_end(left)?, open_end(right)?]);
-    // Root may ask for this; where it is not granted, frames are later.
+    // Root may raise its priority; where that is not allowed, frames are later.
     let _ = atoll_sys::sched::set_niceness(-20);
     println!("ready");
     io::stdout().flush()?;
     path.run()
 }
 
-/// Both directions, and the frames' two ends.
+/// Both directions of the path, and its two ends.
 struct Path {
     clock: Clock,
     ends: [Queue; 2],
@@ -97,7 +97,7 @@ impl Path {
             }
             last_look = now;
             if let Some(due) = due.filter(|_| !spin) {
-                // The timer and the way back into this process take as long as is spun at least.
+                // The timer, and the way back into this process, take at least as long as is spun.
                 timer.wake_at(now, Instant::from_nanos(due.as_nanos() - SPIN.as_nanos() as u64))?;
             }
             let count = epoll.wait(&mut events, spin.then_some(0))?;
@@ -107,7 +107,8 @@ impl Path {
         }
     }
 
-    /// Takes in what waits at both ends, and delivers what is due. Returns whether there was anything.
+    /// Takes in frames that wait at both ends, and delivers those that are due. Returns whether there were
+    /// any.
     fn forward(&mut self, now: Instant) -> io::Result<bool> {
         let mut any = false;
         for from in 0..2 {
@@ -123,7 +124,7 @@ impl Path {
                     continue;
                 }
                 let ecn = if packet == Packet::EcnCapable { Ecn::Capable } else { Ecn::Incapable };
-                // What a link carries for a packet without preamble, check sequence and gap.
+                // A link carries these octets without preamble, check sequence and gap.
                 let octets = len - VNET_HEADER_LEN;
                 self.lines[from].handle(now, octets as u32, ecn, frame);
             }
@@ -140,7 +141,7 @@ impl Path {
         Ok(any)
     }
 
-    /// Obeys what has been written to the input. Returns whether there may be more.
+    /// Carries out the orders that were written to the input. Returns whether there may be more.
     fn take_orders(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut input = io::stdin().lock();
         let bytes = input.fill_buf()?;
@@ -196,7 +197,7 @@ impl Path {
     }
 }
 
-/// What a frame is to a path.
+/// The kinds of frames that the path distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packet {
     Arp,
@@ -215,7 +216,7 @@ impl Packet {
 }
 
 fn send(to: &mut Queue, frame: &[u8]) -> io::Result<()> {
-    // What the kernel does not take is lost; the path is not the only thing on the way that can lose.
+    // A frame that the kernel does not take is lost; any device on the way may lose frames.
     to.send_bytes(frame).map(drop)
 }
 
@@ -283,7 +284,7 @@ fn json(line: &mut Line<Vec<u8>>) -> String {
     )
 }
 
-/// How much later than due frames left, as counts by limits.
+/// The counts of frames by how much later than due they left.
 #[derive(Default)]
 struct Lateness {
     counts: [u64; LATE_LIMITS_US.len() + 1],
@@ -316,11 +317,11 @@ impl Lateness {
 const LATE_LIMITS_US: [u64; 3] = [100, 1000, 10_000];
 const TIMER: u64 = 2;
 const ORDERS: u64 = 3;
-/// Frames of one direction before the other has its turn.
+/// The number of frames of one direction before the other direction has its turn.
 const BATCH: usize = 32;
-/// Spins from so long before a frame is due.
+/// The time for which the process spins before a frame is due.
 const SPIN: Duration = Duration::from_micros(150);
-/// Spins for so long after a frame, because others tend to follow.
+/// The time for which the process spins after a frame, because others tend to follow.
 const SPIN_AFTER_FRAME: Duration = Duration::from_micros(1000);
-/// Looks for orders that often while spinning.
+/// The interval at which the process looks for orders while it spins.
 const LOOK: Duration = Duration::from_millis(5);

@@ -45,7 +45,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let mut events = [epoll::EMPTY; 2];
     let mut buf = vec![0; FRAME_LEN_MAX];
     loop {
-        // What is held back waits at most this long for others to overtake it.
+        // A frame that is held back waits at most this long for others to overtake it.
         let timeout = directions.iter().any(Impairer::holds_back).then_some(10);
         if epoll.wait(&mut events, timeout)? == 0 {
             directions.iter_mut().for_each(Impairer::handle_silence);
@@ -57,7 +57,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Moves what waits at one end through one direction to the other end.
+/// Moves the frames that wait at one end through one direction to the other end.
 fn forward(from: &mut Queue, through: &mut Impairer, to: &mut Queue, buf: &mut [u8]) -> io::Result<()> {
     for _ in 0..64 {
         let Some(len) = from.receive(buf)? else { break };
@@ -66,12 +66,12 @@ fn forward(from: &mut Queue, through: &mut Impairer, to: &mut Queue, buf: &mut [
         if through.marks() && is_ecn_capable(&frame) {
             mark_congestion(&mut frame);
         }
-        // Of ARP nothing is changed: no checksum would find it, and a wrong neighbour would stop all traffic.
+        // ARP is not changed: no checksum would detect that, and a wrong neighbour would stop all traffic.
         let is_arp = frame.get(VNET_HEADER_LEN + 12..VNET_HEADER_LEN + 14) == Some(&[8, 6]);
         through.handle_frame(frame, if is_arp { len } else { VNET_HEADER_LEN });
     }
     while let Some(frame) = through.poll_frame() {
-        // A queue that is full drops: so does a wire.
+        // A full queue drops frames, as a wire does.
         let _ = to.send_bytes(&frame)?;
     }
     Ok(())

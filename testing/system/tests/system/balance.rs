@@ -9,7 +9,7 @@ use crate::recovery::connections;
 
 on_both_stacks![workers_that_stop_or_die_cost_only_what_they_had, workers_share_what_comes];
 
-/// nginx with eight workers that serves a small file on port 80.
+/// Starts nginx with eight workers that serve a small file on port 80.
 fn eight_workers(net: &Net) -> Proc {
     let folder = net.scratch.path().to_string_lossy().into_owned();
     net.scratch.file("small", "tiny");
@@ -26,7 +26,7 @@ fn eight_workers(net: &Net) -> Proc {
     net.serve("/usr/sbin/nginx", &["-p", &folder, "-c", &config])
 }
 
-/// The processes that nginx has started.
+/// Returns the process numbers of nginx's workers.
 fn workers(server: &Proc) -> Vec<String> {
     let pid = server.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -38,8 +38,8 @@ fn signal(name: &str, pid: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
 }
 
-/// What is offered to a worker that stands still, or has died, goes to another one; what it has claimed waits
-/// for it, or ends with it.
+/// A connection that is offered to a stopped or dead worker goes to another one. A connection that a worker
+/// has claimed waits for the worker, or ends with it.
 fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
     const AT_ONCE: u32 = 8;
     let net = Net::new(stack);
@@ -63,14 +63,14 @@ fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
         .split_once("Failed requests:")
         .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
         .expect("ab counts");
-    // ab counts one that broke several times.
+    // ab counts a connection several times if it broke several times.
     assert!(failed <= 3 * AT_ONCE, "{said}");
     let complete: u32 = said
         .split_once("Complete requests:")
         .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
         .expect("ab counts");
     assert!(complete > 500, "{said}");
-    // All is well again, and nginx has replaced the dead.
+    // All workers serve again, and nginx has replaced the dead ones.
     until("eight workers again", 10, || Some(workers(&server)).filter(|all| all.len() == 8));
     let report = net.client("ab", &["-q", "-s", "20", "-n", "500", "-c", "8", &url]).success(60);
     assert!(report.contains("Failed requests:        0"), "{report}");
@@ -78,8 +78,8 @@ fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Processes that are busy are offered a connection once, and not again before they accept: what the case of
-/// `sockets.py` prints says only that all is served in the end.
+/// A connection is offered to busy processes once, and not again before they accept. The output of the case
+/// of `sockets.py` only shows that all connections are served in the end.
 #[test]
 fn who_is_busy_is_not_asked_again_and_again() {
     let net = Net::new(Stack::Atoll);
@@ -90,7 +90,7 @@ fn who_is_busy_is_not_asked_again_and_again() {
     assert!(vain <= most, "{vain} offers were for nothing");
 }
 
-/// How many connections each worker has served; none may have failed.
+/// Makes `count` requests, none of which may fail. Returns how many connections each worker has served.
 fn ask(net: &Net, count: u32) -> Vec<u32> {
     let (count_text, port) = (count.to_string(), "8080");
     let arguments = [&*program("ask_workers.py"), Net::SERVER, port, &count_text, "8"];
@@ -107,9 +107,9 @@ fn ask(net: &Net, count: u32) -> Vec<u32> {
     (0..8).map(|worker| served.get(&worker).copied().unwrap_or(0)).collect()
 }
 
-/// Eight workers that take connections at once, one of which answers thirty times as slowly: only its service
-/// time shows it, and only Atoll looks at that. The kernel gives connections to whom it wakes: perhaps to
-/// some of them alone.
+/// Eight workers take connections at once, and one of them takes thirty times as long for an answer. Only its
+/// service time shows that, and only Atoll measures it. The kernel gives connections to the workers that it
+/// wakes, which may be few.
 fn workers_share_what_comes(stack: Stack) {
     let net = Net::new(stack);
     let mut server = net.serve(
@@ -124,7 +124,7 @@ fn workers_share_what_comes(stack: Stack) {
     assert!(served.iter().enumerate().all(|(worker, served)| *served > 10 || worker == 3), "{served:?}");
     let others = (served.iter().sum::<u32>() - served[3]) / 7;
     assert!(served[3] * 2 < others, "the slow one is spared: {served:?}");
-    // What the stack knows of them agrees with what the clients have seen.
+    // The stack's counts agree with what the clients have seen.
     let sockets = net.atoll_says("ss");
     let listeners = sockets.as_array().expect("a list").iter().filter(|row| row["state"] == "LISTEN");
     let mut services: Vec<u64> = listeners
@@ -141,11 +141,11 @@ fn workers_share_what_comes(stack: Stack) {
         .collect();
     services.sort_unstable();
     assert_eq!(services.len(), 8, "{sockets}");
-    // A sleep is no shorter than it should be.
+    // A sleep never ends early.
     assert!(services[0] >= 2000 && services[7] >= 60_000 && services[6] < services[7], "{services:?}");
 }
 
-/// The rules change while connections are served; what makes no sense is refused and changes nothing.
+/// The rules change while connections are served. Rules that make no sense are refused and change nothing.
 #[test]
 fn rules_change_on_a_live_stack() {
     let net = Net::new(Stack::Atoll);

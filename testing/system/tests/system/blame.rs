@@ -1,11 +1,11 @@
-//! Who pays when servers die of a fault of their own that one program has found? External signals are no
-//! fault, so a debugger makes one.
+//! What is cut off when servers die of a fault of their own that one program triggers? External signals do
+//! not count as a fault, so a debugger causes one.
 
 use std::process::Command;
 
 use atoll_system_tests::{Net, Proc, Stack, compiled, program, until};
 
-/// The session of the program with this pid.
+/// Returns the session of the program with this pid.
 fn session_of(net: &Net, pid: u32) -> u64 {
     let status = net.atoll_says("status");
     let sessions = status["sessions"].as_array().expect("sessions");
@@ -13,7 +13,7 @@ fn session_of(net: &Net, pid: u32) -> u64 {
     own.and_then(|session| session["id"].as_u64()).expect("it has a session")
 }
 
-/// The peer reads until the end, and says what that was.
+/// Reads until the end of the stream, and prints how it ended.
 const PEER: &str = "import socket, sys, time
 c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 print('connected', flush=True)
@@ -24,7 +24,7 @@ except OSError as error:
     print(type(error).__name__, flush=True)
 time.sleep(60)";
 
-/// Question and answer, over and over.
+/// Exchanges a question and an answer, again and again.
 const ASKER: &str = "import socket, sys, time
 c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 for n in range(10**9):
@@ -76,7 +76,7 @@ fn a_program_that_servers_die_of_is_cut_off_and_its_neighbour_goes_on() {
         assert_eq!(said, "died of signal 11\n", "death {death}");
         until("its successor", 20, || net.replicas().first().copied().filter(|next| *next != pid));
     }
-    // It hears so, and what it tries next fails at once. Its peer is reset.
+    // The program gets an error, and its next attempts fail at once. Its peer is reset.
     rogue.says("over", 60);
     let output = rogue.output();
     assert!(
@@ -84,7 +84,7 @@ fn a_program_that_servers_die_of_is_cut_off_and_its_neighbour_goes_on() {
         "{output}"
     );
     peer.says("ConnectionResetError", 20);
-    // The neighbour has the same connection as ever.
+    // The neighbour still has its connection.
     let last = || asker.output().lines().count();
     let before = last();
     until("answers for the neighbour", 20, || (last() > before + 50).then_some(()));

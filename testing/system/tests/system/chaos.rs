@@ -1,4 +1,5 @@
-//! Does `atoll chaos` do what it says, and do programs go on meanwhile? A short version of `make chaos`.
+//! Does `atoll chaos` do what it says, and do programs continue meanwhile? This is a short version of `make
+//! chaos`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::recovery::{assert_unharmed, load_for, signal};
 use crate::servers::nginx_that_listens;
 use crate::survival::{Side, assert_nothing_left, finish, start};
 
-/// How long servers are killed and stopped: seconds, or what ATOLL_CHAOS says.
+/// Returns for how many seconds servers are killed and stopped; ATOLL_CHAOS overrides the default.
 fn seconds() -> u64 {
     std::env::var("ATOLL_CHAOS").ok().and_then(|text| text.parse().ok()).unwrap_or(15)
 }
@@ -24,12 +25,12 @@ fn report(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// nginx that is reloaded every two seconds, redis and streams that are checked, and everything that may
-/// happen to servers. `--supervisor` among `deeds`: and to supervisors; and the guardian dies, too.
+/// Runs chaos with these `deeds` on servers under nginx (reloaded every two seconds), redis and checked
+/// streams. With `--supervisor` among the deeds supervisors are killed, too, and the guardian dies as well.
 fn go_on(configuration: &str, deeds: &[&str]) {
     let net = Net::with(Stack::Atoll, configuration, None);
-    // Workers that quit close connections on which no request has come yet, on any stack: here there are
-    // none.
+    // Workers that quit close connections on which no request has arrived yet, on any stack. With `deferred`
+    // there are no such connections.
     let mut nginx = nginx_that_listens(&net, "deferred");
     net.listens(&mut nginx, 80);
     let arguments = ["--port", "6379", "--save", "", "--protected-mode", "no", "--bind", "*", "-::*"];
@@ -37,7 +38,7 @@ fn go_on(configuration: &str, deeds: &[&str]) {
     net.listens(&mut redis, 6379);
     let mut echo = start(&net, Side::Inside, "streams.py", &["serve", "7000", "2"]);
     net.listens(&mut echo, 7000);
-    // Reloading closes kept connections, as it does anywhere.
+    // Reloading closes kept connections, as on any stack.
     let mut requests = load_for(&net, false, seconds() + 300);
     let mut checked: Vec<Proc> = [
         (Side::Outside, "store_check.py", &[Net::SERVER, "6379", "3"][..]),
@@ -66,7 +67,7 @@ fn go_on(configuration: &str, deeds: &[&str]) {
     let said = report(&chaos.success(1));
     if deeds.contains(&"--supervisor") {
         assert!(said["takeovers"].as_u64() > Some(0), "{said}");
-        // Another guardian comes, and goes on as the one before.
+        // Another guardian starts, and keeps what the dead one kept.
         let guardian = || net.atoll_says("status")["stack"]["guardian"].as_u64();
         let first = guardian().expect("there is one");
         signal("KILL", first);
@@ -111,18 +112,18 @@ fn only_what_was_asked_for_is_done() {
     assert!(said["kills"].as_u64() > Some(0) && said["stops"] == 0, "{said}");
     let said = report(&chaos(&net, &["--for", "1s", "--stop", "--every", "100ms"]).success(60));
     assert!(said["stops"].as_u64() > Some(0) && said["kills"] == 0, "{said}");
-    // Who sends it a signal sees the report, once it listens to signals.
+    // The report comes after a signal, once the program handles signals.
     let long = chaos(&net, &["--for", "1h", "--stop"]);
     let catches = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let caught = status
             .lines()
             .find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
-        // SIGTERM is the fifteenth.
+        // SIGTERM has number 15.
         caught.is_some_and(|signals| signals & 1 << 14 != 0)
     };
     until("one that listens", 20, || catches(long.pid()).then_some(()));
-    // Not SIGINT, which some who run tests have ignored.
+    // Some parents make their children ignore SIGINT, so the test sends SIGTERM.
     signal("TERM", long.pid().into());
     let said = report(&long.success(60));
     assert_eq!(said["kills"], 0, "{said}");

@@ -6,7 +6,7 @@ use crate::servers::megabyte;
 
 on_both_stacks![curl, wget, dig, many_connections_at_once, name_resolution_is_left_alone];
 
-/// A server of files on the client namespace's kernel.
+/// Starts a server of files on the client namespace's kernel.
 fn server_of(net: &Net) -> Proc {
     net.scratch.file("big", megabyte());
     let folder = net.scratch.path().to_string_lossy().into_owned();
@@ -38,7 +38,7 @@ fn wget(stack: Stack) {
     assert!(fetched(&net), "the megabyte arrived changed");
 }
 
-/// dig uses libuv, which sends datagrams by the number of the system call.
+/// dig uses libuv, which sends datagrams by syscall(2).
 fn dig(stack: Stack) {
     let net = Net::new(stack);
     let common =
@@ -53,8 +53,7 @@ fn dig(stack: Stack) {
     }
 }
 
-/// `ab` opens its connections without blocking, and twenty at a time, so the local ports of all replicas are
-/// used.
+/// `ab` opens its connections without blocking, twenty at a time, so it uses the local ports of all replicas.
 fn many_connections_at_once(stack: Stack) {
     let net = Net::new(stack);
     net.scratch.file("small", "tiny");
@@ -73,8 +72,8 @@ fn many_connections_at_once(stack: Stack) {
     assert!(report.contains("Failed requests:        0"), "{report}");
 }
 
-/// A name in /etc/hosts is found without any socket, and leads to the loopback inside the stack, where nobody
-/// listens.
+/// A name in /etc/hosts is found without any socket, and leads to the loopback inside the stack, where no
+/// socket listens.
 fn name_resolution_is_left_alone(stack: Stack) {
     let net = Net::new(stack);
     let refused = net.serve("curl", &["-sS", "-4", "--max-time", "20", "http://localhost:9/"]).end(25);

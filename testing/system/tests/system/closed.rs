@@ -1,11 +1,11 @@
-//! Does anything of a program on a stack get to the kernel's network, unless that was asked for?
+//! Does any socket of a program on a stack reach the kernel's network, unless that was asked for?
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, compiled, compiled_statically};
+use atoll_system_tests::{Net, NoNet, Proc, Scratch, Stack, compiled, compiled_apart, compiled_statically};
 
-/// Prints what becomes of what a stack does not serve: one word a line.
+/// Tries what a stack does not serve, and prints the result of each as one word a line.
 const TRIES: &str = "import errno, socket, sys
 def attempt(what, call, *arguments):
     try: call(*arguments); print(what, 'works')
@@ -26,7 +26,7 @@ attempt('multipath', socket.socket, socket.AF_INET, socket.SOCK_STREAM, 262)
 attempt('loopback', socket.socket().connect, ('127.0.0.1', int(sys.argv[2])))
 ";
 
-/// What they are by default: no address but the stack's, no other kind of socket.
+/// The results by default: no address but the stack's, and no other kind of socket.
 const CLOSED: &str = "bind EADDRNOTAVAIL
 bind udp EADDRNOTAVAIL
 bind v6 EADDRNOTAVAIL
@@ -41,7 +41,7 @@ multipath EPROTONOSUPPORT
 loopback ECONNREFUSED
 ";
 
-/// An address of the kernel's where the programs run.
+/// An address of the kernel, in the namespace where the programs run.
 const KERNELS: &str = "192.0.2.9";
 
 /// Runs the attempts on a private stack, where a server of the kernel listens on port 7000 of loopback.
@@ -66,7 +66,7 @@ time.sleep(60)";
 fn nothing_of_a_program_gets_to_the_kernels_network() {
     let program = tries(&[]);
     assert_eq!(program.output(), CLOSED, "{}", program.report());
-    // One line for each reason says what to do.
+    // Each reason is explained by one line, which says what to do.
     let said = program.errors();
     assert_eq!(said.matches("libatoll: ").count(), 3, "{said}");
     assert_eq!(said.matches("--kernel-network").count(), 3, "{said}");
@@ -79,7 +79,7 @@ fn the_kernels_network_serves_the_rest_where_that_is_asked_for() {
     for works in ["bind", "bind udp", "raw"] {
         assert!(output.contains(&format!("{works} works\n")), "{}", program.report());
     }
-    // Loopback is the stack's, whoever listens on the kernel's.
+    // Loopback is the stack's, even if a server listens on the kernel's.
     assert!(output.ends_with("loopback ECONNREFUSED\n"), "{output}");
     assert_eq!(program.errors(), "");
 }
@@ -102,7 +102,7 @@ fn what_names_no_place_is_refused() {
     assert!(said.contains("\"10.0.0.0/33\" is not ADDRESS, ADDRESS/PREFIX"), "{said}");
 }
 
-/// What `programs/unserved.c` says where nothing of it reaches the library.
+/// The output of `programs/unserved.c` where none of its calls reach the library.
 const UNSERVED: &str = "tcp EACCES
 unix works
 raw tcp EACCES
@@ -114,7 +114,7 @@ unix of 32 bits works
 io_uring ENOSYS
 ";
 
-/// Runs a line of a shell on a private stack, and returns what it says.
+/// Runs a line of a shell on a private stack, and returns its output.
 fn shell(options: &[&str], line: &str) -> String {
     let mut run = std::process::Command::new(atoll_system_tests::atoll());
     run.args(["run", "--private"]).args(options).args(["--", "/bin/sh", "-c", line]);
@@ -123,9 +123,9 @@ fn shell(options: &[&str], line: &str) -> String {
 
 #[test]
 fn programs_that_load_no_library_have_no_sockets_of_the_host() {
-    let program = compiled_statically("unserved");
+    let program = compiled_apart("unserved");
     assert_eq!(shell(&[], &program), UNSERVED);
-    // Whatever starts it, and however.
+    // The result does not depend on how, or by which program, it is started.
     assert_eq!(shell(&[], &format!("env -i {program}")), UNSERVED);
     let line = format!("setpriv --reuid 65534 --clear-groups {program}");
     assert_eq!(shell(&[], &line), UNSERVED);
@@ -136,7 +136,7 @@ fn programs_that_load_no_library_have_no_sockets_of_the_host() {
     assert_eq!(works.matches("works").count(), 9, "{works}");
 }
 
-/// A set-user-ID program does not load the library of its caller, and so is not served.
+/// A set-user-ID program does not load its caller's library, so its sockets fail.
 #[test]
 fn set_user_id_programs_have_no_sockets_of_the_host() {
     let scratch = Scratch::new();
@@ -145,11 +145,11 @@ fn set_user_id_programs_have_no_sockets_of_the_host() {
     fs::copy(compiled("unserved"), &program).unwrap();
     chown(&program, Some(65534), None).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
-    // ld.so says that it does not load the library.
+    // ld.so reports that it does not load the library.
     assert_eq!(shell(&[], &format!("{} 2>&1 | grep -v LD_PRELOAD", program.display())), UNSERVED);
 }
 
-/// Where the library is, calls past it come to it as well. Those of 32-bit code fail.
+/// With the library loaded, calls that bypass its symbols reach it as well; calls of 32-bit code fail.
 #[test]
 fn calls_past_the_library_have_no_sockets_of_the_host() {
     let expected = UNSERVED
@@ -157,4 +157,7 @@ fn calls_past_the_library_have_no_sockets_of_the_host() {
         .replace("unix of 32 bits works", "unix of 32 bits ENOSYS")
         .replace("EACCES", "works");
     assert_eq!(shell(&[], &compiled("unserved")), expected);
+    // Every call of a static program comes to it.
+    assert_eq!(shell(&[], &compiled_statically("unserved")), expected);
+    assert_eq!(shell(&["--kernel-network=10.0.0.1"], &compiled_statically("unserved")), expected);
 }

@@ -1,4 +1,4 @@
-//! Does a stack serve the same whichever processes its components are in (P2)?
+//! Does a stack serve programs equally, whichever processes its components are in (P2)?
 
 use std::process::Command;
 
@@ -30,7 +30,7 @@ fn one_replica_has_the_link_for_four() {
 
 #[test]
 fn link_servers_inside_and_apart() {
-    // Only the second of the link servers has a process of its own.
+    // Only the second link server has a process of its own.
     serves("TS1LS2CM1", &[&[0]]);
 }
 
@@ -89,8 +89,7 @@ fn every_component_of_two_replicas_apart() {
     serves_with_ip("TS2+IP2+LS1+CM2", &[&[0, 1]], &[&[0], &[1]]);
 }
 
-/// Where connection managers are apart, P4 and P5 hold as they do inside: a worker that stands still is not
-/// waited for.
+/// P4 and P5 hold where connection managers are apart: no connection waits for a stopped worker.
 #[test]
 fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
     for configuration in ["TS2LS2CM1", "TS2+LS2+CM2"] {
@@ -107,7 +106,7 @@ fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
         signal("CONT", workers[0]);
         assert!(report.contains("Failed requests:        0"), "{report}");
         assert!(report.contains("Complete requests:      1000"), "{report}");
-        // It is nobody new when it goes on.
+        // The worker is not replaced when it continues.
         net.client("ab", &["-q", "-s", "10", "-n", "1000", "-c", "10", &url]).success(60);
         let timeouts: u64 = net.atoll_says("status")["replicas"]
             .as_array()
@@ -119,12 +118,13 @@ fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
     }
 }
 
-/// `link_servers`: whom each of those that have a process of their own serves.
+/// Tests a configuration. `link_servers` lists the replicas that each link server in a process of its own
+/// serves.
 fn serves(configuration: &str, link_servers: &[&[u64]]) {
     serves_with_ip(configuration, link_servers, &[]);
 }
 
-/// `ip_servers`: the same of these.
+/// Tests a configuration as [`serves`] does. `ip_servers` lists the replicas that each IP server serves.
 fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[u64]]) {
     let net = Net::with(Stack::Atoll, configuration, None);
     let status = net.atoll_says("status");
@@ -146,13 +146,13 @@ fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[
     over_ipv6(&net);
     for (family, host) in [("-4", Net::SERVER), ("-6", Net::SERVER6)] {
         for size in ["56", "20000"] {
-            // A reply counts as lost if none has come for the interval after the last request.
+            // ping counts a reply as lost if none has arrived for the interval after the last request.
             let arguments = [family, "-q", "-c", "8", "-i", "0.2", "-W", "2", "-s", size, host];
             let said = net.client("ping", &arguments).success(30);
             assert!(said.contains(" 0% packet loss"), "{said}");
         }
     }
-    // In fragments.
+    // These datagrams travel in fragments.
     for reverse in [false, true] {
         fragments::assert_arrived(&fragments::datagrams(&net, Net::SERVER, reverse));
     }
@@ -171,7 +171,7 @@ fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[
         let stat =
             |name: &str| server["stats"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {server}"));
         assert!(stat("frames_in") > 100 && stat("frames_out") > 100 && stat("messages_out") > 0, "{server}");
-        // What had to wait for its neighbour has left.
+        // Every packet that waited for its neighbour's address has left.
         for nothing in ["messages_bad", "refused", "unresolved", "forward_drops"] {
             assert_eq!(stat(nothing), 0, "{nothing}: {server}");
         }
@@ -197,14 +197,14 @@ fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[
     }
 }
 
-/// What Pika's tables 4 and 5 say of a connection, the stack says of each replica.
+/// Checks that the stack reports the times of Pika's tables 4 and 5 for each replica, and that they add up.
 fn times_add_up(replica: &Value, configuration: &str) {
     let times = &replica["handshakes"];
     let time = |name: &str| times[name].as_f64().unwrap_or_else(|| panic!("no {name}: {replica}"));
     assert!(times["timed"].as_u64() > Some(0), "{replica}");
     assert!(time("t_cm_us") > 0.0 && time("t_tcp_us") > 0.0, "{times}");
     assert!(time("t_total_us") >= time("t_accept_us"), "{times}");
-    // Only where the link server is another process there is a ring to wait in.
+    // Frames wait in a ring only where the link server is another process.
     let is_apart = ["+LS", "+IP"].iter().any(|part| configuration.contains(part))
         || replica["index"] != 0 && configuration.contains("LS1");
     assert!(time("t_msg_us") > 0.0 || !is_apart, "{times}");
@@ -219,7 +219,7 @@ fn files_in_short_and_long_connections(net: &Net) {
     net.listens(&mut server, 80);
     assert_eq!(fetch(net, 80, "/small"), b"tiny");
     assert!(fetch(net, 80, "/big") == megabyte());
-    // More than all rings and buffers hold.
+    // The file is larger than all rings and buffers together.
     let large = net.scratch.path().join("large");
     std::fs::write(&large, megabyte().repeat(64)).expect("there is room");
     assert!(fetch(net, 80, "/large") == std::fs::read(&large).expect("just written"));
@@ -232,7 +232,7 @@ fn files_in_short_and_long_connections(net: &Net) {
     }
 }
 
-/// Connections that programs on the stack open, and octets that come in.
+/// Tests connections that programs on the stack open, and the octets that arrive on them.
 fn the_stack_as_client(net: &Net) {
     let folder = net.scratch.path().to_string_lossy().into_owned();
     let serve = ["-u", "-m", "http.server", "8000", "--bind", "198.18.0.1", "--directory", &folder];
@@ -256,7 +256,7 @@ fn over_ipv6(net: &Net) {
     }
 }
 
-/// The workers of an nginx: children of its master.
+/// Returns the workers of an nginx: the children of its master.
 fn workers_of(server: &Proc) -> Vec<u64> {
     let pid = server.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");

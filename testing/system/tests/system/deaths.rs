@@ -1,4 +1,4 @@
-//! What becomes of the connections of a program that is killed, in whatever state, at whatever instruction?
+//! What happens to the connections of a program that is killed, in any state and at any instruction?
 
 use atoll_system_tests::{Net, Proc, Stack, compiled, program, soak, until};
 
@@ -9,7 +9,7 @@ on_both_stacks![
     children_die_at_any_instruction_and_their_family_goes_on
 ];
 
-/// The same on both stacks, down to the number of octets.
+/// The expected output on both stacks, including the numbers of octets.
 const ENDS: &str = "\
 idle: FIN after 0
 answered: FIN after 0
@@ -45,8 +45,8 @@ fn connections_end_as_their_state_says(stack: Stack) {
     nothing_is_left(&net);
 }
 
-/// A victim is stopped under load, goes on instruction by instruction into the library, and is killed there;
-/// its parent goes on with the connections that both had, and every octet of it arrives.
+/// A process is stopped under load, single-stepped into the library, and killed there. Its parent continues
+/// with the connections that both had, and every octet arrives.
 fn children_die_at_any_instruction_and_their_family_goes_on(stack: Stack) {
     let net = Net::new(stack);
     let replicas = net.replicas();
@@ -68,8 +68,8 @@ fn children_die_at_any_instruction_and_their_family_goes_on(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// What the hunter says at its end. Fails at once if the peer has ended before, because then something was
-/// wrong.
+/// Returns the hunter's report at its end. Fails at once if the peer ends before the hunter, because that
+/// means an error.
 fn hunt_report(hunt: &mut Proc, peer: &mut Proc) -> String {
     until("the end of the hunt", 600, || {
         assert!(peer.runs() || peer.errors().is_empty(), "{}", peer.report());
@@ -79,7 +79,7 @@ fn hunt_report(hunt: &mut Proc, peer: &mut Proc) -> String {
     hunt.output()
 }
 
-/// No connection, orphan, session or octet of a buffer.
+/// Checks that no connection, orphan, session or octet of a buffer is left.
 fn nothing_is_left(net: &Net) {
     if net.stack == Stack::Kernel {
         return;

@@ -1,5 +1,4 @@
-//! Does a stack get its address from a DHCP server that others have written, and what happens when it loses
-//! it?
+//! Does a stack get its address from existing DHCP servers, and what happens when it loses the address?
 //!
 //! ```text
 //!   stack 1 --TAP--+
@@ -13,14 +12,14 @@ use serde_json::Value;
 
 use crate::recovery::signal;
 
-/// A link with a bridge, on which stacks have no address but by DHCP.
+/// A link with a bridge, on which stacks get their addresses only by DHCP.
 struct Lan {
     scratch: Scratch,
-    /// Of its stacks.
+    /// The configuration of its stacks.
     configuration: String,
     name: String,
     stacks: Vec<String>,
-    /// Other hosts, by their namespaces.
+    /// The namespaces of other hosts.
     hosts: Vec<String>,
     _turn: NoNet,
 }
@@ -52,7 +51,7 @@ impl Lan {
         ip(&format!("-n {} {arguments}", self.name));
     }
 
-    /// A stack that asks, on the bridge.
+    /// Starts a stack on the bridge that asks for an address, and returns its name.
     fn stack(&mut self) -> String {
         let name = format!("{}-{}", self.name, self.stacks.len());
         let mut up = Command::new(atoll());
@@ -75,7 +74,7 @@ impl Lan {
         name
     }
 
-    /// A host with an address of its own.
+    /// Adds a host with this address.
     fn host(&mut self, address: &str) {
         let name = format!("{}-h{}", self.name, self.hosts.len());
         self.hosts.push(name.clone());
@@ -87,14 +86,14 @@ impl Lan {
         ip(&format!("-n {name} link set eth0 up"));
     }
 
-    /// A program at the kernel's end.
+    /// Starts a program at the kernel's end.
     fn run(&self, program: &str, arguments: &[&str]) -> Proc {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).args(["--", program]).args(arguments);
         Proc::start(command.current_dir(self.scratch.path()), None)
     }
 
-    /// A program on a stack, where the kernel has no network.
+    /// Starts a program on a stack, in a namespace where the kernel has no network.
     fn on(&self, stack: &str, program: &str, arguments: &[&str]) -> Proc {
         let mut run = Command::new("unshare");
         run.args(["-n", "--", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"]).arg(atoll());
@@ -102,7 +101,7 @@ impl Lan {
         Proc::start(&mut run, None)
     }
 
-    /// dnsmasq, which gives addresses of this range.
+    /// Starts dnsmasq, which leases addresses of this range.
     fn dnsmasq(&self, range: &str) -> Proc {
         let leases = self.scratch.file("leases", "");
         let range = format!("--dhcp-range={range},255.255.255.0,2m");
@@ -124,7 +123,7 @@ impl Lan {
         server
     }
 
-    /// udhcpd, which gives addresses for so short a time that they have to be renewed all the time.
+    /// Starts udhcpd with leases so short that they have to be renewed all the time.
     fn udhcpd(&self) -> Proc {
         let leases = self.scratch.file("leases", "");
         let settings = format!(
@@ -161,7 +160,7 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The same where each replica has IP, and where IP is another process.
+/// Makes two tests of each function: one where each replica has IP, and one where IP is another process.
 macro_rules! with_ip_inside_and_apart {
     ($($name:ident),*) => {
         mod inside { $(#[test] fn $name() { super::$name("TS2LS2CM2"); })* }
@@ -175,7 +174,7 @@ with_ip_inside_and_apart![
     an_address_that_another_host_has_is_not_used
 ];
 
-/// What `atoll status` says of a stack's link.
+/// Returns what `atoll status` reports of a stack's link.
 fn link(stack: &str) -> Value {
     status(stack)["stack"]["link"].clone()
 }
@@ -208,7 +207,7 @@ fn stacks_get_addresses_and_give_them_back(configuration: &str) {
     let facts = ["prefix", "mtu", "gateway"].map(|key| link_of_first[key].clone());
     assert_eq!(facts, [Value::from(24), 1400.into(), "198.18.0.1".into()]);
 
-    // nginx on the first; clients on the kernel, on the other stack, and on the same one.
+    // nginx runs on the first stack; clients run on the kernel, on the other stack, and on the first one.
     let folder = lan.scratch.path().to_string_lossy().into_owned();
     lan.scratch.file("page", "a".repeat(300_000));
     let settings = format!(
@@ -249,7 +248,7 @@ fn a_lease_is_renewed_and_lost_and_connections_wait_for_it(configuration: &str) 
 while data := c.recv(9999): c.sendall(data)";
     let mut echo = lan.on(&stack, "/usr/bin/python3", &["-u", "-c", echo]);
     echo.says("ready", 10);
-    // Says what comes back of what is in the file, whenever there is more.
+    // The client prints the answer to each line that is appended to the file.
     let client = "import socket, sys, time; s = socket.create_connection((sys.argv[1], 7), 90); seen = b''
 while seen != b'end':
     time.sleep(0.05); now = open('question', 'rb').read()
@@ -297,8 +296,8 @@ fn an_address_that_another_host_has_is_not_used(configuration: &str) {
     });
 }
 
-/// Replicas die, also the one that has asked for the address: it is there again at once, nobody asks anew,
-/// and streams go on.
+/// Replicas die, also the one that has asked for the address. The address is there again at once, no new
+/// request is sent, and streams continue.
 #[test]
 fn a_lease_outlives_replicas() {
     let mut lan = Lan::new("TS2LS2CM2");

@@ -6,7 +6,7 @@ use crate::servers::{fetch, nginx_that_listens};
 
 on_both_stacks![nginx_takes_requests_on_the_syn, curl_sends_its_request_on_the_syn];
 
-/// A counter of the kernel's TCP at the client's end.
+/// Returns a counter of the kernel's TCP at the client's end.
 fn kernel_counter(net: &Net, name: &str) -> u64 {
     let text = net.client("cat", &["/proc/net/netstat"]).success(10);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
@@ -15,7 +15,8 @@ fn kernel_counter(net: &Net, name: &str) -> u64 {
     found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// The same counter of all replicas; what the kernel counts, where it serves.
+/// Returns the kernel's counter of this name where the kernel serves, and otherwise the corresponding counter
+/// of all replicas.
 fn opened(net: &Net, of_kernel: &str) -> u64 {
     if net.stack == Stack::Kernel {
         return kernel_counter(net, of_kernel);
@@ -25,7 +26,7 @@ fn opened(net: &Net, of_kernel: &str) -> u64 {
     replicas.iter().map(|replica| replica["stats"]["fast_opens"].as_u64().unwrap_or_default()).sum()
 }
 
-/// nginx on the stack, curl on the kernel.
+/// nginx runs on the stack, curl on the kernel.
 fn nginx_takes_requests_on_the_syn(stack: Stack) {
     let net = Net::fast_open(stack);
     let mut server = nginx_that_listens(&net, "fastopen=16");
@@ -35,14 +36,14 @@ fn nginx_takes_requests_on_the_syn(stack: Stack) {
         let said = net.client("curl", &["-sS", "--tcp-fastopen", "--max-time", "10", &url]).success(15);
         assert_eq!(said, "tiny");
     }
-    // The first connection brings the cookie.
+    // The first connection gets the cookie.
     assert_eq!(kernel_counter(&net, "TCPFastOpenActive"), 4);
     until("the stack to count them", 10, || (opened(&net, "TCPFastOpenActive") == 4).then_some(()));
-    // Others are served as ever.
+    // Clients without TCP Fast Open are served, too.
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
 }
 
-/// curl on the stack, nginx on the kernel at the other end.
+/// curl runs on the stack, nginx on the kernel at the other end.
 fn curl_sends_its_request_on_the_syn(stack: Stack) {
     let net = Net::fast_open(stack);
     let folder = net.scratch.path().to_string_lossy().into_owned();
@@ -64,7 +65,7 @@ fn curl_sends_its_request_on_the_syn(stack: Stack) {
         let said = net.serve("curl", &[&options[..], &["http://198.18.0.1:8000/page"]].concat()).success(15);
         assert_eq!(said, "from the kernel");
     }
-    // Each replica asks for a cookie of its own first.
+    // Each replica first asks for a cookie of its own.
     let passive = kernel_counter(&net, "TCPFastOpenPassive");
     assert!(passive >= count - 3, "{passive}");
     if stack == Stack::Atoll {

@@ -1,12 +1,14 @@
-//! What dies with a process of the stack, by what it holds? `bench/faults.py`, which measures it, in small.
+//! Which connections die with a process of the stack, by the components that it holds? This is a small form
+//! of `bench/faults.py`, which measures it.
 
 use std::path::Path;
 use std::process::Command;
 
 use atoll_system_tests::atoll;
 
-/// Runs it on a stack whose components are all apart. Returns for each kind of process how many of its
-/// connections went on and were there, then the same of the other replica's connections.
+/// Runs `bench/faults.py` on a stack whose components are all apart. Returns for each kind of process how
+/// many of its connections survived and existed, and the corresponding numbers for the other replica's
+/// connections.
 fn deaths(recovery: &str) -> Vec<(&'static str, [u32; 4])> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/faults.py");
     let mut command = Command::new("/usr/bin/python3");

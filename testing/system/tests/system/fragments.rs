@@ -1,5 +1,5 @@
-//! Do packets larger than the MTU pass in fragments, both ways, whichever replicas they arrive at, and
-//! whoever disturbs them?
+//! Do packets larger than the MTU pass in fragments, both ways, whichever replicas they arrive at, and under
+//! forged fragments?
 
 use std::process::Command;
 
@@ -17,23 +17,23 @@ on_both_stacks![
     what_must_not_be_torn_is_refused
 ];
 
-/// What became of two seconds of datagrams.
+/// The result of two seconds of datagrams.
 pub struct Stream {
-    /// What iperf3 says at the end.
+    /// The summary that iperf3 prints at the end.
     sum: Value,
-    /// Arrived whole, and found the receiver's socket full, because its program was not given the processor
-    /// in time.
+    /// The number of datagrams that arrived whole and found the receiver's socket full, because its program
+    /// did not get the processor in time.
     unread: u64,
 }
 
-/// Two seconds of datagrams of 20000 octets; `reverse`: from the stack to the client.
+/// Sends datagrams of 20000 octets for two seconds; with `reverse` from the stack to the client.
 pub fn datagrams(net: &Net, host: &str, reverse: bool) -> Stream {
     datagrams_with(net, |program| net.on_client(program), host, reverse)
 }
 
-/// The same with a client anywhere.
+/// Sends datagrams for two seconds to or from a client in any namespace.
 ///
-/// So slowly that no queue on the way overflows while its reader waits a second for the processor.
+/// The rate is so low that no queue on the way overflows while its reader waits a second for the processor.
 fn datagrams_with(net: &Net, client: impl Fn(&str) -> Command, host: &str, reverse: bool) -> Stream {
     let unread = || match (net.stack, reverse) {
         (_, true) => unread_in_kernel(client("cat")),
@@ -41,7 +41,7 @@ fn datagrams_with(net: &Net, client: impl Fn(&str) -> Command, host: &str, rever
         (Stack::Atoll, false) => count(net, "datagrams_dropped"),
     };
     let before = unread();
-    // It answers from this address, where it has several.
+    // The server answers from this address, where it has several.
     let mut server = net.serve("iperf3", &["-s", "-B", host, "-1", "-p", "5201", "--forceflush"]);
     server.says("listening", 10);
     let mut client = client("iperf3");
@@ -55,7 +55,8 @@ fn datagrams_with(net: &Net, client: impl Fn(&str) -> Command, host: &str, rever
     Stream { sum: report["end"]["sum"].clone(), unread: unread() - before }
 }
 
-/// Datagrams that sockets of a namespace had no room for; `cat`: in the namespace.
+/// Returns the number of datagrams that the sockets of a namespace had no room for; `cat` runs in that
+/// namespace.
 fn unread_in_kernel(mut cat: Command) -> u64 {
     let said = Proc::start(cat.args(["/proc/net/snmp", "/proc/net/snmp6"]), None).success(10);
     let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -66,7 +67,7 @@ fn unread_in_kernel(mut cat: Command) -> u64 {
     [&*rows[1][at], v6.trim()].iter().map(|count| count.parse::<u64>().expect("a number")).sum()
 }
 
-/// Nearly all of what the sender sent, but what the receiver was too slow for.
+/// Checks that nearly all of the sender's datagrams arrived, except those that the receiver was too slow for.
 pub fn assert_arrived(Stream { sum, unread }: &Stream) {
     let number = |field: &str| sum[field].as_f64().unwrap_or_else(|| panic!("no {field}: {sum}"));
     assert!(number("packets") > 75.0, "{sum}");
@@ -76,12 +77,12 @@ pub fn assert_arrived(Stream { sum, unread }: &Stream) {
     );
 }
 
-/// The sum of a counter over all replicas and IP servers.
+/// Returns the sum of a counter over all replicas and IP servers.
 fn count(net: &Net, stat: &str) -> u64 {
     let status = net.atoll_says("status");
     let servers =
         ["replicas", "ip_servers"].into_iter().flat_map(|kind| status[kind].as_array().expect("a list"));
-    // Each counts what is its business.
+    // Each server counts only what it does itself.
     servers.filter_map(|server| server["stats"][stat].as_u64()).sum()
 }
 
@@ -95,7 +96,7 @@ fn long_pings_are_answered(stack: Stack) {
     }
 }
 
-/// Frames that replicas have passed on; `None` where IP servers see to that.
+/// Returns the number of frames that replicas have passed on; `None` where IP servers do that.
 fn forwarded(net: &Net) -> Option<u64> {
     let is_apart = net.atoll_says("status")["ip_servers"] != serde_json::json!([]);
     (!is_apart).then(|| count(net, "frames_forwarded"))
@@ -150,8 +151,8 @@ fn large_datagrams_over_ipv6_go_out(stack: Stack) {
     }
 }
 
-/// A router says once that its next link takes less; datagrams, pings and later connections keep to that, on
-/// whichever replica they are.
+/// A router reports once that its next link has a smaller MTU. Datagrams, pings and later connections respect
+/// that, on any replica.
 fn a_narrow_way_of_ipv6_is_learned_of(stack: Stack) {
     let net = Net::new(stack);
     net.add_far_host(1300);
@@ -192,7 +193,7 @@ fn a_narrow_way_of_ipv6_is_learned_of(stack: Stack) {
     assert_arrived(&datagrams_with(&net, |program| net.on_far_host(program), Net::SERVER6, true));
 }
 
-/// Without "don't fragment" iperf3 sends what it is asked to; with it, only what fits.
+/// Without "don't fragment" iperf3 sends any size; with it, only packets that fit.
 fn what_must_not_be_torn_is_refused(stack: Stack) {
     let net = Net::new(stack);
     let mut server = net.client("iperf3", &["-s", "-p", "5201", "--forceflush"]);

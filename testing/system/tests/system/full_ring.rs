@@ -1,11 +1,11 @@
-//! What if a program says more than a stack takes that stands still? All of it counts later, and its other
-//! threads go on.
+//! What happens to more commands than a stopped stack takes? All take effect later, and the program's other
+//! threads continue.
 
 use atoll_system_tests::{Net, Stack, program};
 
 use crate::recovery::signal;
 
-/// More sockets than a ring has room for commands; closing takes two of each.
+/// More sockets than a ring has room for commands; closing a socket takes two commands.
 const COUNT: &str = "5000";
 
 #[test]
@@ -22,7 +22,7 @@ fn what_a_program_says_while_its_stack_stands_still_counts_later() {
     assert!(processes.len() >= 3, "guardian, supervisor and replica: {status}");
     let stopped = Stopped::new(processes);
     signal("USR1", closes.pid().into());
-    // Nobody waits for ever.
+    // No call waits for ever.
     closes.says(" ms\n", 20);
     closes.says("not executed", 10);
     drop(stopped);
@@ -30,7 +30,7 @@ fn what_a_program_says_while_its_stack_stands_still_counts_later() {
     let (_, waited) = said.split_once("others waited ").expect("it says so");
     let waited: u64 = waited.split(' ').next().and_then(|ms| ms.parse().ok()).expect("milliseconds");
     assert!(waited < 2000, "{said}");
-    // A port whose release was lost is in use for ever.
+    // A port whose release was lost would be in use for ever.
     net.serve("/usr/bin/python3", &[&program("full_ring.py"), "bind", COUNT, "10000"]).success(60);
     assert!(closes.runs());
 }
@@ -54,7 +54,7 @@ fn who_asks_a_supervisor_that_stands_still_holds_up_nobody() {
     assert!(asked >= 1000 && waited < 1000, "{said}");
 }
 
-/// Processes that stand still, so that nobody is replaced either.
+/// Processes that stay stopped, with those that would replace them.
 pub struct Stopped(Vec<u64>);
 
 impl Stopped {

@@ -1,10 +1,11 @@
-//! Do groups work between hosts: are members told to the network, and does everybody hear what is sent?
+//! Do multicast groups work between hosts: are memberships reported to the network, and does every member
+//! receive what is sent?
 
 use atoll_system_tests::{Net, Proc, Stack, program, until};
 
 on_both_stacks![members_hear_each_other_and_are_reported, members_of_a_group_of_ipv6];
 
-/// `group.py` is a member that says what it hears; the kernel's side sees the reports, and is a member
+/// `group.py` is a member that prints what it receives. The kernel's side sees the reports, and is a member
 /// itself.
 fn members_hear_each_other_and_are_reported(stack: Stack) {
     let net = Net::new(stack);
@@ -24,7 +25,7 @@ fn members_hear_each_other_and_are_reported(stack: Stack) {
         member.says("joined", 10);
     }
     router.says("joined 239.1.2.3 by 198.18.0.2", 10);
-    // Both ends speak, and all four hear both.
+    // Both ends send, and all four members receive both.
     let words = [
         ("from-the-client", net.on_client("/usr/bin/python3"), "198.18.0.1"),
         ("from-the-stack", net.on_stack("/usr/bin/python3"), Net::SERVER),
@@ -35,7 +36,7 @@ fn members_hear_each_other_and_are_reported(stack: Stack) {
             member.says(word, 10);
         }
     }
-    // A router asks, and is answered.
+    // A router queries, and gets a report.
     let mut ask = net.client("/usr/bin/python3", &[&script, "ask", &interface]);
     assert!(ask.end(10).success(), "{}", ask.report());
     router.says("is in 239.1.2.3 by 198.18.0.2", 10);
@@ -59,7 +60,8 @@ fn members_hear_each_other_and_are_reported(stack: Stack) {
     }
 }
 
-/// The same over IPv6, with a datagram that leaves in parts, and a router that speaks the older version.
+/// Members are reported over IPv6, too, with a datagram in fragments, and with a router that speaks the older
+/// version.
 fn members_of_a_group_of_ipv6(stack: Stack) {
     let net = Net::new(stack);
     let interface = net.client_interface();
@@ -94,7 +96,7 @@ fn members_of_a_group_of_ipv6(stack: Stack) {
     let ask = |version| net.client("/usr/bin/python3", &[&script, "ask6", &interface, version]).success(10);
     ask("2");
     router.says(&format!("is in ff15::1:2 by {own}"), 10);
-    // From now on the router is taken for one of version 1, for which one member's report is enough.
+    // From now on the router is taken for one of version 1, for which the report of one member is enough.
     other.kill();
     ask("1");
     router.says("reported ff15::1:2", 10);

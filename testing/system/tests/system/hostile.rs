@@ -1,5 +1,4 @@
-//! Does the stack survive what it is not sent to be kind: noise on the wire, and applications that go mad or
-//! die?
+//! Does the stack survive hostile input: noise on the wire, and applications that misbehave or die?
 
 use std::process::Command;
 
@@ -23,7 +22,7 @@ fn noise_on_the_wire_harms_nobody(stack: Stack) {
     net.listens(&mut server, 80);
     let replicas = net.replicas();
     let interface = net.client_interface();
-    // Bystanders, before, while and after.
+    // Other clients are served before, during and after it.
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     let mut noise =
         net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
@@ -39,7 +38,7 @@ fn noise_on_the_wire_harms_nobody(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Ten thousand SYNs a second from addresses where nobody is, many more than the backlog.
+/// Ten thousand SYNs a second arrive from unused addresses, many more than the backlog.
 fn a_flood_of_syns_keeps_nobody_out(stack: Stack) {
     let net = Net::new(stack);
     let mut server = start_nginx(&net);
@@ -60,8 +59,8 @@ fn a_flood_of_syns_keeps_nobody_out(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Peers that misbehave in every way, and forged segments in the middle of a connection; beside them others
-/// are served, and so is that connection.
+/// Peers misbehave in every way, and segments of an open connection are forged. Other connections are served
+/// meanwhile, and so is that one.
 fn liars_and_strangers_harm_nobody(stack: Stack) {
     let net = Net::new(stack);
     let mut server = start_nginx(&net);
@@ -95,7 +94,8 @@ fn liars_and_strangers_harm_nobody(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Lies by ARP about a client that is there. The kernel believes them for some seconds each time; we do not.
+/// Forged ARP packets claim the address of a client that is there. The kernel believes them for some seconds
+/// each time; Atoll does not.
 fn lies_about_a_station_stop_no_connection(stack: Stack) {
     let net = Net::new(stack);
     let mut server = start_nginx(&net);
@@ -108,13 +108,14 @@ fn lies_about_a_station_stop_no_connection(stack: Stack) {
     eprintln!("{stack:?}: {report}");
     assert!(number(&report, "lies") > 0, "{report}");
     if stack == Stack::Atoll {
-        // On a quiet machine some milliseconds; without the questions to the known station it is seconds.
+        // This takes some milliseconds on a quiet machine; without the requests to the known station it takes
+        // seconds.
         assert!(number(&report, "longest") < 1500 && number(&report, "answers") > 50, "{report}");
     }
 }
 
-/// More SYNs than a small backlog, at once, to a program that accepts nothing: as on Linux each has its
-/// answer.
+/// More SYNs arrive at once than a small backlog has room for, while the program accepts nothing. As on Linux
+/// each gets an answer.
 fn a_crowd_at_a_small_backlog_is_answered(stack: Stack) {
     let net = Net::new(stack);
     let code = "import socket, time; s = socket.socket(); s.bind(('', 8080)); s.listen(5); s.accept(); \
@@ -128,7 +129,7 @@ fn a_crowd_at_a_small_backlog_is_answered(stack: Stack) {
     assert_eq!(number(&report, "answered"), 40, "{report}");
 }
 
-/// A counter, summed over all replicas.
+/// Returns a counter, summed over all replicas.
 fn counter(status: &serde_json::Value, name: &str) -> u64 {
     let replicas = status["replicas"].as_array().expect("replicas");
     replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum()
@@ -136,7 +137,7 @@ fn counter(status: &serde_json::Value, name: &str) -> u64 {
 
 fn a_killed_application_is_cleaned_up(stack: Stack) {
     let net = Net::new(stack);
-    // Both ways an application can have connections: accepted, and made.
+    // An application gets connections in two ways: it accepts them, and it opens them.
     let mut peer = net.client("/usr/bin/python3", &[&program("victim.py"), "peer", "198.18.0.1", "9000"]);
     peer.says("listening", 10);
     let arguments = [&*program("victim.py"), "victim", "198.18.0.1", "9000", "9001"];
@@ -152,7 +153,7 @@ fn a_killed_application_is_cleaned_up(stack: Stack) {
         until("an empty list of sockets", 10, || {
             let sockets = net.atoll_says("ss");
             let list = sockets.as_array().expect("ss lists sockets");
-            // TIME-WAIT belongs to nobody.
+            // Connections in TIME-WAIT have no owner.
             let owned = |socket: &&serde_json::Value| {
                 !socket["state"].as_str().unwrap_or("").to_lowercase().contains("time")
             };
@@ -177,7 +178,7 @@ fn an_application_that_scribbles_harms_only_itself() {
         let mut scribbler =
             Proc::start(net.on_stack(&compiled("scribble")).args([&port, &seed.to_string()]), None);
         scribbler.says("listening", 10);
-        // It serves once, so that it has connections, and then it scribbles.
+        // The application serves once, so that it has connections, and then it scribbles.
         let mut nc = net.on_client("sh");
         nc.args(["-c", &format!("echo hello | nc.openbsd -w 2 {} {port}", Net::SERVER)]);
         let mut nc = Proc::start(&mut nc, None);
@@ -203,8 +204,8 @@ fn an_application_that_scribbles_harms_only_itself() {
     assert!(server.runs(), "{}", server.report());
 }
 
-/// A program, and its children of other users, have descriptors of all that the stack shares with them.
-/// Whatever rights they ask for, they write on nothing but what is their session's own.
+/// A program, and its children of other users, have descriptors of all memory that the stack shares with
+/// them. They can write only the memory of their own session, whatever access they ask for.
 #[test]
 fn nobody_writes_on_the_stacks_pages_by_opening_them_again() {
     let net = Net::new(Stack::Atoll);
@@ -223,14 +224,15 @@ fn nobody_writes_on_the_stacks_pages_by_opening_them_again() {
     }
     let said = attacker.success(10);
     for who in ["itself", "www-data", "nobody"] {
-        // Of these it has descriptors that write. Who is somebody else gets no further with them.
+        // The program has writable descriptors of these. Another user gets no further with them.
         assert!(said.contains(&format!("{who}: atoll-app atoll-arena\n")), "{said}");
     }
     assert!(fetch(&net, 80, "/big") == megabyte(), "the megabyte arrived changed");
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Neither others who ring the replicas, nor replicas that ring it, nor the supervisor.
+/// Neither programs that ring the replicas, nor replicas that ring the program, nor the supervisor stay
+/// asleep.
 #[test]
 fn an_application_that_plays_with_its_bells_keeps_nobody_asleep() {
     let net = Net::new(Stack::Atoll);
@@ -257,8 +259,8 @@ fn an_application_that_plays_with_its_bells_keeps_nobody_asleep() {
     mute.says("full", 20);
     serves("when they are full");
     nc.end(30);
-    // Its peer has said something to it, so that its bells were rung; and a new program attaches, of which
-    // all hear.
+    // The program's peer has sent something, so its doorbells were rung. A new program attaches, which all
+    // replicas learn.
     serves("when it was rung");
     let said =
         Proc::start(net.on_stack("sh").args(["-c", "nc.openbsd -z -w 10 198.18.0.2 80 && echo open"]), None)

@@ -10,7 +10,7 @@ fn a_private_stack_has_a_loopback() {
     private_loopback(Stack::Atoll);
 }
 
-/// One process tree, one private stack: a server in the background and a client in front of it.
+/// A private stack has one process tree: a server in the background and a client in front of it.
 fn private_loopback(stack: Stack) {
     let no_net = NoNet::new();
     let mut both = Command::new("sh");
@@ -24,7 +24,7 @@ fn private_loopback(stack: Stack) {
     assert_eq!(said, "inside\n", "{stack:?}");
 }
 
-/// Two programs of one named stack, by its own address and by the loopback.
+/// Two programs of one named stack reach each other by its address and by the loopback.
 #[test]
 fn programs_of_one_stack_reach_each_other() {
     for stack in [Stack::Kernel, Stack::Atoll] {
@@ -44,7 +44,7 @@ fn programs_of_one_stack_reach_each_other() {
     }
 }
 
-/// What leaves for the kernel's stack by mistake would be served there: nothing may listen in the namespace
+/// A socket that leaked to the kernel's stack would be served there. No socket may listen in the namespace
 /// itself.
 #[test]
 fn a_server_on_atoll_is_not_on_the_kernel() {
@@ -57,7 +57,8 @@ fn a_server_on_atoll_is_not_on_the_kernel() {
     assert_eq!(listeners.lines().count(), 1, "the kernel has sockets:\n{listeners}");
 }
 
-/// Forty senders and 64 KiB of send buffers for all of them: who finds no memory is told when there is some.
+/// Forty senders share 64 KiB for all their send buffers. A sender that finds no memory is woken when there
+/// is some.
 #[test]
 fn little_memory_is_shared() {
     let no_net = NoNet::new();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use atoll_system_tests::{NoNet, Proc, Scratch, atoll, fresh_name, program, until};
 
-/// A stack whose link is the other one; both go away when dropped.
+/// A stack whose link is another stack. Dropping it ends both.
 struct Joined {
     names: [String; 2],
     no_net: NoNet,
@@ -25,7 +25,7 @@ impl Joined {
         Joined { names, no_net }
     }
 
-    /// Starts a program on one of the two, where the kernel's network is empty.
+    /// Starts a program on one of the two stacks, in a namespace where the kernel has no network.
     fn start(&self, end: usize, program: &str, arguments: &[&str]) -> Proc {
         let mut command = Command::new(atoll());
         command.args(["run", "--name", &self.names[end], "--", program]).args(arguments);
@@ -66,13 +66,13 @@ fn programs_of_two_stacks_reach_each_other() {
     serves(&Joined::new(["TS2LS2CM2", "TS2LS2CM2"]));
 }
 
-/// Frames that arrive at a replica that does not own their flow find their way.
+/// A frame that arrives at a replica without its flow is passed to the owner.
 #[test]
 fn the_stacks_may_differ() {
     serves(&Joined::new(["TS3LS3CM3", "TS1LS1CM1"]));
 }
 
-/// The one that hosts the link is `a`; the other may end and come back.
+/// Stack `a` hosts the link; the other one may end and start again.
 #[test]
 fn a_stack_may_come_back() {
     let joined = Joined::new(["TS1LS1CM1", "TS2LS2CM2"]);

@@ -1,5 +1,5 @@
-//! What if the supervisor answers late, or not at all? The thread that asks it waits, and no other thread of
-//! the program, whose sockets the replicas still serve.
+//! What happens if the supervisor answers late, or not at all? The thread that asks waits; the program's
+//! other threads do not, because the replicas still serve their sockets.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const ENOENT: u64 = 2;
 const NO_SOCKET: u64 = 1;
 const ENETDOWN: u64 = 100;
 
-/// What a program says after a question, which was `result`, how long it took, and how long others waited.
+/// A program's report on one question: its result, its duration, and how long other threads waited.
 struct Said {
     result: u64,
     took: u64,
@@ -23,7 +23,7 @@ struct Said {
     all: String,
 }
 
-/// Starts a program that exchanges messages with a peer, and its peer.
+/// Starts a program that exchanges messages with a peer, and the peer.
 fn serving(net: &Net, what: &str) -> (Proc, Option<Proc>) {
     let program = compiled("asker");
     let mut asker = net.serve(&program, &[what, "7000"]);
@@ -52,8 +52,8 @@ fn stop_supervisor(net: &Net) -> Stopped {
     Stopped::new(processes.filter(|pid| *pid != 0).collect())
 }
 
-/// Lets a program ask for `what` while the supervisor stands still, until it gives up or, with `Some`, for so
-/// many seconds.
+/// Lets a program ask for `what` while the supervisor is stopped, until the program gives up or, with `Some`,
+/// for this many seconds.
 fn asked(net: &Net, what: &str, stands_still: Option<u64>) -> Said {
     let (asker, _peer) = serving(net, what);
     let stopped = stop_supervisor(net);
@@ -66,7 +66,7 @@ fn asked(net: &Net, what: &str, stands_still: Option<u64>) -> Said {
     outcome(asker, 40)
 }
 
-/// Other threads use their sockets, whatever one of them waits for.
+/// Checks that other threads used their sockets while one waited.
 fn goes_on(what: &str, said: &Said) {
     let Said { took, exchanges, streams, polls, .. } = *said;
     assert!(took >= 1500, "{what}: it was asked for, and nobody answered: {took} ms");

@@ -1,4 +1,4 @@
-//! Are many connections served, all of them, and is the memory of those that are gone given back?
+//! Are many connections all served, and is their memory freed when they end?
 
 use std::fs::File;
 use std::io::Write;
@@ -13,10 +13,10 @@ on_both_stacks![
     connections_that_rest_hold_no_buffers,
 ];
 
-/// A client with many open connections, under limits that allow them.
+/// Starts a client with many open connections, under limits that allow them.
 pub fn load(net: &Net, arguments: &[&str]) -> Proc {
     let mut command = net.on_client("sh");
-    // Room for all connections as descriptors and, from one address to one, as ports.
+    // The limits allow all connections as descriptors, and as ports from one address to one.
     let script = "ulimit -n 65536; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range; exec \"$@\"";
     command.args(["-c", script, "sh", &compiled("load")]).args(arguments);
     Proc::start(&mut command, None)
@@ -28,7 +28,7 @@ pub fn number(report: &str, key: &str) -> u64 {
     words[at + 1].parse().unwrap_or_else(|_| panic!("{key} is no number in {report}"))
 }
 
-/// All are opened, and then each sends a request every time the others have had theirs.
+/// All connections are opened. Then each sends a request whenever all the others have had their answers.
 fn ten_thousand_open_connections_are_served_fairly(stack: Stack) {
     let net = Net::new(stack);
     let mut server = start_nginx(&net);
@@ -38,7 +38,7 @@ fn ten_thousand_open_connections_are_served_fairly(stack: Stack) {
     assert_eq!(number(&report, "connected"), 10_000, "{report}");
     assert_eq!(number(&report, "answers"), 30_000, "{report}");
     assert_eq!(number(&report, "failed"), 0, "{report}");
-    // No connection waited for its answer while others had many: the slowest of a round is no outlier.
+    // No connection waited while others got many answers: the slowest of a round is no outlier.
     let (median, slowest) = (number(&report, "median_us"), number(&report, "slowest_us"));
     assert!(slowest < 5 * median + 2_000_000, "{report}");
     assert_eq!(net.replicas(), replicas, "a replica has died");
@@ -50,8 +50,8 @@ fn short_connections_leave_nothing_behind(stack: Stack) {
     net.listens(&mut server, 80);
     let replicas = net.replicas();
     let (first, count) = if soak() { (150_000, 1_000_000) } else { (10_000, 20_000) };
-    // What is kept for reuse, and TIME-WAIT (one for each of the client's 64,511 ports at most), is there
-    // after the first part; the second may not add to it.
+    // The first part creates what is kept for reuse, and TIME-WAIT (one for each of the client's 64,511 ports
+    // at most); the second may not add to it.
     let warm_up = load(&net, &["short", Net::SERVER, "80", &first.to_string(), "16"]).success(120);
     assert_eq!(number(&warm_up, "failed"), 0, "{warm_up}");
     let before = net.replica_memory();
@@ -64,7 +64,7 @@ fn short_connections_leave_nothing_behind(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
-/// Pages that a process and its children have touched, in KiB, shared ones by share.
+/// Returns the memory that a process and its children have touched, in KiB; shared pages count by share.
 fn memory_of_family(pid: u32) -> u64 {
     let own = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = own
@@ -80,7 +80,7 @@ fn memory_of_family(pid: u32) -> u64 {
             .sum::<u64>()
 }
 
-/// Each connection has had a page of 64 KiB, one after another: their buffers are the same memory.
+/// Each connection receives a page of 64 KiB, one after another, so their buffers can be the same memory.
 fn connections_that_rest_hold_no_buffers(stack: Stack) {
     const COUNT: u64 = 3000;
     let net = Net::new(stack);
@@ -98,7 +98,7 @@ fn connections_that_rest_hold_no_buffers(stack: Stack) {
     let mut client = Proc::start(&mut command, Some(File::from(std::os::fd::OwnedFd::from(reader))));
     client.says("all are kept", 120);
     let grown = memory_of_family(server.pid()).saturating_sub(before);
-    // A buffer each would be 64 KiB each.
+    // A buffer for each connection would be 64 KiB each.
     assert!(grown < COUNT * 20, "{grown} KiB for {COUNT} connections that rest");
     writer.write_all(b"go on\n").expect("it reads");
     client.says("all were served again", 120);

@@ -1,5 +1,5 @@
-//! What if somebody writes anything to the log, or nobody reads it? Its lines stay lines, and neither a
-//! server nor a supervisor waits or dies.
+//! What happens if a process writes arbitrary octets to the log, or no process reads it? Its lines stay
+//! lines, and neither a server nor a supervisor waits or dies.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ const UP: [&str; 7] = ["up", "--name", "lone", "--link", "none", "--configuratio
 /// A stack of two replicas without a link, in a runtime directory of its own.
 struct Logging {
     scratch: Scratch,
-    /// The supervisor, where it is in the foreground.
+    /// The supervisor, if it runs in the foreground.
     foreground: Option<Child>,
 }
 
@@ -30,7 +30,7 @@ impl Logging {
         stack
     }
 
-    /// One in the foreground, whose standard error is this.
+    /// Starts a supervisor in the foreground with this standard error.
     fn with_errors(errors: impl Into<Stdio>) -> Logging {
         let mut stack = Logging { scratch: Scratch::new(), foreground: None };
         let mut up = stack.up();
@@ -69,7 +69,7 @@ impl Logging {
         self.replica(index)["pid"].as_u64().expect("a number")
     }
 
-    /// A replica is killed, and another one serves.
+    /// Kills a replica, and waits until its successor serves.
     fn kill(&self, index: usize) {
         let before = self.replica(index);
         signal("KILL", before["pid"].as_u64().expect("a number"));
@@ -80,10 +80,10 @@ impl Logging {
         });
     }
 
-    /// The standard error of a replica, as the replica has it.
+    /// Opens the standard error of a replica, as the replica has it.
     fn errors_of(&self, index: usize) -> File {
         let path = format!("/proc/{}/fd/2", self.pid(index));
-        // O_NONBLOCK, for this test's own writes.
+        // O_NONBLOCK concerns this test's own writes.
         OpenOptions::new().write(true).custom_flags(0o4000).open(path).expect("root may")
     }
 
@@ -91,7 +91,7 @@ impl Logging {
         self.scratch.path().join("run/lone.log")
     }
 
-    /// What it has logged so far, where it logs JSON.
+    /// Returns the events so far of a log in JSON.
     fn events(&self) -> Events {
         Events::read(&self.log_path())
     }
@@ -115,7 +115,7 @@ impl Drop for Logging {
         }
         let _ = Proc::start(self.command().args(["down", "lone"]), None).end(20);
         if let Some(mut supervisor) = self.foreground.take() {
-            // One that hangs fails the test, which has to come to an end all the same.
+            // A supervisor that hangs fails the test, which has to end nevertheless.
             let ends = (0..200).any(|_| {
                 std::thread::sleep(Duration::from_millis(100));
                 supervisor.try_wait().is_ok_and(|ended| ended.is_some())
@@ -128,7 +128,8 @@ impl Drop for Logging {
     }
 }
 
-/// What a replica that somebody has taken over may write: the test does, to its descriptor.
+/// A replica under an attacker's control may write anything to its standard error. The test writes to that
+/// descriptor.
 #[test]
 fn a_server_that_writes_anything_writes_lines_with_its_number() {
     let stack = Logging::daemon(&[]);
@@ -155,7 +156,7 @@ fn a_server_that_writes_anything_writes_lines_with_its_number() {
         "{text}"
     );
 
-    // The next supervisor hears what is said while there is none, and later.
+    // The next supervisor reads what is written while there is none, and later.
     let status = stack.status().unwrap();
     let supervisor = status["stack"]["pid"].as_u64().unwrap();
     signal("STOP", supervisor);
@@ -183,14 +184,16 @@ fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
     let log = stack.log();
     let lines = log.split(|byte| *byte == b'\n').count();
     assert!((50..150).contains(&lines), "{lines}");
-    // Another one is still heard, and what the supervisor itself says.
+    // The lines of other replicas, and of the supervisor itself, are still logged.
     stack.errors_of(1).write_all(b"the other one\n").unwrap();
     stack.says("the other one\n");
-    // Whoever has said too much is heard no longer than it lives. Its end of the pipe is the last one.
+    // A server that has written too much is read no longer than it lives. This is the last descriptor of its
+    // pipe.
     drop(errors);
     stack.kill(0);
     stack.says("its last words were too many");
-    // It is seen to die, or found dead: the line says "was killed", or by which signal it was ended.
+    // The supervisor sees the death or finds the server dead, so the line says "was killed" or names the
+    // signal.
     stack.says("; it is started again");
     let supervisor = stack.status().unwrap()["stack"]["pid"].as_u64().unwrap();
     let pipes = |pid: u64| {
@@ -202,21 +205,21 @@ fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
     };
     let before = pipes(supervisor);
     (0..4).for_each(|_| stack.kill(0));
-    // One for each process, and one may stand by more or less.
+    // There is one pipe for each process, and there may be a standby more or less.
     until("the pipes of those that are gone to be closed", 20, || {
         (pipes(supervisor) <= before + 1).then_some(())
     });
 }
 
-/// What a server prints becomes an event of this server, or text of this server; never one of another.
+/// A line of a server becomes an event of that server, or its text, but never an event of another server.
 #[test]
 fn events_of_a_server_are_its_own() {
     let stack = Logging::daemon(&["--log-format", "json"]);
     let (pid, mut errors) = (stack.pid(0), stack.errors_of(0));
     let forged = [
-        // One that servers may report.
+        // Servers may report this event.
         &br#"{"event":"connections_lost","fields":{"replica":0,"kept":7,"lost":1},"message":"so\nit is"}"#[..],
-        // Those of others, in the form of servers and in that of the log.
+        // These are events of other servers, in the form of servers and in that of the log.
         br#"{"event":"server_back","fields":{"role":"replica"},"message":"replica 1 is back"}"#,
         br#"{"event":"connections_lost","pid":1,"fields":{},"message":"of another"}"#,
         br#"{"timestamp":"x","level":"INFO","event":"server_back","pid":1,"fields":{},"message":"of the log"}"#,
@@ -243,7 +246,7 @@ fn events_of_a_server_are_its_own() {
     );
 }
 
-/// What a death looks like in JSON.
+/// Checks the fields of a death in JSON.
 #[test]
 fn a_death_is_told_in_fields() {
     let stack = Logging::daemon(&["--log-format", "json"]);
@@ -265,7 +268,7 @@ fn a_death_is_told_in_fields() {
         let time = event["timestamp"].as_str().expect("a time").as_bytes();
         assert_eq!((time.len(), time[10], time[19], time[26]), (27, b'T', b'.', b'Z'), "{event}");
     }
-    // The next supervisor and the guardian log in the same form.
+    // The next supervisor and the guardian log in JSON, too.
     signal("KILL", supervisor.as_u64().unwrap());
     until("the next supervisor", 20, || {
         let events = stack.events();
@@ -290,7 +293,7 @@ fn a_level_leaves_out_what_is_less_grave() {
         };
         until(&format!("the events of {level}"), 20, || (counts() == expected).then_some(()));
         assert_eq!(stack.events().of("stack_ready").len(), usize::from(level == "debug"));
-        // A server is held to the level, too.
+        // The level limits servers, too.
         let mut errors = stack.errors_of(1);
         let event = br#"{"event":"server_failed","message":"the last"}"#;
         errors.write_all(&[&b"a warning\n"[..], event, b"\n"].concat()).unwrap();
@@ -350,7 +353,7 @@ fn events_are_entries_of_the_journal() {
     }
 }
 
-/// As `atoll up 2>/dev/full`, and `atoll up 2>&1 | who-does-not-read`.
+/// The log is as in `atoll up 2>/dev/full`, or as in `atoll up 2>&1 | PROGRAM` whose program does not read.
 #[test]
 fn a_log_that_takes_nothing_costs_nobody_his_life() {
     let stack = Logging::with_errors(OpenOptions::new().write(true).open("/dev/full").unwrap());
@@ -360,20 +363,20 @@ fn a_log_that_takes_nothing_costs_nobody_his_life() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let full = std::thread::spawn({
         let mut writer = writer.try_clone().unwrap();
-        // As much as it holds: 16 pages.
+        // This is as much as a pipe holds: 16 pages.
         move || writer.write_all(&[b'.'; 64 << 10])
     });
     full.join().unwrap().unwrap();
     let stack = Logging::with_errors(writer.try_clone().unwrap());
     (0..3).for_each(|death| stack.kill(death % 2));
-    // Somebody reads again: it is said how much is missing.
+    // The pipe is read again: the log says how much is missing.
     reader.read_exact(&mut [0; 64 << 10]).unwrap();
     stack.kill(0);
     let mut said = vec![0; 4096];
     let len = reader.read(&mut said).unwrap();
     let said = String::from_utf8_lossy(&said[..len]).into_owned();
     assert!(said.starts_with("atoll: ") && said.contains(" lines were left out\natoll: "), "{said}");
-    // And nobody ever again.
+    // From now on no process can read the pipe.
     drop(reader);
     assert!(writer.write_all(b"x").is_err());
     (0..3).for_each(|death| stack.kill(death % 2));

@@ -1,7 +1,7 @@
-//! System tests: unmodified programs on Atoll, and the same on the kernel.
+//! System tests run unmodified programs on Atoll and on the kernel.
 //!
-//! `cargo test -p atoll-system-tests kernel::` runs the half that needs nothing of ours, `... atoll::` the
-//! other.
+//! `cargo test -p atoll-system-tests kernel::` runs the half on the kernel, which does not use Atoll; `...
+//! atoll::` runs the other half.
 #![forbid(unsafe_code)]
 
 /// Makes two tests of each function that takes a [`Stack`](atoll_system_tests::Stack): one on the kernel, one
@@ -28,8 +28,10 @@ mod dhcp;
 mod executes;
 mod fast_open;
 mod faults;
+mod fixed;
 mod fragments;
 mod full_ring;
+mod gone;
 mod groups;
 mod hostile;
 mod internal;
@@ -41,6 +43,7 @@ mod metrics;
 mod naive_accept;
 mod names;
 mod options;
+mod passing;
 mod privileges;
 mod recovery;
 mod rootless;

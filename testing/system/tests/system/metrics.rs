@@ -1,4 +1,4 @@
-//! Does a monitoring system get to know what a stack does?
+//! Do metrics show a monitoring system what a stack does?
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use atoll_system_tests::{Net, Proc, Stack, atoll};
 use crate::recovery::signal;
 use crate::servers::{fetch, start_nginx};
 
-/// What curl gets from `url`, with the status in front.
+/// Returns what curl gets from `url`, with the status in front.
 fn get(url: &str) -> String {
     let mut curl = Command::new("curl");
     curl.args([
@@ -25,7 +25,7 @@ fn get(url: &str) -> String {
     Proc::start(curl.arg(url), None).success(60)
 }
 
-/// The value of a sample whose name and labels begin so.
+/// Returns the value of the sample that starts with this name and these labels.
 fn value(text: &str, sample: &str) -> Option<f64> {
     text.lines().find(|line| line.starts_with(sample))?.rsplit_once(' ')?.1.parse().ok()
 }
@@ -35,7 +35,7 @@ fn curl_gets_what_a_stack_counts_also_over_deaths() {
     let net = Net::with(Stack::Atoll, "TS1+LS1+CM1", None);
     let mut server = start_nginx(&net);
     net.listens(&mut server, 80);
-    // A port that is free, and stays so for as long as it takes.
+    // The port is free, and stays so for as long as the test needs.
     let port =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
     let mut command = Command::new(atoll());
@@ -45,7 +45,7 @@ fn curl_gets_what_a_stack_counts_also_over_deaths() {
 
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     let replica = |name: &str| format!("{name}{{stack=\"{}\",kind=\"replica\",index=\"0\"}}", net.name());
-    // Counters are told now and then.
+    // Counters are published now and then.
     let before = atoll_system_tests::until("segments that are counted", 20, || {
         Some(get(&url)).filter(|text| value(text, &replica("atoll_segments_in_total")) > Some(0.0))
     });
@@ -66,12 +66,12 @@ fn curl_gets_what_a_stack_counts_also_over_deaths() {
     let after = get(&url);
     assert_eq!(value(&after, &replica("atoll_server_crashes_total")), Some(1.0), "{after}");
     assert!(after.contains("phase=\"ready\""), "{after}");
-    // What counts does not begin again.
+    // Counters do not start again from 0.
     let segments = replica("atoll_segments_in_total");
     assert!(value(&after, &segments) >= value(&before, &segments), "{after}");
 
     assert!(get(&format!("http://127.0.0.1:{port}/")).ends_with("404 text/plain; charset=utf-8"));
-    // It says so when there is no stack any more, and answers all the same.
+    // Without a stack the exporter still answers, and says so.
     drop(server);
     let mut down = Command::new(atoll());
     Proc::start(down.args(["down", net.name()]), None).success(20);

@@ -1,4 +1,4 @@
-//! Where applications ask for each connection (P4's naive accept), does accept do what it does elsewhere?
+//! Does accept(2) behave as usual where applications ask for each connection (P4's naive accept)?
 
 use std::process::Command;
 
@@ -9,8 +9,8 @@ use crate::servers::start_nginx;
 
 const SETTINGS: &str = "[accept]\nhandshake = \"naive\"\n";
 
-/// What `programs/sockets.py` knows of accepting, blocking or not, by poll, select and epoll, over fork and
-/// exec.
+/// Runs the cases of `programs/sockets.py` about accepting: blocking or not, by poll, select and epoll, over
+/// fork and exec.
 #[test]
 fn listeners_behave_as_on_the_kernel() {
     let (no_net, scratch) = (NoNet::new(), Scratch::new());
@@ -45,8 +45,7 @@ fn listeners_behave_as_on_the_kernel() {
     }
 }
 
-/// A server that waits in epoll, with several workers, of which one stands still: it has what it took, and no
-/// more.
+/// Several workers wait in epoll, and one is stopped: it keeps what it took, and gets no more.
 #[test]
 fn a_worker_that_stops_is_passed_over() {
     let net = Net::configured(Stack::Atoll, SETTINGS);
@@ -73,8 +72,8 @@ fn a_worker_that_stops_is_passed_over() {
     assert_eq!(counts, [0, 0]);
 }
 
-/// Who sleeps in accept or in epoll_wait, and has been promised to be told by replicas that die, asks their
-/// successors.
+/// A worker sleeps in accept or epoll_wait and waits for an answer of a replica that dies; it asks the
+/// successor.
 #[test]
 fn who_waits_for_a_replica_that_dies_is_told_by_its_successor() {
     const ACCEPTS: &str = "import socket\nserver = socket.create_server(('', 9300))

@@ -1,10 +1,10 @@
-//! Names: what the C library asks the network for by itself, it asks over the stack.
+//! Name resolution: the C library's own queries go over the stack.
 
 use atoll_system_tests::{Net, Proc, Scratch, Stack, compiled, program};
 
 on_both_stacks![functions, threads, handlers, jumps, sigsys, curl_finds_its_server, getent_finds_names];
 
-/// A network with a name server at the client's end, and its address in a file for /etc/resolv.conf.
+/// A network with a name server at the client's end, and a file for /etc/resolv.conf with its address.
 struct Names {
     net: Net,
     server: Proc,
@@ -21,7 +21,7 @@ impl Names {
         Names { net, server, scratch }
     }
 
-    /// Runs a program with that resolv.conf, and hosts(5) before names of the network.
+    /// Runs a program with that resolv.conf, and with hosts(5) before names of the network.
     fn run(&self, words: &[&str]) -> Proc {
         let file = self.scratch.path().join("resolv.conf");
         let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", file.display());
@@ -46,7 +46,7 @@ fn functions(stack: Stack) {
                     large.test 300\n";
     let mut process = names.run(&[&compiled("names"), "functions"]);
     assert!(process.end(60).success(), "{}", process.report());
-    // Addresses of IPv6 stand first where there is a way to them.
+    // IPv6 addresses are listed first if there is a route to them.
     let told = process.output().replace(
         "2001:db8::1 198.18.0.1 198.18.0.77\nnothing",
         "198.18.0.1 198.18.0.77 2001:db8::1\nnothing",
@@ -86,7 +86,7 @@ fn curl_finds_its_server(stack: Stack) {
     server.says("Serving", 10);
     let fetch = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-4", "http://here.test:8000/"];
     assert_eq!(names.run(&fetch).success(30), "200");
-    // The first question is not answered.
+    // The first query gets no answer.
     let fetch = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-4", "http://slow.test:8000/"];
     assert_eq!(names.run(&fetch).success(30), "200");
 }
@@ -103,7 +103,7 @@ fn getent_finds_names(stack: Stack) {
     assert_eq!(nothing.end(30).code(), Some(2));
 }
 
-/// Where nobody answers on the stack, the look-up fails; the host's name server is not asked, and a line says
+/// If no server answers on the stack, the look-up fails. The host's name server is not asked, and a line says
 /// what to do.
 #[test]
 fn a_server_that_the_stack_does_not_reach_is_not_asked() {
@@ -122,7 +122,7 @@ except socket.gaierror as error: print(error.errno)";
     assert_eq!(process.output(), "-3\n", "{}", process.report());
     assert!(process.errors().contains("--kernel-network=ADDRESS:53"), "{}", process.report());
     assert_eq!(kernels.output(), "answering\n");
-    // Unless that was asked for.
+    // With `--kernel-network` the host's name server is asked.
     let mut run = names.net.on_server(&atoll_system_tests::atoll().to_string_lossy());
     run.args(["run", "--name", names.net.name(), "--kernel-network=127.0.0.1:53", "--"]);
     let file = names.scratch.path().join("resolv.conf");

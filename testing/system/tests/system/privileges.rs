@@ -1,4 +1,5 @@
-//! What can a server do that somebody has taken over? Nothing but compute, and talk to whom it talks anyway.
+//! What can an attacker do that controls a server? Compute, and communicate with the server's own peers, but
+//! nothing else.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::rootless::as_nobody;
 use crate::servers::{fetch, megabyte, start_nginx};
 use crate::takeover::kill_supervisor;
 
-/// Every configuration that puts components together differently.
+/// The configurations, each of which combines components differently.
 const CONFIGURATIONS: &[&str] = &[
     "TS1LS1CM1",
     "TS2LS2CM2",
@@ -24,7 +25,7 @@ const CONFIGURATIONS: &[&str] = &[
     "TS2+LS2+CM2",
 ];
 
-/// Name and number of each server of a stack.
+/// Returns name and process number of each server of a stack.
 fn servers(status: &Value) -> Vec<(String, u64)> {
     let kinds = [
         ("replicas", "replica"),
@@ -40,13 +41,14 @@ fn servers(status: &Value) -> Vec<(String, u64)> {
     kinds.into_iter().flat_map(of).collect()
 }
 
-/// A line of /proc/PID/status.
+/// Returns a line of /proc/PID/status.
 fn field<'a>(status: &'a str, key: &str) -> &'a str {
     let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     value.unwrap_or_else(|| panic!("{key} is not in {status}")).trim()
 }
 
-/// What the kernel says of a process that has no privilege. `bounding`: as far as that set could be lowered.
+/// Checks that the kernel reports a process without privileges. With `bounding` the bounding set is empty,
+/// too.
 fn is_confined(name: &str, status: &str, bounding: bool) {
     let none = "0000000000000000";
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
@@ -98,14 +100,14 @@ fn servers_have_no_privilege_in_any_configuration_and_under_load() {
         load.kill();
         let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
         let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).expect("it runs");
-        // setpcap (8) and sys_chroot (18): neither links nor BPF programs, which the process that made the
-        // device could change, and which has ended.
+        // The process has setpcap (8) and sys_chroot (18). It has no capability to change links or BPF
+        // programs; only the process that made the device could, and that has ended.
         assert_eq!(field(&status, "CapEff"), "0000000000040100", "the supervisor");
     }
 }
 
-/// Nothing of it takes root, and others of the same user see no more of a server than that it is there. (Not
-/// with --rootless: whoever made a user namespace may look into all that is in it.)
+/// No server has root's privileges, and other processes of the user only see that the servers exist. (This
+/// does not hold with --rootless: the creator of a user namespace may inspect every process in it.)
 #[test]
 fn servers_of_ordinary_users_have_no_privilege_either() {
     let look = "for pid in $(./atoll status own --json | /usr/bin/python3 -c 'import json, sys; all = \
@@ -131,14 +133,14 @@ for kind in [\"replicas\", \"link_servers\", \"connection_managers\"]:
     }
 }
 
-/// User and groups of a process, as the kernel says: real, effective, saved, and of the file system.
-/// proc_pid_status(5).
+/// Returns the user and group numbers of a process (real, effective, saved and of the file system), and its
+/// groups, from proc_pid_status(5).
 fn user_of(pid: u64) -> [String; 3] {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     ["Uid", "Gid", "Groups"].map(|key| field(&status, key).split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Every server and the process that stands by; `None` while one is not there.
+/// Returns every server and the standby; `None` while one of them is missing.
 fn all_servers(net: &Net) -> Option<Vec<(String, u64)>> {
     let status = net.atoll_says("status");
     let mut all = servers(&status);
@@ -148,7 +150,7 @@ fn all_servers(net: &Net) -> Option<Vec<(String, u64)>> {
     all.iter().all(|(_, pid)| *pid != 0).then_some(all)
 }
 
-/// Whatever becomes of the stack: its servers are nobody on the machine.
+/// Servers have a user that has no other rights on the machine, whatever happens to the stack.
 #[test]
 fn servers_run_as_a_user_of_their_own() {
     let settings = "[servers]\nuser = \"64321\"\n";
@@ -184,15 +186,15 @@ fn servers_run_as_a_user_of_their_own() {
         look("the death of each");
         kill_supervisor(&net);
         look("a takeover");
-        // The next supervisor and its servers are started by the guardian.
+        // The guardian starts the next supervisor and its servers.
         kill_all();
         look("the death of each under the next supervisor");
         let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a pid");
         let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).expect("it runs");
-        // Besides setpcap (8) and sys_chroot (18): setgid (6), setuid (7) for servers; kill (5), sys_nice
-        // (23) to signal and to move them.
+        // Besides setpcap (8) and sys_chroot (18): setgid (6) and setuid (7) are for starting servers, kill
+        // (5) and sys_nice (23) for signalling and moving them.
         assert_eq!(field(&status, "CapEff"), "00000000008401e0", "the supervisor");
-        // One that hangs is killed though it is another user's.
+        // A server that hangs is killed although it belongs to another user.
         let [(_, pid), ..] = &servers(&net.atoll_says("status"))[..] else { panic!("there are servers") };
         signal("STOP", *pid);
         until("another process", 20, || {
@@ -203,8 +205,8 @@ fn servers_run_as_a_user_of_their_own() {
     }
 }
 
-/// The kernel ends them with a supervisor that nobody succeeds, also one that is stopped, and though they are
-/// another user's.
+/// The kernel ends the servers with the last supervisor, even a stopped server, and although they belong to
+/// another user.
 #[test]
 fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
     let _turn = NoNet::new();
@@ -218,7 +220,7 @@ fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
     let status: Value = serde_json::from_str(&status).expect("JSON");
     let all: Vec<u64> = servers(&status).into_iter().map(|(_, pid)| pid).collect();
     assert!(all.len() == 2 && all.iter().all(|pid| user_of(*pid)[0].starts_with("64321 ")), "{status}");
-    // The supervisor would kill one that is stopped: it is first.
+    // The supervisor would kill a stopped server, so it is stopped first.
     signal("STOP", supervisor.pid().into());
     all.iter().for_each(|pid| signal("STOP", *pid));
     supervisor.kill();
@@ -230,7 +232,8 @@ fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
     }
 }
 
-/// A user who cannot be had is said to be missing; the stack does not start as another.
+/// A user that does not exist, or that servers cannot become, is reported. The stack does not start as
+/// another user.
 #[test]
 fn a_user_that_servers_cannot_become_is_refused() {
     let no_net = NoNet::new();
@@ -247,9 +250,9 @@ fn a_user_that_servers_cannot_become_is_refused() {
     }
 }
 
-/// What a server is made to do by force, and what the supervisor calls it.
+/// The system calls that a server is forced to make, and the names under which the supervisor reports them.
 const ATTEMPTS: &[(&str, u32, &str)] = &[
-    // openat(AT_FDCWD, ...), by which all begins
+    // openat(AT_FDCWD, ...) is the first step of most attacks.
     ("openat", 257, "-100"),
     ("execve", 59, ""),
     // socket(AF_INET, SOCK_STREAM, 0)
@@ -263,7 +266,7 @@ const ATTEMPTS: &[(&str, u32, &str)] = &[
     // mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     ("mmap", 9, "0 4096 5 34 -1 0"),
     ("mprotect", 10, "0 4096 7"),
-    // fcntl(0, F_SETFL, 0), which others would notice
+    // fcntl(0, F_SETFL, 0) would affect other processes.
     ("fcntl", 72, "0 4 0"),
     // rt_sigaction(SIGSYS, ...)
     ("rt_sigaction", 13, "31"),
@@ -276,7 +279,7 @@ const ATTEMPTS: &[(&str, u32, &str)] = &[
 #[test]
 fn a_forbidden_call_ends_a_server_and_is_reported() {
     let compel = compiled("compel");
-    // One attempt in each server of a stack.
+    // Each server of a stack makes one attempt.
     for attempts in ATTEMPTS.chunks(3) {
         let net = Net::with(Stack::Atoll, "TS1+LS1+CM1", None);
         let servers = servers(&net.atoll_says("status"));
@@ -292,7 +295,7 @@ fn a_forbidden_call_ends_a_server_and_is_reported() {
     }
 }
 
-/// The same program finds nothing amiss with what is on the list, so it is the list that kills.
+/// The program runs through calls that are on the list, so it is the list that kills it otherwise.
 #[test]
 fn an_allowed_call_changes_nothing() {
     let compel = compiled("compel");
@@ -312,7 +315,7 @@ fn an_allowed_call_changes_nothing() {
     assert!(fetch(&net, 80, "/big") == megabyte());
 }
 
-/// A folder in /tmp is made by whoever is first. Whose socket lies there is not trusted for its name.
+/// Any user may create a folder in /tmp. A socket there is not trusted because of its name.
 #[test]
 fn nobody_is_lured_onto_the_stack_of_another_user() {
     let _turn = NoNet::new();
@@ -360,7 +363,7 @@ while True:
         assert!(!lured.end(20).success(), "{command:?}: {}", lured.report());
         assert!(lured.errors().contains("belongs to another user"), "{}", lured.report());
     }
-    // The library, on its own account.
+    // The library checks the folder as well.
     let preload = format!("LD_PRELOAD={}", folder.join("libatoll.so").display());
     let socket = format!("ATOLL_SOCKET={}", run.join("default.sock").display());
     let connect = "import socket; socket.create_server(('127.0.0.1', 0))";

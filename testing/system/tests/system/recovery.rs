@@ -1,4 +1,4 @@
-//! Does a stack go on when one of its servers is killed?
+//! Does a stack continue when one of its servers is killed?
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use crate::takeover::kill_supervisor;
 /// A server of a stack, as `atoll status` sees it.
 pub struct Victim<'a> {
     pub net: &'a Net,
-    /// The list that it is in, and its place there.
+    /// The list of `atoll status` that has the server, and its index there.
     pub kind: &'static str,
     pub index: usize,
 }
@@ -26,12 +26,12 @@ impl Victim<'_> {
         self.status()["epoch"].as_u64().expect("it has an epoch")
     }
 
-    /// Its process, which is there.
+    /// Returns the number of its process, which must exist.
     fn pid(&self) -> u64 {
         until("a process", 10, || self.status()["pid"].as_u64().filter(|pid| *pid != 0))
     }
 
-    /// Kills it, and waits until the next one is ready.
+    /// Kills the server, and waits until its successor is ready.
     pub fn kill(&self) {
         let epoch = self.epoch();
         signal("KILL", self.pid());
@@ -52,17 +52,17 @@ pub fn signal(name: &str, pid: u64) {
     assert!(sent.is_ok_and(|status| status.success()), "{name} to {pid}");
 }
 
-/// The events of the stack's log so far, for the message of a test that fails.
+/// Returns the events of the stack's log so far, for the message of a test that fails.
 pub fn log(net: &Net) -> Events {
     net.events()
 }
 
-/// Requests for longer than a test takes, each over a connection of its own or over kept ones.
+/// Starts requests for longer than a test takes, each over a connection of its own or over kept ones.
 pub fn load(net: &Net, kept: bool) -> Proc {
     load_for(net, kept, 300)
 }
 
-/// Requests for so many seconds, or until [`assert_unharmed`].
+/// Starts requests for this many seconds, or until [`assert_unharmed`].
 pub fn load_for(net: &Net, kept: bool, seconds: u64) -> Proc {
     let (url, seconds) = (format!("http://{}/small", Net::SERVER), seconds.to_string());
     let kept: &[&str] = if kept { &["-k"] } else { &[] };
@@ -71,7 +71,7 @@ pub fn load_for(net: &Net, kept: bool, seconds: u64) -> Proc {
     net.client("ab", &arguments)
 }
 
-/// Ends the load, of which no request has failed.
+/// Ends the load, and checks that no request has failed.
 pub fn assert_unharmed(mut load: Proc) {
     assert!(load.runs(), "it went under load: {}", load.report());
     signal("INT", load.pid().into());
@@ -80,7 +80,7 @@ pub fn assert_unharmed(mut load: Proc) {
     assert!(said.contains("Failed requests:        0"), "{said}");
     let complete =
         said.split_once("Complete requests:").and_then(|(_, rest)| rest.lines().next()?.trim().parse().ok());
-    // There was load; how much of it is the machine's affair.
+    // There was load; how much depends on the machine.
     assert!(complete > Some(100u32), "{said}");
 }
 
@@ -113,7 +113,7 @@ fn a_killed_link_server_costs_no_request() {
     }
 }
 
-/// What an IP server knows of the network its successor finds out, or hears from those that it serves.
+/// The successor of an IP server learns about the network by asking, and from the replicas that it serves.
 #[test]
 fn a_killed_ip_server_costs_no_request() {
     let net = Net::with(Stack::Atoll, "TS2CM2+IP2LS2", None);
@@ -130,7 +130,7 @@ fn a_killed_ip_server_costs_no_request() {
     assert!(said.contains(" 0% packet loss"), "{said}");
 }
 
-/// Replicas die as well: they are told the network again.
+/// Replicas die as well, and learn about the network from the IP server.
 #[test]
 fn a_killed_replica_whose_ip_is_apart_costs_no_request() {
     let net = Net::with(Stack::Atoll, "TS2CM2+IP2LS2", None);
@@ -141,8 +141,8 @@ fn a_killed_replica_whose_ip_is_apart_costs_no_request() {
     assert_unharmed(load);
 }
 
-/// Whichever replica it is, the stack goes on, and they know each other again. (What becomes of connections,
-/// other tests say.)
+/// Whichever replica dies, the stack continues, and the replicas learn of the successor. (Other tests check
+/// connections.)
 #[test]
 fn a_killed_replica_is_started_again() {
     for configuration in ["TS3LS3CM3", "TS2CM2+LS1", "TS4LS1CM4"] {
@@ -165,7 +165,7 @@ fn a_killed_replica_is_started_again() {
     }
 }
 
-/// One that stands still, asleep or at work, is killed and replaced. A debugger holds it.
+/// A server that hangs, asleep or at work, is killed and replaced. A debugger holds it.
 #[test]
 fn a_server_that_hangs_is_replaced() {
     let net = Net::with(Stack::Atoll, "TS2CM2+LS1", None);
@@ -180,10 +180,10 @@ fn a_server_that_hangs_is_replaced() {
         victim.comes_back(2);
         hold.success(20);
     };
-    // Under load.
+    // The server hangs under load.
     hold(&Victim { net: &net, kind: "link_servers", index: 0 });
     assert_unharmed(load);
-    // Asleep: nobody but the supervisor wants anything of it.
+    // The server hangs asleep: only the supervisor sends it anything.
     hold(&Victim { net: &net, kind: "replicas", index: 1 });
     assert_eq!(net.replicas()[0], pids[0], "nobody else is killed");
     let log = log(&net);
@@ -194,9 +194,9 @@ fn a_server_that_hangs_is_replaced() {
     }
 }
 
-/// Nobody waits until one that is stopped hangs: streams stand still for less than the second that a peer
-/// waits before it sends again if it knows no better, whichever server it is, also under a supervisor that
-/// has not started it.
+/// A stopped server is replaced before the watchdog notices. Streams pause for less than the second after
+/// which a peer without a better estimate retransmits, whichever server is stopped, also under a supervisor
+/// that has not started it.
 #[test]
 fn a_server_that_is_stopped_is_replaced_soon() {
     let net = Net::with(Stack::Atoll, "TS1+IP1+LS1+CM1", None);
@@ -229,7 +229,7 @@ fn a_server_that_is_stopped_is_replaced_soon() {
     assert!(echo.runs() && connections(&net, "connections_lost") == 0, "{}", echo.report());
 }
 
-/// One that was asked to leave, and is stopped, is not waited for as long as others are.
+/// A replica that was asked to leave and is stopped is replaced earlier than others.
 #[test]
 fn a_replica_that_is_stopped_when_it_is_to_move_goes_on_elsewhere() {
     let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
@@ -247,7 +247,7 @@ fn a_replica_that_is_stopped_when_it_is_to_move_goes_on_elsewhere() {
     assert_unharmed(load);
 }
 
-/// A connection manager apart, or in a process of its own with everything else apart, too.
+/// The connection manager is apart, or in a process of its own with everything else apart, too.
 #[test]
 fn a_killed_connection_manager_costs_no_request() {
     for (configuration, managers) in [("TS2LS2+CM1", 1), ("TS2+LS2+CM2", 2)] {
@@ -261,13 +261,13 @@ fn a_killed_connection_manager_costs_no_request() {
         }
         assert_unharmed(load);
         assert_eq!(net.replicas(), replicas, "nobody else has died");
-        // Each worker of nginx is known to the last one.
+        // The last connection manager knows every worker of nginx.
         let url = format!("http://{}/small", Net::SERVER);
         net.client("ab", &["-q", "-s", "10", "-n", "1000", "-c", "10", &url]).success(60);
     }
 }
 
-/// Kills each replica in turn, so many times in all.
+/// Kills the replicas in turn, `times` times in all.
 fn kill_replicas(net: &Net, times: usize) {
     let count = net.replicas().len();
     for round in 0..times {
@@ -281,8 +281,8 @@ pub fn connections(net: &Net, counter: &str) -> u64 {
     replicas.iter().map(|replica| replica["stats"][counter].as_u64().expect("it is counted")).sum()
 }
 
-/// Streams that are full, streams that are idle, and new ones all the time: no octet is lost, changed or
-/// repeated, and nobody is refused.
+/// Runs full, idle and short streams through deaths: no octet is lost, changed or repeated, and no connection
+/// is refused.
 fn echoes_through_deaths(configuration: &str, on_stack: bool) {
     let net = Net::with(Stack::Atoll, configuration, None);
     let echo = program("echo.py");
@@ -331,7 +331,7 @@ fn streams_outlive_a_replica_that_chooses_for_the_other() {
     echoes_through_deaths("TS2LS1CM1", true);
 }
 
-/// Kept and short connections of nginx with two workers; no request fails.
+/// nginx with two workers serves kept and short connections; no request fails.
 #[test]
 fn a_killed_replica_costs_no_request() {
     for kept in [true, false] {
@@ -346,8 +346,8 @@ fn a_killed_replica_costs_no_request() {
     }
 }
 
-/// A program ends as soon as it has written everything, of which much has not left. Its memory is there for
-/// as long as it takes, whoever dies meanwhile.
+/// A program ends right after its last write, when much of its text has not left. Its memory stays for as
+/// long as needed, whichever replica dies meanwhile.
 #[test]
 fn what_a_program_that_has_ended_wrote_last_arrives() {
     const SERVER: &str = "import socket\nlistener = socket.create_server(('', 7000))\n\
@@ -379,7 +379,8 @@ fn what_a_program_that_has_ended_wrote_last_arrives() {
     assert_eq!(connections(&net, "connections_lost"), 0, "{}", log(&net));
 }
 
-/// Without memory of connections: those of the dead replica are reset, and listeners are there again.
+/// A stateless replica keeps no connections: those of the dead replica are reset, and its listeners are there
+/// again.
 #[test]
 fn a_stateless_replica_keeps_its_listeners() {
     let net = Net::with_settings(Stack::Atoll, "TS1LS1CM1", "[recovery]\nmode = \"stateless\"\n");
@@ -404,8 +405,8 @@ fn a_stateless_replica_keeps_its_listeners() {
     assert!(connections(&net, "connections_lost") > 0 && connections(&net, "connections_kept") == 0);
 }
 
-/// Programs that do nothing with their sessions cost a successor nothing before it serves, and are heard when
-/// they want something: the oldest one is told of last.
+/// Sessions that do nothing cost a successor nothing before it serves. They are opened when they have work;
+/// otherwise the oldest is announced last.
 #[test]
 fn idle_sessions_are_told_of_later_and_heard_then() {
     const PROGRAM: &str = "import socket, sys\ns = socket.socket()\ns.setblocking(False)\n\
@@ -445,7 +446,7 @@ fn idle_sessions_are_told_of_later_and_heard_then() {
         let log = log(&net);
         let back = log.of("server_back");
         let later: Vec<u64> = back.iter().filter_map(|fields| fields["sessions_later"].as_u64()).collect();
-        // Of those that have spoken the ledger knows.
+        // The ledger names the sessions that have sent commands.
         let expected: Vec<u64> = (0..=round).map(|spoken| (IDLE + 2 - spoken) as u64).collect();
         assert_eq!(later, expected, "{log}");
     }

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use atoll_system_tests::{NoNet, Proc, Scratch, atoll};
 
-/// Runs a script as nobody, who may open /dev/net/tun (as on most distributions) but has no other privilege.
+/// Runs a script as user `nobody`, which may open /dev/net/tun (as on most distributions) but has no other
+/// privilege.
 pub fn as_nobody(script: &str) -> String {
     as_nobody_after("true", script)
 }
@@ -14,7 +15,7 @@ pub fn as_nobody_after(setup: &str, script: &str) -> String {
     let _turn = NoNet::new();
     let scratch = Scratch::new();
     let folder = scratch.path().to_string_lossy().into_owned();
-    // Copies, because the folder that cargo builds into may be another user's own.
+    // The files are copied, because the folder that cargo builds into may belong to another user.
     let built = atoll();
     for name in ["atoll", "libatoll.so"] {
         std::fs::copy(built.with_file_name(name), scratch.path().join(name)).expect("it is built");
@@ -29,7 +30,8 @@ pub fn as_nobody_after(setup: &str, script: &str) -> String {
     Proc::start(&mut command, None).success(40)
 }
 
-/// A stack with a TAP in a namespace of the user's own, a server on it, and a client at the kernel's end.
+/// A user starts a stack with a TAP in a namespace of the user's own, a server on it, and a client at the
+/// kernel's end.
 #[test]
 fn a_user_has_a_stack_and_a_network() {
     a_stack_and_a_network("TS2LS2CM2");

@@ -1,4 +1,4 @@
-//! Does a stack get more processes, and fewer, without anybody outside noticing?
+//! Does a stack get more processes, and fewer, without effect on programs?
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::recovery::{assert_unharmed, connections, load, log, signal};
 use crate::servers::{fetch, megabyte, start_nginx};
 
-/// A stack whose replicas begin in one process.
+/// Creates a network whose stack has all replicas in one process at first.
 fn small(configuration: &str) -> Net {
     Net::with_settings(Stack::Atoll, configuration, "[scaling]\nstart = 1\n")
 }
@@ -20,7 +20,7 @@ fn start_scaling(net: &Net, processes: &str) -> Child {
     command.spawn().expect("it is there")
 }
 
-/// Has so many processes for the replicas.
+/// Sets the number of processes for the replicas, and waits until it is reached.
 fn scale(net: &Net, processes: usize) {
     let ended = start_scaling(net, &processes.to_string()).wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&ended.stdout);
@@ -36,14 +36,15 @@ fn counts(net: &Net, what: &str) -> u64 {
     replicas.iter().map(|replica| replica["recovery"][what].as_u64().expect("it is counted")).sum()
 }
 
-/// Streams that are full, idle, and short; every octet is checked.
+/// Full, idle and short streams; every octet is checked.
 struct Echoes {
     server: Proc,
     client: Proc,
 }
 
 impl Echoes {
-    /// Between the stack and the host at the other end, whichever serves.
+    /// Starts streams between the stack and the host at the other end; with `on_stack` the client is on the
+    /// stack.
     fn start(net: &Net, on_stack: bool) -> Echoes {
         let echo = program("echo.py");
         let (serve, python) = ([&*echo, "serve", "7777"], "/usr/bin/python3");
@@ -59,7 +60,7 @@ impl Echoes {
         Echoes { server, client }
     }
 
-    /// Ends them, of which none has failed.
+    /// Ends the streams, none of which may have failed.
     fn end(mut self) {
         assert!(
             self.client.runs() && self.server.runs(),
@@ -74,7 +75,7 @@ impl Echoes {
     }
 }
 
-/// Kept connections without a pause.
+/// Starts requests over kept connections without a pause.
 fn wrk(net: &Net) -> Proc {
     let url = format!("http://{}/small", Net::SERVER);
     net.client("wrk", &["-t", "1", "-c", "16", "-d", "600", "--timeout", "10", &url])
@@ -107,8 +108,8 @@ fn replicas_go_from_process_to_process_under_load() {
     assert_unharmed(short);
     echoes.end();
     assert_eq!((counts(&net, "crashes"), connections(&net, "connections_lost")), (0, 0), "{}", log(&net));
-    // 1 to 4: three, 4 to 1: three, to 2: two, to 4: two, to 3: one, to 1: two, to 2: two, to 1: two, to 4:
-    // three.
+    // The numbers of moves are: 1 to 4: three, 4 to 1: three, to 2: two, to 4: two, to 3: one, to 1: two, to
+    // 2: two, to 1: two, to 4: three.
     assert_eq!(counts(&net, "moves"), 20, "{}", log(&net));
     assert!(server.runs(), "{}", server.report());
 }
@@ -124,7 +125,8 @@ fn replicas_of_clients_move_too() {
     assert_eq!((counts(&net, "crashes"), counts(&net, "moves")), (0, 6), "{}", log(&net));
 }
 
-/// Whatever else is in processes of its own, or in a replica that serves others.
+/// Replicas move in configurations whose other components are in processes of their own, or in a replica that
+/// serves others.
 #[test]
 fn replicas_move_whose_other_components_are_elsewhere() {
     for configuration in ["TS4LS1CM4", "TS2CM2+LS1", "TS2LS2CM1", "TS2+LS2+CM2"] {
@@ -142,7 +144,7 @@ fn replicas_move_whose_other_components_are_elsewhere() {
     }
 }
 
-/// `atoll move`: of one replica, of several, to a process that is there and to one that is not.
+/// `atoll move` moves one replica, and several, to an existing process and to a new one.
 #[test]
 fn replicas_move_where_they_are_wanted_under_load() {
     let net = Net::with(Stack::Atoll, "TS4LS4CM4", None);
@@ -191,7 +193,7 @@ fn replicas_move_where_they_are_wanted_under_load() {
     assert!(server.runs(), "{}", server.report());
 }
 
-/// Deaths and moves in any order, which `atoll chaos` makes.
+/// `atoll chaos` makes deaths and moves in any order.
 #[test]
 fn replicas_die_and_move_at_random() {
     let net = small("TS4LS4CM4");
@@ -231,7 +233,7 @@ fn moves(net: &Net) -> usize {
     net.events().of("server_moved").len()
 }
 
-/// The processes are killed while replicas are on their way, whichever side that hits.
+/// Processes are killed during moves, on either side.
 #[test]
 fn a_death_in_the_middle_of_a_move_costs_nothing() {
     let net = small("TS4LS4CM4");
@@ -243,12 +245,12 @@ fn a_death_in_the_middle_of_a_move_costs_nothing() {
         let processes = if round % 2 == 0 { 4 } else { 1 };
         let (victim, before) = (net.replicas()[round % 4], moves(&net));
         let scaling = start_scaling(&net, &processes.to_string());
-        // The first one has moved, and others are to follow. Whose process that was, or is, differs from
-        // round to round.
+        // The first replica has moved, and others are to follow. Which process is killed differs from round
+        // to round.
         if round % 3 > 0 {
             until("a move", 20, || (moves(&net) > before).then_some(()));
         }
-        // It may have ended by itself, when its last replica had left.
+        // The process may have ended by itself, when its last replica had left.
         let _ = Command::new("kill").args(["-9", &victim.to_string()]).stderr(Stdio::null()).status();
         let ended = scaling.wait_with_output().expect("it ends");
         assert!(ended.status.success(), "{}\n{}", String::from_utf8_lossy(&ended.stderr), log(&net));
@@ -262,7 +264,7 @@ fn a_death_in_the_middle_of_a_move_costs_nothing() {
     assert!(counts(&net, "crashes") > 0 && connections(&net, "connections_lost") == 0, "{}", log(&net));
 }
 
-/// A process with several replicas takes them along when it dies, and they come back in one.
+/// When a process with several replicas dies, all of them continue in one process.
 #[test]
 fn replicas_that_share_a_process_recover_together() {
     let net = small("TS4LS4CM4");
@@ -302,7 +304,7 @@ fn what_cannot_be_is_explained() {
     assert_eq!((shown["processes"].as_u64(), shown["auto"].as_bool()), (Some(1), Some(false)));
 }
 
-/// Left to itself a stack with nothing to do has one process.
+/// A stack without load shrinks to one process by itself.
 #[test]
 fn an_idle_stack_shrinks_by_itself() {
     let net = Net::with_settings(Stack::Atoll, "TS4LS4CM4", "[scaling]\nauto = true\nstart = 4\n");

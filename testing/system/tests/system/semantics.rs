@@ -7,7 +7,7 @@ use std::process::Command;
 
 use atoll_system_tests::{NoNet, Proc, Stack, compiled, program};
 
-/// One test for each case, and one that looks whether a case has none.
+/// Makes a test of each case, and one that checks that no case lacks a test.
 macro_rules! cases {
     ($language:ident, $($case:ident),* $(,)?) => {
         mod $language {
@@ -28,7 +28,8 @@ cases! {
         connect_refused, connect_refused_without_blocking, connect_without_blocking, connect_twice,
         connect_again_after_a_refusal, disconnected_by_connect, operations_without_connection,
         connection_to_itself_has_names, connect_binds_the_wildcard,
-        address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port, listen_without_bind,
+        address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port,
+        waiting_without_descriptors, listen_without_bind,
         listener_is_no_connection, accept_without_blocking, closed_before_accept,
         closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
         receive_without_blocking, send_until_full, unsent_low_water_mark, pacing_rate, peek, wait_for_all,
@@ -60,7 +61,11 @@ cases! {
         exec_with_a_socket, exec_closes_what_says_so, exec_with_a_listener, exec_that_fails, standard_streams,
         standard_streams_of_stdio, duplicates,
         duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, passing_a_listener,
-        passing_a_listener_to_another_process,
+        passing_a_listener_to_another_process, passing_what_is_bound, passing_a_new_socket,
+        passing_datagram_sockets, who_sends_a_listener_may_end_before_it_is_received,
+        a_listener_that_nobody_receives_ends, passing_a_low_port_to_another_user,
+        passed_sockets_keep_their_inode, closed_numbers_are_free, the_lowest_number_is_next,
+        all_numbers_below_the_limit, waiting_without_a_number_left, who_closes_all_numbers_goes_on,
         what_the_kernel_says,
         other_families_are_left_alone, who_comes_first_on_loopback_does_not_matter, bad_addresses,
         udp_echo, udp_connected, udp_refused, udp_shutdown,
@@ -94,6 +99,33 @@ cases! {
         connections, waiting, datagrams, registers_are_kept, interrupted, restarted, handlers_jump,
         blocked_signals, calls_in_handlers, a_filter_that_traps, sigsys_ends_the_process,
         threads_of_the_c_library, threads_of_the_programs, children, executed, short_stacks, files_of_proc
+}
+
+/// The same of static programs, whose threads and memory are not those of the library's own C library.
+macro_rules! cases_of_static_programs {
+    ($($program:ident: $($case:ident),* ;)*) => {
+        mod fixed { $(
+            mod $program {
+                use atoll_system_tests::compiled_statically;
+
+                fn command() -> std::process::Command {
+                    std::process::Command::new(compiled_statically(stringify!($program)))
+                }
+
+                $(#[test] fn $case() {
+                    super::super::behaves_as_on_the_kernel(command, stringify!($case))
+                })*
+            }
+        )* }
+    };
+}
+
+cases_of_static_programs! {
+    calls: interrupted, restarted, handlers_receive, handlers_fork, handlers_jump, masks_while_waiting,
+        spawned, vforked, edges_wake_one_thread, many_threads, cancelled_while_blocked,
+        cancelled_at_any_time, handlers_end_their_thread;
+    raw: connections, blocked_signals, calls_in_handlers, threads_of_the_c_library, threads_of_the_programs,
+        children, executed, short_stacks;
 }
 
 fn python() -> Command {

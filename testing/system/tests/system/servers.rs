@@ -1,4 +1,4 @@
-//! Do unmodified servers serve what they should?
+//! Do unmodified servers work on the stack?
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ on_both_stacks![
     nginx_upgrades_itself
 ];
 
-/// One megabyte that compresses badly and repeats nowhere.
+/// Returns one megabyte that compresses badly and has no repetition.
 pub fn megabyte() -> Vec<u8> {
     let mut rng = atoll_base::Rng::new(1);
     (0..131_072).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
@@ -42,7 +42,8 @@ pub fn fetch(net: &Net, port: u16, path: &str) -> Vec<u8> {
     std::fs::read(&target).expect("curl has written it")
 }
 
-/// A small file, a megabyte, and twenty small ones at once, over one connection each and over kept ones.
+/// Fetches a small file, a megabyte, and twenty small files at once, over a connection for each and over kept
+/// ones.
 fn serves_files(net: &Net, server: &mut Proc, port: u16) {
     net.listens(server, port);
     assert_eq!(fetch(net, port, "/small"), b"tiny");
@@ -61,12 +62,12 @@ fn files(net: &Net) -> String {
     net.scratch.path().to_string_lossy().into_owned()
 }
 
-/// nginx with two workers that serves the scratch folder on port 80.
+/// Starts nginx with two workers that serve the scratch folder on port 80.
 pub fn start_nginx(net: &Net) -> Proc {
     nginx_with(net, "daemon off;")
 }
 
-/// The same with parameters of `listen`.
+/// Starts nginx as [`start_nginx`] does, with parameters of `listen`.
 pub fn nginx_that_listens(net: &Net, parameters: &str) -> Proc {
     start_nginx_as(net, "daemon off;", parameters)
 }
@@ -98,11 +99,11 @@ fn nginx(stack: Stack) {
     serves_files(&net, &mut server, 80);
 }
 
-/// The new program gets the listener over exec(2) while the old one serves.
-/// https://nginx.org/en/docs/control.html
+/// The new program inherits the listener over exec(2) while the old one serves
+/// (<https://nginx.org/en/docs/control.html>).
 fn nginx_upgrades_itself(stack: Stack) {
     let net = Net::new(stack);
-    // Only a daemon can be upgraded; the program that starts it ends at once.
+    // Only a daemon can be upgraded; the program that starts it exits at once.
     let started = nginx_with(&net, "daemon on;").success(20);
     assert_eq!(started, "");
     let pid_file = net.scratch.path().join("nginx.pid");
@@ -122,7 +123,7 @@ fn nginx_upgrades_itself(stack: Stack) {
     until("the old nginx to end", 20, || (!old.runs()).then_some(()));
     assert!(load.runs(), "it went under load: {}", load.report());
     let said = load.success(20);
-    // Workers that quit close connections whose request has not come yet, on any stack: at most as many as
+    // On any stack, workers that quit close connections whose request has not arrived yet; at most as many as
     // are open at a time.
     let broken = said
         .split_once("(Connect: 0, Receive: ")
@@ -133,7 +134,7 @@ fn nginx_upgrades_itself(stack: Stack) {
     until("the new nginx to end", 20, || (!new.runs()).then_some(()));
 }
 
-/// A process that is nobody's child; it ends with the test.
+/// A process that is not a child of the test. Dropping it ends the process.
 struct Daemon(String);
 
 impl Daemon {
@@ -178,26 +179,26 @@ fn lighttpd_with_workers(stack: Stack) {
              server.max-worker = 4\n"
         ),
     );
-    // In a session of its own: its parent ends its process group.
+    // lighttpd signals its process group at its end, so it gets a session of its own.
     let mut server = net.serve("setsid", &["lighttpd", "-D", "-f", &config]);
     serves_files(&net, &mut server, 8080);
 }
 
-/// Processes that wait in accept() or poll(), each for one connection.
+/// Each process waits in accept() or poll() for one connection.
 fn apache_prefork(stack: Stack) {
     let limits = "StartServers 8\nMinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8\n\
                   MaxConnectionsPerChild 100";
     apache(stack, "prefork", limits);
 }
 
-/// Processes of threads, of which one waits for connections.
+/// Processes have several threads, of which one waits for connections.
 fn apache_worker(stack: Stack) {
     let limits =
         "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
     apache(stack, "worker", limits);
 }
 
-/// The same, with an epoll instance for the connections that are kept.
+/// Processes have several threads, and an epoll instance for the connections that are kept.
 fn apache_event(stack: Stack) {
     let limits =
         "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
@@ -221,7 +222,7 @@ fn apache(stack: Stack, module: &str, limits: &str) {
              User www-data\nGroup www-data\n"
         ),
     );
-    // In a session of its own: when it ends it ends its process group.
+    // Apache signals its process group at its end, so it gets a session of its own.
     let mut server = net.serve("setsid", &["/usr/sbin/apache2", "-DFOREGROUND", "-f", &config]);
     serves_files(&net, &mut server, 80);
     for kept in [false, true] {
@@ -255,13 +256,13 @@ fn redis(stack: Stack) {
             assert!(report.contains(test), "{report}");
         }
     }
-    // 5000 by each of both runs of the benchmark, which rounds up to whole pipelines.
+    // Each of the two runs of the benchmark adds 5000; it rounds up to whole pipelines.
     let counter = net.client("redis-cli", &["-h", Net::SERVER, "get", "counter:__rand_int__"]).success(20);
     assert!((10_000..10_500).contains(&counter.trim_end().parse().unwrap_or(0)), "{counter}");
 }
 
-/// PostgreSQL's postmaster forks in handlers of signals, and starts a process for each connection.
-/// https://www.postgresql.org/docs/current/pgbench.html
+/// PostgreSQL's postmaster forks in signal handlers, and starts a process for each connection
+/// (<https://www.postgresql.org/docs/current/pgbench.html>).
 fn postgresql(stack: Stack) {
     const USER: [&str; 4] = ["--reuid", "www-data", "--regid", "www-data"];
     let net = Net::configured(stack, "[users]\nallow = [\"www-data\"]\n");
@@ -300,14 +301,15 @@ fn postgresql(stack: Stack) {
             let report = bench(&[connections, &["-S", "-c", "4", "-t", "50"]].concat());
             assert!(report.contains("processed: 200/200"), "{report}");
         }
-        // "Fast shutdown": sessions are ended, and the postmaster waits for its children.
+        // SIGINT asks for a "fast shutdown": sessions are ended, and the postmaster waits for its children.
         crate::recovery::signal("INT", server.pid().into());
         assert!(server.end(30).success(), "{}", server.report());
     }
 }
 
-/// sshd handles each connection in a child that a system call filter confines; ssh at the other end, and on
-/// the stack itself: login, scp and sftp. https://man.openbsd.org/sshd_config
+/// sshd handles each connection in a child that a system call filter confines
+/// (<https://man.openbsd.org/sshd_config>). ssh, at the other end and on the stack itself, logs in and copies
+/// files by scp and sftp.
 fn openssh(stack: Stack) {
     let net = Net::new(stack);
     files(&net);
@@ -344,7 +346,7 @@ fn openssh(stack: Stack) {
         ssh.args(options).args(["-q", &remote, "tr a-z A-Z <<<hello"]);
         assert_eq!(Proc::start(&mut ssh, None).success(30), "HELLO\n", "{}", server.report());
     }
-    // The old protocol of scp, and sftp's.
+    // scp uses its old protocol, and then sftp's.
     for protocol in ["-O", "-s"] {
         let mut scp = net.on_client("scp");
         let from = format!("{remote}:{}", path("big"));
@@ -365,7 +367,8 @@ fn memcached(stack: Stack) {
     assert_eq!(report, "1000 values of 20 clients are right\n");
 }
 
-/// It binds as root, becomes `Debian-exim`, who is not let in, and forks for each connection and message.
+/// Exim binds as root, becomes `Debian-exim`, which is not admitted, and forks for each connection and
+/// message.
 fn exim(stack: Stack) {
     let net = Net::new(stack);
     let spool = net.scratch.path().join("spool");
@@ -398,7 +401,7 @@ for turn in range(2):
     assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
 }
 
-/// It becomes `irc` before it has a socket, so that user is let in; it forks what looks up names.
+/// ngIRCd becomes `irc` before it has a socket, so that user is admitted. It forks to look up names.
 fn ngircd(stack: Stack) {
     let net = Net::configured(stack, "[users]\nallow = [\"irc\"]\n");
     let config = net.scratch.file(
@@ -431,8 +434,8 @@ print('heard')";
     assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
 }
 
-/// It forks for each connection, becomes `nobody`, who is not let in, and executes the service, which forks
-/// what it executes.
+/// xinetd forks for each connection, becomes `nobody`, which is not admitted, and executes the service, which
+/// forks and executes further programs.
 fn xinetd(stack: Stack) {
     let net = Net::new(stack);
     let service = net.scratch.file("back", "#!/bin/sh\nid -u\nsed -u s/^/said:/\n");
@@ -460,7 +463,8 @@ for turn in range(5):
 fn haproxy(stack: Stack) {
     let net = Net::new(stack);
     let folder = files(&net);
-    // It accepts and connects on the stack under test; the server behind it is the client namespace's kernel.
+    // The proxy accepts and connects on the stack under test; the server behind it is on the client
+    // namespace's kernel.
     let serve = ["-m", "http.server", "8000", "--bind", "198.18.0.1", "--directory", &folder];
     let mut behind = net.client("/usr/bin/python3", &serve);
     behind.says("Serving HTTP", 10);

@@ -1,5 +1,5 @@
-//! What if descriptors or memory run out? The stack stays, and those who use it as it is meant notice
-//! nothing.
+//! What happens when descriptors or memory run out? The stack stays, and well-behaved programs are not
+//! affected.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,7 +39,7 @@ impl Lone {
         command
     }
 
-    /// `atoll`, where the stack is.
+    /// Returns a command for `atoll` in the stack's runtime directory, under the wrapper.
     fn wrapped(&self) -> Command {
         match self.wrapper.split_first() {
             Some((first, rest)) => {
@@ -51,14 +51,14 @@ impl Lone {
         }
     }
 
-    /// A program on the stack, outside of the wrapper.
+    /// Starts a program on the stack, outside of the wrapper.
     fn run(&self, name: &str, arguments: &[&str]) -> Proc {
         let mut command = self.command(atoll());
         command.args(["run", "--name", "lone", "--", PYTHON, &program(name)]).args(arguments);
         Proc::start(&mut command, None)
     }
 
-    /// A program beside it.
+    /// Starts a program beside the stack.
     fn beside(&self, name: &str, arguments: &[&str]) -> Proc {
         Proc::start(self.command(PYTHON).arg(program(name)).args(arguments), None)
     }
@@ -70,7 +70,7 @@ impl Lone {
         })
     }
 
-    /// Waits until somebody listens on `port`, as `ss -ltn` would say.
+    /// Waits until a socket listens on `port`, as `ss -ltn` shows.
     fn listens(&self, server: &mut Proc, port: u16) {
         let ending = format!(":{port}");
         until(&format!("a listener on port {port}"), 30, || {
@@ -98,7 +98,7 @@ impl Drop for Lone {
     }
 }
 
-/// Four processes that hold all the connections to the control socket that they can get, and deaths
+/// Four processes hold all the connections to the control socket that they can get, and servers die
 /// meanwhile.
 #[test]
 fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
@@ -115,7 +115,7 @@ fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
             crowd
         })
         .collect();
-    // Who comes now gets in.
+    // A client that arrives now is admitted.
     let mut client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
     for death in 0..4usize {
         let replica = &lone.status()["replicas"][death % 2];
@@ -136,7 +136,8 @@ fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
     assert!(!log.all().iter().any(|event| is_short(&event)), "{log}");
 }
 
-/// A memory cgroup, of whichever version has the controller here. Goes away when dropped.
+/// A memory cgroup, of the cgroup version that has the controller on this machine. Dropping it removes the
+/// cgroup.
 struct Cgroup {
     folder: PathBuf,
     is_v2: bool,
@@ -159,7 +160,7 @@ impl Cgroup {
         self.folder.join(if self.is_v2 { v2 } else { v1 })
     }
 
-    /// How many processes in it the kernel has ended.
+    /// Returns the number of its processes that the kernel has killed.
     fn kills(&self) -> u64 {
         let text =
             std::fs::read_to_string(self.file("memory.events", "memory.oom_control")).unwrap_or_default();
@@ -174,7 +175,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Processes that have just ended are in it for a moment.
+        // Processes that have just ended remain in it for a moment.
         for _ in 0..200 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;
@@ -207,7 +208,7 @@ impl Crowd {
         Crowd { server, client, hoards, pours }
     }
 
-    /// Goes on for so many seconds; now and then `look` is called, and the stream is to go on.
+    /// Runs for this many seconds, calls `look` now and then, and checks that the stream continues.
     fn goes_on(&mut self, seconds: u64, mut look: impl FnMut()) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
         while std::time::Instant::now() < deadline {
@@ -218,7 +219,8 @@ impl Crowd {
         }
     }
 
-    /// What they have met, and that no octet of the stream is missing.
+    /// Ends the programs. Returns the errors that they met, and checks that no octet of the stream is
+    /// missing.
     fn end(self) -> String {
         let said = self.pours.iter().map(|pour| pour.output().lines().last().unwrap_or_default().to_owned());
         let said: Vec<String> = said.collect();
@@ -233,10 +235,11 @@ fn sum(status: &Value, name: &str) -> u64 {
     status["replicas"].as_array().expect("replicas").iter().filter_map(|it| it["stats"][name].as_u64()).sum()
 }
 
-/// The same with a limit of the stack's own, and no cgroup.
+/// The stack has a limit of its own, without a cgroup.
 #[test]
 fn a_stack_keeps_to_the_limit_that_it_was_given() {
-    // The stack looks at its memory some ten times a second, and what programs write meanwhile counts.
+    // The stack measures its memory about ten times a second, and programs go on writing meanwhile, so the
+    // test runs alone.
     let _alone = alone();
     let lone = Lone::start(&[], &["--configuration", "TS2LS2CM2", "--memory", "100M"]);
     let before = pids(&lone);
@@ -257,8 +260,9 @@ fn a_stack_keeps_to_the_limit_that_it_was_given() {
     });
     println!("idle {} most {most} {levels:?}", number(&idle, "used"));
     assert!(most > number(&idle, "used") + (20 << 20), "nothing was used: {most}");
-    // For moments it may be more: the stack looks some ten times a second, and quick programs write tens of
-    // MiB meanwhile, each (101 to 173 MB were measured). Without a limit the crowd takes three times as much.
+    // The use may exceed the limit for moments: the stack measures about ten times a second, and meanwhile
+    // each fast program writes tens of MiB (101 to 173 MB were measured). Without a limit the crowd uses
+    // three times as much.
     assert!(most <= 200 << 20, "{most}");
     assert!(levels.contains("pressure") || levels.contains("high"), "{levels:?}");
     assert_eq!(pids(&lone), before, "a server has died");
@@ -266,11 +270,12 @@ fn a_stack_keeps_to_the_limit_that_it_was_given() {
     until("memory to be given back", 60, || (memory(&lone)["level"] == "plenty").then_some(()));
 }
 
-/// Readers that do not read, of windows that have grown, hold three times as much as the stack's cgroup has.
-/// The kernel ends no server, and a stream beside them goes on.
+/// Programs that read nothing, on connections whose windows have grown, hold three times as much as the
+/// stack's cgroup allows. The kernel kills no server, and a stream beside them continues.
 #[test]
 fn readers_that_do_not_read_cost_no_server_its_life() {
-    // The stack looks at its memory some ten times a second, and what programs write meanwhile counts.
+    // The stack measures its memory about ten times a second, and programs go on writing meanwhile, so the
+    // test runs alone.
     let _alone = alone();
     let cgroup = Cgroup::create(100 << 20);
     let enter = format!("echo $$ >{} && exec \"$@\"", cgroup.processes().display());

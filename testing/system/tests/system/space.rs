@@ -1,18 +1,18 @@
-//! Programs that limit their address space (RLIMIT_AS) have their sockets, and find their limit as they have
-//! set it, whatever the library maps.
+//! Programs that limit their address space (RLIMIT_AS) have sockets, and read back the limit that they set,
+//! whatever the library maps.
 
 use std::process::Command;
 
 use atoll_system_tests::{Net, Proc, Stack, program};
 
-on_both_stacks![before, after, heirs, nobody, locked, curl_with_a_limit_of_60_mib];
+on_both_stacks![before, after, heirs, receives, nobody, locked, curl_with_a_limit_of_60_mib];
 
-/// What a case of `programs/address_space.py` prints on a stack, or on the kernel.
+/// Returns the output of a case of `programs/address_space.py` on a stack, or on the kernel.
 fn told(stack: Stack, case: &str) -> String {
     Proc::start(&mut on(stack, &["/usr/bin/python3", &program("address_space.py"), case]), None).success(60)
 }
 
-/// A command on a private stack, or on the kernel's loopback.
+/// Returns a command on a private stack, or on the kernel's loopback.
 fn on(stack: Stack, words: &[&str]) -> Command {
     let net = atoll_system_tests::NoNet::new();
     let mut command = Command::new(words[0]);
@@ -40,6 +40,11 @@ fn heirs(stack: Stack) {
     assert_eq!(told(stack, "heirs"), expected);
 }
 
+fn receives(stack: Stack) {
+    let expected = "receiver [256, 256] exchanged exchanged ENOMEM\n0\n";
+    assert_eq!(told(stack, "receives"), expected);
+}
+
 fn nobody(stack: Stack) {
     let expected = "[200, 280] exchanged\n[280, 280]\nmore than the hard limit: EPERM [280, 280]\n";
     assert_eq!(told(stack, "nobody"), expected);
@@ -60,7 +65,7 @@ fn curl_with_a_limit_of_60_mib(stack: Stack) {
     assert_eq!(net.serve("/bin/sh", &["-c", fetch]).success(30), "200");
 }
 
-/// Where nothing can be mapped, the first socket fails, and one line says why.
+/// Where nothing can be mapped, the first socket(2) fails, and one line says why.
 #[test]
 fn no_address_space_is_told() {
     let mut command = on(Stack::Atoll, &["/usr/bin/python3", &program("address_space.py"), "none_left"]);

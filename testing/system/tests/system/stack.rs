@@ -1,4 +1,4 @@
-//! Does a stack come up, answer, survive, and go down, without any application?
+//! Does a stack start, answer, survive noise, and stop, without any application?
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn echo_is_answered(stack: Stack) {
     let net = Net::new(stack);
     let said = ping(&net, 50);
     assert!(said.contains(" 50 received") && said.contains(" 0% packet loss"), "{said}");
-    // The largest that needs no fragments.
+    // This is the largest payload that needs no fragments.
     let fitting = net
         .client("ping", &["-q", "-c", "3", "-i", "0.05", "-s", "1472", "-M", "do", Net::SERVER])
         .success(20);
@@ -30,7 +30,7 @@ fn noise_is_survived(stack: Stack) {
         net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
     let sent = noise.success(120);
     assert!(sent.contains("100000 frames sent"), "{sent}");
-    // Noise holds ARP, too: the client's own cache may have to learn again.
+    // The noise includes ARP, so the client may have to resolve the address again.
     let said = until("an answer after the noise", 10, || {
         let mut ping = net.client("ping", &["-q", "-c", "5", "-i", "0.05", "-W", "1", Net::SERVER]);
         ping.end(20).success().then(|| ping.output())
@@ -60,7 +60,8 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
             let greeted = |replica: &serde_json::Value| replica["stats"]["siblings"] == count as u64 - 1;
             status["replicas"].as_array().expect("a list").iter().all(greeted).then_some(())
         });
-        // The client asked one of them for the station of the stack, so all know its own.
+        // The client asked one replica for the hardware address of the stack, and that replica passes the
+        // client's own address on.
         let greetings = 2 * (count * (count - 1)) as u64;
         until("the news about the client", 10, || {
             let status = net.atoll_says("status");
@@ -78,7 +79,8 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
     }
 }
 
-/// A replica that falls asleep right after its last frame tells of it soon, not only when something wakes it.
+/// A replica that goes to sleep right after its last frame publishes its counters soon, not only when it is
+/// woken.
 #[test]
 fn what_was_counted_before_a_long_sleep_is_told() {
     let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
@@ -102,6 +104,6 @@ fn a_bad_wire_is_only_that() {
         .and_then(|s| s.rsplit(' ').next())
         .and_then(|s| s.parse().ok())
         .expect("ping counts");
-    // 1 % in each direction, and what is damaged.
+    // The relay drops 1 % in each direction, and frames that it corrupts are lost as well.
     assert!(lost < 8.0, "{said}");
 }

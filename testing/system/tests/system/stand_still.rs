@@ -1,5 +1,5 @@
-//! What if a program does nothing while more happens to its sockets than its event rings hold? What it was
-//! not told it finds when it goes on.
+//! What happens if a stopped program's sockets have more events than its event rings hold? The program finds
+//! the missing ones when it continues.
 
 use atoll_system_tests::{Net, Stack, program};
 
@@ -32,7 +32,7 @@ fn calls_are_answered_though_nothing_was_taken_for_long(stack: Stack) {
     has_lost_events(&net, stack);
 }
 
-/// Otherwise nothing was shown.
+/// Checks that events were lost, without which the test shows nothing.
 fn has_lost_events(net: &Net, stack: Stack) {
     if stack == Stack::Atoll {
         let status = net.atoll_says("status");

@@ -1,4 +1,4 @@
-//! Does a process stand by, and go on with the replicas of one that is killed?
+//! Is there a standby process, and does it continue with the replicas of a process that is killed?
 
 use std::process::Command;
 
@@ -8,14 +8,14 @@ use crate::recovery::{assert_unharmed, connections, load, log, signal};
 use crate::servers::{fetch, start_nginx};
 use crate::takeover::kill_supervisor;
 
-/// The process that stands by, once there is one that is not among `before`.
+/// Returns the standby process, once there is one that is not among `before`.
 fn standby(net: &Net, before: &[u64]) -> u64 {
     until("a process that stands by", 20, || {
         net.atoll_says("status")["stack"]["standby"].as_u64().filter(|pid| !before.contains(pid))
     })
 }
 
-/// Kills the process of replica 0. Returns that of the next one, once it serves.
+/// Kills the process of replica 0. Returns that of its successor, once it serves.
 fn kill_first(net: &Net) -> u64 {
     let before = net.atoll_says("status")["replicas"][0].clone();
     signal("KILL", before["pid"].as_u64().expect("it has a process"));
@@ -27,7 +27,7 @@ fn kill_first(net: &Net) -> u64 {
     })
 }
 
-/// Streams of which every octet is checked.
+/// Starts streams of which every octet is checked.
 fn streams(net: &Net) -> (Proc, Proc) {
     let streams = program("streams.py");
     let mut echo = net.serve("/usr/bin/python3", &[&streams, "serve", "7000", "2"]);
@@ -72,7 +72,7 @@ fn nothing_happens_when_who_stands_by_dies_or_is_stopped() {
         standby(&net, &seen);
     }
     assert_eq!(net.replicas(), replicas, "nobody else has died");
-    // Who was stopped a moment ago is not waited for, and whoever dies while nobody stands by has a process
+    // A process that was stopped just now is replaced at once, and while there is no standby a new process is
     // started.
     for name in ["STOP", "KILL"] {
         let pid = standby(&net, &seen);
@@ -85,7 +85,8 @@ fn nothing_happens_when_who_stands_by_dies_or_is_stopped() {
     assert_eq!(connections(&net, "connections_lost"), 0);
 }
 
-/// It ends with its supervisor. The next one has another, and one that was called goes on.
+/// The standby ends with its supervisor. The next supervisor has another one, and a standby that was called
+/// continues.
 #[test]
 fn another_supervisor_has_another_process_that_stands_by() {
     let net = Net::new(Stack::Atoll);
@@ -102,15 +103,15 @@ fn another_supervisor_has_another_process_that_stands_by() {
     assert_eq!(net.replicas()[0], first, "it serves on");
     assert_eq!(kill_first(&net), third);
     assert_whole(streams);
-    // With the stack it ends.
+    // The standby ends with the stack.
     let last = standby(&net, &[third]);
     let mut down = Command::new(atoll_system_tests::atoll());
     Proc::start(down.args(["down", net.name()]), None).success(20);
     assert!(!std::fs::read_to_string(format!("/proc/{last}/stat")).is_ok_and(|stat| stat.contains("(atoll")));
 }
 
-/// It is confined as those that it stands by for, before it is given anything; and there is none where none
-/// is wanted.
+/// The standby is confined like the processes that it may replace, before it receives anything. There is none
+/// if the configuration wants none.
 #[test]
 fn who_stands_by_has_no_privilege() {
     let net = Net::new(Stack::Atoll);
@@ -119,7 +120,7 @@ fn who_stands_by_has_no_privilege() {
     for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line} is missing: {status}");
     }
-    // Each waits until there is room on the machine.
+    // Each network waits for a turn, so this one is dropped first.
     drop(net);
     let net = Net::with_settings(Stack::Atoll, "TS1LS1CM1", "[recovery]\nstandby = false\n");
     let mut server = start_nginx(&net);

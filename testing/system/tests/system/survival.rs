@@ -1,5 +1,5 @@
-//! Does anything notice that its replica dies? Programs of all kinds, whose every octet is checked, while
-//! replicas are killed at random moments.
+//! Does any program notice that its replica dies? Programs of all kinds check every octet while replicas are
+//! killed at random moments.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::servers::start_nginx;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Where a client runs.
+/// The place where a client runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// At the other end of the TAP.
+    /// The client is at the other end of the TAP.
     Outside,
-    /// On the stack itself: by the internal link.
+    /// The client is on the stack itself, over the internal link.
     Inside,
 }
 
-/// A program of ours, on the stack or beside it.
+/// Starts one of the test programs, on the stack or beside it.
 pub fn start(net: &Net, side: Side, name: &str, arguments: &[&str]) -> Proc {
     let path = program(name);
     let arguments = [&[path.as_str()], arguments].concat();
@@ -30,7 +30,7 @@ pub fn start(net: &Net, side: Side, name: &str, arguments: &[&str]) -> Proc {
     }
 }
 
-/// Kills replicas, one at a time and drawn at random, at random moments. The clients have to run on.
+/// Kills replicas, one at a time and drawn at random, at random moments. The clients must run on.
 fn kill_replicas(net: &Net, seed: u64, count: u32, clients: &mut [Proc]) {
     let mut rng = Rng::new(seed);
     let replicas = net.replicas().len() as u32;
@@ -43,18 +43,18 @@ fn kill_replicas(net: &Net, seed: u64, count: u32, clients: &mut [Proc]) {
     }
 }
 
-/// How many.
+/// Returns the number of deaths for a test.
 fn deaths() -> u32 {
     if soak() { 100 } else { 10 }
 }
 
-/// Tells clients to come to their ends, which have to be good ones. Returns what they say.
+/// Asks clients to finish, which they must do with success. Returns their outputs.
 pub fn finish(clients: Vec<Proc>) -> Vec<String> {
     clients.iter().for_each(|client| signal("INT", client.pid().into()));
     clients.into_iter().map(|client| client.success(60)).collect()
 }
 
-/// No replica has lost a connection, or keeps anything of those that are over.
+/// Checks that no replica has lost a connection, or keeps state of one that has ended.
 pub fn assert_nothing_left(net: &Net) {
     until("nothing to be left", 20, || {
         let status = net.atoll_says("status");
@@ -67,7 +67,7 @@ pub fn assert_nothing_left(net: &Net) {
     });
 }
 
-/// A server with two workers and clients of all kinds, and [`deaths`].
+/// Tests a server with two workers and clients of all kinds through [`deaths`].
 fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str) {
     let net = Net::with(Stack::Atoll, configuration, None);
     let mut server = start(&net, Side::Inside, "streams.py", &["serve", "7000", "2", listeners]);
@@ -114,7 +114,7 @@ fn streams_of_workers_that_listen_each() {
     streams("TS2LS2CM2", Side::Outside, &[Net::SERVER], "reuse");
 }
 
-/// The programs on the stack are the clients.
+/// The clients are on the stack.
 #[test]
 fn streams_that_the_stack_opens() {
     let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
@@ -216,8 +216,8 @@ fn datagrams() {
     }
 }
 
-/// The server closes first, so TIME-WAIT is at its end: its replica's successors know of it, and a client may
-/// use its port again all the same.
+/// The server closes first, so TIME-WAIT is at its end. The replica's successors know of it, and a client may
+/// use its port again nevertheless.
 #[test]
 fn connections_in_time_wait() {
     const SERVER: &str = "import socket\n\

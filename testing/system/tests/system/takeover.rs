@@ -7,7 +7,7 @@ use atoll_system_tests::{Net, Proc, Stack, atoll, program, until};
 use crate::recovery::{assert_unharmed, connections, load, log, signal};
 use crate::servers::{fetch, megabyte, start_nginx};
 
-/// Kills the supervisor, and waits until the next one answers.
+/// Kills the supervisor, and waits until its successor answers.
 pub fn kill_supervisor(net: &Net) {
     let stack = net.atoll_says("status")["stack"].clone();
     let takeovers = stack["takeovers"].as_u64().expect("it is counted");
@@ -32,7 +32,7 @@ fn outlives(net: Net) {
     let sessions = net.atoll_says("status")["sessions"].as_array().expect("a list").len();
 
     for _ in 0..10 {
-        // One that attaches while there is nobody to answer.
+        // This program attaches while there is no supervisor to answer.
         let mut asking = net.serve(
             "/usr/bin/curl",
             &["-sS", "--max-time", "20", "-o", "/dev/null", &format!("http://{}/small", Net::SERVER)],
@@ -45,8 +45,7 @@ fn outlives(net: Net) {
         (net.atoll_says("status")["sessions"].as_array()?.len() == sessions).then_some(())
     });
 
-    // The new one does what the old one did: it restarts servers, even one that died while there was no
-    // supervisor.
+    // The new supervisor restarts servers, too, even one that died while there was no supervisor.
     let epoch = |index: usize| net.atoll_says("status")["replicas"][index]["epoch"].as_u64();
     let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a process");
     signal("STOP", supervisor);
@@ -75,7 +74,7 @@ fn outlives(net: Net) {
     assert!(said.contains("33 kept"), "{said}");
     assert_eq!(echoing.errors(), "", "no connection of the server has failed");
     assert_unharmed(load);
-    // The one that knows it only from notes hears of the end of a program.
+    // The supervisor knows the program only from notes, and still learns of its end.
     drop((server, echoing));
     until("the end of all sessions", 10, || {
         net.atoll_says("status")["sessions"].as_array()?.is_empty().then_some(())
@@ -92,7 +91,7 @@ fn replicas_that_share_processes_outlive_the_supervisor() {
     outlives(Net::with_settings(Stack::Atoll, "TS4LS4CM4", "[scaling]\nstart = 2\n"));
 }
 
-/// The next one goes on with what the last one was asked for, and answers.
+/// The next supervisor continues the operation that its predecessor was asked for, and answers.
 #[test]
 fn replicas_on_their_way_outlive_the_supervisor() {
     let net = Net::with_settings(Stack::Atoll, "TS4LS4CM4", "[scaling]\nstart = 1\n");
@@ -103,7 +102,7 @@ fn replicas_on_their_way_outlive_the_supervisor() {
         let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a process");
         let mut command = Command::new(atoll());
         let scaling = Proc::start(command.args(["scale", net.name(), &processes.to_string()]), None);
-        // When the first has left, or before, or at the end.
+        // The supervisor dies when the first replica has left, or before, or at the end.
         std::thread::sleep(std::time::Duration::from_millis(processes * 7));
         signal("KILL", supervisor);
         let said = scaling.success(30);
@@ -123,7 +122,7 @@ fn servers_of_all_kinds_outlive_the_supervisor() {
     outlives(Net::with(Stack::Atoll, "TS2+IP1+LS1+CM1", None));
 }
 
-/// Who watches is watched, too: each of both can die again and again, if not at the same moment.
+/// The guardian is watched, too: either process can die again and again, if not both at once.
 #[test]
 fn another_guardian_watches_where_one_has_died() {
     let net = Net::new(Stack::Atoll);
@@ -149,13 +148,14 @@ fn another_guardian_watches_where_one_has_died() {
     until("the end of both", 20, || all.iter().all(|pid| !is_atoll(*pid)).then_some(()));
 }
 
-/// Whether this process is one of ours, and has not ended.
+/// Returns whether this process is one of Atoll's that has not ended.
 fn is_atoll(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.contains("(atoll") && !stat.contains(") Z ")
 }
 
-/// What ends the stack is not taken for a death, and when both are gone nothing stays behind.
+/// Stopping the stack is not taken for a death, and when supervisor and guardian are both dead no server
+/// remains.
 #[test]
 fn without_supervisor_and_guardian_the_servers_end() {
     let net = Net::new(Stack::Atoll);
@@ -163,7 +163,7 @@ fn without_supervisor_and_guardian_the_servers_end() {
     net.listens(&mut server, 80);
     let (stack, replicas) = (net.atoll_says("status")["stack"].clone(), net.replicas());
     let pid = |key: &str| stack[key].as_u64().expect("it has a process");
-    // It could start another guardian.
+    // A running supervisor could start another guardian.
     signal("STOP", pid("pid"));
     signal("KILL", pid("guardian"));
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
@@ -176,7 +176,7 @@ fn without_supervisor_and_guardian_the_servers_end() {
         replicas.iter().all(is_gone).then_some(())
     });
     drop(server);
-    // The name is free, and what was left in its place is no obstacle.
+    // The name is free, and the files that were left are no obstacle.
     let mut again = Command::new(atoll());
     again.args(["up", "--daemon", "--name", net.name(), "--link", "none"]);
     Proc::start(&mut again, None).success(20);

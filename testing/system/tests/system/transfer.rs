@@ -20,12 +20,13 @@ on_both_stacks![
     download_through_a_black_hole,
 ];
 
-/// How much is sent, in MiB.
+/// Returns the amount to send, in MiB.
 fn amount() -> u32 {
     if soak() { 1024 } else { 64 }
 }
 
-/// Over the bad wire losses decide how long it takes, so less is sent.
+/// Returns the amount to send over the bad wire, in MiB. It is less, because losses decide how long the
+/// transfer takes.
 fn amount_over_a_bad_wire() -> u32 {
     if soak() { 1024 } else { 16 }
 }
@@ -36,7 +37,7 @@ fn deadline() -> u64 {
     if soak() { 3600 } else { DEADLINE }
 }
 
-/// A file of this many MiB that repeats nowhere.
+/// Creates a file of this many MiB without repetition.
 fn large_file(net: &Net, name: &str, mebibytes: u32, seed: u64) -> String {
     let path = net.scratch.path().join(name);
     let mut file = std::io::BufWriter::new(File::create(&path).expect("the temporary folder is writable"));
@@ -72,8 +73,8 @@ fn download_over_a_bad_wire(stack: Stack) {
     download(&Net::impaired(stack, Impairments::USUAL), amount_over_a_bad_wire());
 }
 
-/// The client's kernel asks for ECN and counts: packets that came marked, and those of its own that the other
-/// end says came marked.
+/// The client's kernel asks for ECN. It counts packets that arrived marked, and its own packets whose marks
+/// the other end reports.
 fn congestion_is_told_by_marks(stack: Stack) {
     let net = Net::impaired(stack, Impairments::MARKS);
     net.client("sysctl", &["-q", "-w", "net.ipv4.tcp_ecn=1"]).success(10);
@@ -91,8 +92,8 @@ fn congestion_is_told_by_marks(stack: Stack) {
     assert!(counted("TcpExtTCPDeliveredCE") > 10, "the stack tells of marks");
 }
 
-/// Of nginx's modules only `dav` stores what is uploaded, and not every build has it; so an upload goes
-/// through nginx, as a proxy, to a server on the same stack.
+/// Of nginx's modules only `dav` stores uploads, and not every build has it. So the upload passes through
+/// nginx as a proxy to a server on the same stack.
 fn upload_to_nginx(stack: Stack) {
     let net = Net::new(stack);
     let folder = net.scratch.path().to_string_lossy().into_owned();
@@ -118,13 +119,13 @@ fn upload_to_nginx(stack: Stack) {
     assert_eq!(answer.success(deadline() + 5), sha256(&original));
 }
 
-/// `nc` at both ends, one way and then the other: its listener ends with its peer's stream, whatever it has
-/// left to send.
+/// Runs `nc` at both ends, one way and then the other. Its listener ends with its peer's stream, whatever it
+/// has left to send.
 fn through_nc(net: &Net, mebibytes: u32) {
     let original = large_file(net, "original", mebibytes, 3);
     let copy = net.scratch.path().join("copy").to_string_lossy().into_owned();
     let client_address = format!("{} 7000", Net::SERVER);
-    // -N: the end of the input ends the stream in that direction.
+    // With `-N` the end of the input ends the stream in that direction.
     let ways = [("-N -l 7000", client_address.as_str()), ("-l 7000", &format!("-N {client_address}"))];
     for (server_options, client_options) in ways {
         let script = |options: &str| {
@@ -134,7 +135,7 @@ fn through_nc(net: &Net, mebibytes: u32) {
         };
         let mut server = net.serve("sh", &["-c", &script(server_options)]);
         let end = std::time::Instant::now() + std::time::Duration::from_secs(deadline());
-        // Refused until the server listens.
+        // Connections are refused until the server listens.
         atoll_system_tests::until("nc to connect", 20 + deadline(), || {
             let refused = !net.client("sh", &["-c", &script(client_options)]).end(deadline()).success();
             assert!(!refused || (server.runs() && std::time::Instant::now() < end), "{}", server.report());
@@ -146,7 +147,7 @@ fn through_nc(net: &Net, mebibytes: u32) {
     }
 }
 
-/// Both directions at once, over one connection.
+/// Both directions transfer at once, over one connection.
 fn exchange(net: &Net, mebibytes: u32) {
     let (down, up) = (large_file(net, "down", mebibytes, 4), large_file(net, "up", mebibytes, 5));
     let mut server = net.serve("/usr/bin/python3", &[&program("exchange.py"), "serve", "7001", &down]);
@@ -173,7 +174,7 @@ fn both_ways_at_once_over_a_bad_wire(stack: Stack) {
     exchange(&Net::impaired(stack, Impairments::USUAL), amount_over_a_bad_wire());
 }
 
-/// Is what the relay does to frames seen by the streams, and not only claimed?
+/// The streams are affected by the relay's impairments, so the relay does impair frames.
 #[test]
 fn the_bad_wire_is_bad() {
     let net = Net::impaired(Stack::Kernel, Impairments { drop: 200_000, ..Impairments::USUAL });
@@ -185,8 +186,8 @@ fn the_bad_wire_is_bad() {
     assert!(!lost.contains(" 0% packet loss") && !lost.contains("100% packet loss"), "{lost}");
 }
 
-/// Nothing larger than 1300 octets passes, and no ICMP says so (RFC 4821): the kernel, too, only finds out if
-/// it is told to look.
+/// No packet above 1300 octets passes, and no ICMP reports that (RFC 4821). The kernel, too, finds out only
+/// if it is configured to probe.
 fn download_through_a_black_hole(stack: Stack) {
     let net = Net::with_black_hole(stack, 1300);
     download(&net, 4);

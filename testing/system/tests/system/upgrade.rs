@@ -1,5 +1,4 @@
-//! Do connections notice when servers of another build take over, and does a build that is no good go by
-//! itself?
+//! Do connections notice when servers of another build take over, and is a bad build withdrawn by itself?
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +10,8 @@ use serde_json::Value;
 use crate::recovery::{assert_unharmed, connections, load, log, signal};
 use crate::servers::{fetch, megabyte, start_nginx};
 
-/// A program that is a build of Atoll to those who start it: `script`, in which `"$@"` are the arguments, and
-/// `$ATOLL` is the real one.
+/// Writes a program that acts as a build of Atoll: `script` has the arguments as `"$@"` and the real program
+/// as `$ATOLL`. Returns its full name.
 fn build(net: &Net, name: &str, script: &str) -> String {
     let atoll = atoll();
     let path = net.scratch.file(name, format!("#!/bin/sh\nATOLL={}\n{script}\n", atoll.display()));
@@ -20,9 +19,9 @@ fn build(net: &Net, name: &str, script: &str) -> String {
     path
 }
 
-/// A build from before the ledger's second version.
+/// A build that writes only the first version of the ledger.
 ///
-/// Its supervisor would hand the variable down to servers of the next build.
+/// It does not pass the variable on, because its supervisor would hand it down to servers of the next build.
 const BEFORE: &str = "export BUILD=before
 [ \"$1\" = supervise ] || export ATOLL_DEBUG_LEDGER=1
 exec $ATOLL \"$@\"";
@@ -31,15 +30,15 @@ fn upgrade(net: &Net, path: &str) -> Proc {
     Proc::start(Command::new(atoll()).args(["upgrade", net.name(), path]), None)
 }
 
-/// All servers, as `atoll status` sees them.
+/// Returns all servers, as `atoll status` lists them.
 fn servers(net: &Net) -> Vec<Value> {
     let status = net.atoll_says("status");
     let lists = ["replicas", "link_servers", "ip_servers", "connection_managers"];
     lists.iter().flat_map(|list| status[list].as_array().expect("a list").clone()).collect()
 }
 
-/// Every server is in this incarnation, and none has crashed; the ledgers are of this version, or soon will
-/// be.
+/// Checks that every server is in this incarnation and none has crashed, and waits until all ledgers have
+/// this version.
 fn assert_replaced(net: &Net, epoch: u64, ledger: u64) {
     for server in servers(net) {
         assert_eq!(server["epoch"].as_u64(), Some(epoch), "{server}\n{}", log(net));
@@ -55,7 +54,7 @@ fn assert_replaced(net: &Net, epoch: u64, ledger: u64) {
     assert!(kept > 0 && connections(net, "connections_lost") == 0, "{}", log(net));
 }
 
-/// Kept connections under load, by another program than [`load`].
+/// Starts requests over kept connections, by another program than [`load`].
 fn wrk(net: &Net) -> Proc {
     net.client(
         "wrk",
@@ -74,7 +73,7 @@ fn assert_wrk_unharmed(mut wrk: Proc) {
     );
 }
 
-/// The process of the supervisor (`pid`), or of the guardian.
+/// Returns the process of the supervisor (`pid`), or of the guardian.
 fn process(net: &Net, key: &str) -> u64 {
     net.atoll_says("status")["stack"][key].as_u64().expect("it is there")
 }
@@ -102,8 +101,8 @@ fn there_and_back(net: Net) {
     }
     let next: BTreeSet<u64> = net.replicas().into_iter().collect();
     assert!(next.len() == processes.len() && next.is_disjoint(&processes), "{processes:?} {next:?}");
-    // A file that is gone as soon as it has been read: servers that die later are started from it all the
-    // same.
+    // The file is removed as soon as it has been read; servers that die later are nevertheless started from
+    // it.
     let next = net.scratch.file("next", std::fs::read(atoll()).expect("it can be read"));
     std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     let said = upgrade(&net, &next).success(60);
@@ -115,10 +114,10 @@ fn there_and_back(net: Net) {
     assert_replaced(&net, 3, 2);
     for key in ["guardian", "pid"] {
         let file = std::fs::read_link(format!("/proc/{}/exe", process(&net, key))).expect("it is there");
-        // A copy of it that nobody can change.
+        // The servers run a copy of the file that no process can change.
         assert!(file.to_string_lossy().starts_with("/memfd:atoll"), "{key}: {file:?}");
     }
-    // The next supervisor is of that file, too.
+    // The next supervisor runs that copy, too.
     signal("KILL", process(&net, "pid"));
     upgrade(&net, &before).success(60);
     assert_replaced(&net, 4, 1);
@@ -178,7 +177,7 @@ fn a_supervisor_that_does_not_take_over_leaves_the_old_one() {
         assert_eq!(process(&net, "guardian"), guardian, "{name}");
         assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     }
-    // It does what supervisors do.
+    // This supervisor works as well.
     signal("KILL", net.replicas()[0]);
     atoll_system_tests::until("replica 0 to serve again", 20, || {
         let replica = servers(&net)[0].clone();
@@ -201,15 +200,15 @@ fn a_build_that_is_no_good_goes_by_itself() {
         ("babbles", "echo atoll 9.9".into(), "does not say what it is"),
         ("starts_nothing", checks_out("exit 1"), "ended with status 1"),
         ("hangs", checks_out("exec sleep 600"), "was ended by SIGKILL"),
-        // When it has taken over, and before everybody has.
+        // The build dies when it has taken over, and before all servers have been replaced.
         ("crashes", checks_out("(sleep 0.3; kill -ABRT $$) &\nexec $ATOLL \"$@\""), "was ended by SIGABRT"),
         ("crashes_at_once", checks_out("(kill -ABRT $$) &\nexec $ATOLL \"$@\""), "was ended by SIGABRT"),
     ] {
         let bad = build(&net, name, &script);
         let mut upgrade = upgrade(&net, &bad);
         assert!(!upgrade.end(60).success(), "{name}: {}", upgrade.report());
-        // One that ends before it is given its replica is not asked how; nor is one whose death is noticed
-        // before its status can be had.
+        // A process that ends before it is given its replica leaves no other reason. Its status is also
+        // missing if its death is noticed before the status can be read.
         let why = [said, "giving replica 0 to a process: Broken pipe", "was killed"];
         assert!(why.iter().any(|why| upgrade.errors().contains(why)), "{name}: {}", upgrade.report());
         let all = servers(&net);
@@ -219,7 +218,7 @@ fn a_build_that_is_no_good_goes_by_itself() {
         );
         assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     }
-    // A program of something else, and none at all.
+    // These are another program, and no program at all.
     for (path, said) in [
         ("/bin/true", "does not say what it is"),
         ("/etc/passwd", "is not a program"),

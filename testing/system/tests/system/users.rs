@@ -1,4 +1,4 @@
-//! Who may do what on a stack that several users' processes can reach?
+//! Which user may do what on a stack that processes of several users can reach?
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use atoll_system_tests::{Net, Proc, Scratch, Stack, atoll, compiled, until};
 
 use crate::servers::fetch;
 
-/// A program that leaves a mark when somebody runs it, and the mark.
+/// Writes a program that leaves a mark when it is run. Returns the program and the mark.
 fn evil(net: &Net) -> (String, String) {
     let mark = net.scratch.path().join("mark").to_string_lossy().into_owned();
     let path = net.scratch.file("evil", format!("#!/bin/sh\nid >{mark}\n"));
@@ -16,12 +16,12 @@ fn evil(net: &Net) -> (String, String) {
     (path, mark)
 }
 
-/// Asks for everything that a stack can be asked for, as www-data, over connections that `of` has; `own`:
-/// those that the asking program itself has opened as root.
+/// Sends every request that a stack has, as www-data, over the connections of process `of`, or with `own`
+/// over those that the asking program itself has opened as root.
 fn ask_as_www_data(net: &Net, of: &str) -> String {
     let (evil, mark) = evil(net);
     let upgrade = format!(r#"{{"cmd":"upgrade","path":"{evil}"}}"#);
-    // Attach: of a version that is none, so that it is answered in any case.
+    // This attach has an invalid version, so that it is answered in any case.
     let attach = format!("hex:01{}", "00".repeat(55));
     let down = r#"{"cmd":"down"}"#;
     let requests = [
@@ -48,13 +48,13 @@ fn ask_as_www_data(net: &Net, of: &str) -> String {
     said
 }
 
-/// Whatever was asked was refused with a reason, and the stack is what it was. Who was let in may begin a
-/// session, but for the version.
+/// Checks that every request was refused with a reason, and that the stack is unchanged. An admitted user may
+/// begin a session, except that the version is invalid.
 fn assert_all_refused(net: &Net, said: &str) {
     assert!(said.contains("answer "), "{said}");
     for line in said.lines().filter(|line| line.contains(": answer ")) {
         let (_, answer) = line.split_once(": answer ").expect("it is in it");
-        // `Refusal::Version`, or an error in words.
+        // The refusal is `Refusal::Version`, or an error in words.
         assert!(
             line.starts_with("hex:01") && answer.starts_with("4201")
                 || answer.contains("administration has a socket of its own"),
@@ -74,7 +74,7 @@ fn www_data_does_not_become_root_over_an_inherited_connection() {
     assert_eq!(net.replicas(), replicas);
 }
 
-/// The same with the descriptors of a worker of stock nginx, which runs as www-data.
+/// The descriptors are those of a worker of stock nginx, which runs as www-data.
 #[test]
 fn workers_of_nginx_do_not_become_root() {
     let net = Net::new(Stack::Atoll);
@@ -94,7 +94,7 @@ fn workers_of_nginx_do_not_become_root() {
     let mut server = net.serve("/usr/sbin/nginx", &["-p", &folder, "-c", &config]);
     net.listens(&mut server, 80);
     let master = server.pid().to_string();
-    // It exists before it is www-data, and before it has a session.
+    // The worker exists before it becomes www-data, and before it has a session.
     let worker = until("a worker that serves", 20, || {
         let children =
             std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).expect("it runs");
@@ -105,12 +105,12 @@ fn workers_of_nginx_do_not_become_root() {
     let said = ask_as_www_data(&net, &worker);
     assert_all_refused(&net, &said);
     assert_eq!(net.replicas(), replicas);
-    // It has lost nothing by it.
+    // The worker still serves.
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     assert!(server.runs(), "{}", server.report());
 }
 
-/// Over administration's own socket, too, who asks now counts.
+/// On administration's own socket, too, the user that asks now counts.
 #[test]
 fn administration_is_for_those_who_ask_with_its_rights() {
     let net = Net::new(Stack::Atoll);
@@ -139,8 +139,8 @@ except PermissionError: print('closed to others')"
     assert!(!net.replicas().is_empty());
 }
 
-/// Command and library where other users can reach them: the folder that cargo builds into may be another
-/// user's own.
+/// Copies command and library to a folder that other users can reach, because the folder that cargo builds
+/// into may not be.
 fn for_everybody(net: &Net) -> PathBuf {
     let built = atoll();
     for name in ["atoll", "libatoll.so"] {
@@ -152,7 +152,7 @@ fn for_everybody(net: &Net) -> PathBuf {
     net.scratch.path().join("atoll")
 }
 
-/// A server that says who it is to whoever connects, once.
+/// A server that sends its user to each client, once.
 const WHO: &str = "import os, socket, sys
 server = socket.create_server(('', int(sys.argv[1])))
 print('listening', flush=True)
@@ -167,7 +167,7 @@ fn serve_as(net: &Net, options: &[&str], wrapper: &[&str], port: u16) -> Proc {
     Proc::start(run.args(["/usr/bin/python3", "-c", WHO, &port.to_string()]), None)
 }
 
-/// Who answers at a port of the stack.
+/// Returns the user that answers at a port of the stack.
 fn who_answers(net: &Net, server: &mut Proc, port: u16) -> String {
     server.says("listening", 30);
     net.client("nc.openbsd", &["-d", "-w", "10", Net::SERVER, &port.to_string()]).success(30)
@@ -176,7 +176,7 @@ fn who_answers(net: &Net, server: &mut Proc, port: u16) -> String {
 const AS_WWW_DATA: &[&str] = &["setpriv", "--reuid=33", "--regid=33", "--clear-groups", "--"];
 const AS_NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
 
-/// Programs that gave up root before their first socket.
+/// Programs that gave up root before their first socket are served.
 #[test]
 fn users_that_are_allowed_are_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\ngroups = [\"daemon\"]\n");
@@ -186,7 +186,7 @@ fn users_that_are_allowed_are_served() {
         let mut server = serve_as(&net, &[], wrapper, port);
         assert_eq!(who_answers(&net, &mut server, port), uid, "{}", server.report());
     }
-    // A server that nobody here wrote.
+    // This server is not part of Atoll.
     let mut server = net.on_server(&for_everybody(&net).to_string_lossy());
     server.args(["run", "--name", net.name(), "--", "/usr/bin/memcached", "-u", "www-data", "-p", "11211"]);
     let mut server = Proc::start(&mut server, None);
@@ -195,8 +195,7 @@ fn users_that_are_allowed_are_served() {
     assert!(status.contains("Uid:\t33\t33"), "{status}");
 }
 
-/// A server that nobody here wrote, whom its administrator starts as root and makes another user in the usual
-/// ways.
+/// An administrator starts an ordinary server as root, and makes it another user in the usual ways.
 #[test]
 fn a_server_that_root_has_made_another_user_is_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
@@ -226,13 +225,13 @@ fn a_server_that_root_has_made_another_user_is_served() {
             net.client("redis-cli", &arguments)
         };
         assert_eq!(ask(&["set", "a", "b"]).success(30).trim(), "OK", "{wrapper:?}: {}", server.report());
-        // It may be a child of what was started here, which would outlive that.
+        // The server may be a child of the process that was started here, and would outlive it.
         ask(&["shutdown", "nosave"]).end(30);
         server.end(30);
     }
 }
 
-/// The reason that the supervisor knows reaches the program, and people.
+/// The supervisor's reason reaches the program, and the terminal.
 #[test]
 fn a_user_that_is_not_allowed_hears_why() {
     for settings in ["", "[users]\nallow = [\"www-data\"]\n"] {
@@ -245,8 +244,8 @@ fn a_user_that_is_not_allowed_hears_why() {
     }
 }
 
-/// A daemon of root that becomes a user who is not let in keeps its sockets, and so do its children and what
-/// they execute. They make new ones as who they are: without root's ports.
+/// A daemon of root that becomes a user that is not admitted keeps its sockets, and so do its children and
+/// the programs that they execute. They make new sockets with their own rights, without root's ports.
 #[test]
 fn children_of_a_user_that_is_not_allowed_have_its_sockets() {
     for settings in ["", "[users]\nallow = [\"daemon\"]\n"] {
@@ -300,7 +299,7 @@ peer.close()";
     }
 }
 
-/// A program whose children cannot have its sockets, because the stack has as many sessions as it may have,
+/// A stack may have all the sessions that it allows. A program whose children then cannot have its sockets
 /// says so once.
 #[test]
 fn a_program_whose_children_have_none_of_its_sockets_says_why() {
@@ -323,7 +322,7 @@ peer.sendall(b'%d' % os.geteuid())";
     assert_eq!(said.matches(complaint).count(), 1, "{said}");
 }
 
-/// A program that has sockets of which the next one gets none.
+/// A program has sockets, but the program that it executes gets none of them.
 #[test]
 fn a_cleared_environment_is_followed_by_who_has_sockets_of_its_own() {
     let net = Net::new(Stack::Atoll);
@@ -334,7 +333,7 @@ os.execve(sys.argv[1], sys.argv[1:], {})";
     assert_eq!(who_answers(&net, &mut server, 8001), "0", "{}", server.report());
 }
 
-/// Who starts it is the user that was let in, on a stack of root.
+/// On a stack of root, the admitted user runs the program.
 #[test]
 fn users_find_the_stack_of_root() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
@@ -352,7 +351,7 @@ fn users_find_the_stack_of_root() {
     assert!(!refused.end(30).success(), "{}", refused.report());
     let said = refused.errors();
     assert!(said.contains("has not let nobody in: atoll up --allow-user nobody"), "{said}");
-    // Administration is root's all the same.
+    // Administration still belongs to root.
     for command in ["status", "down"] {
         let mut asks = net.on_server(AS_WWW_DATA[0]);
         asks.args(&AS_WWW_DATA[1..]).arg(&*atoll).args([command, net.name()]);
@@ -388,7 +387,7 @@ fn unknown_users_are_an_error_that_says_what_to_do() {
     }
 }
 
-/// The process has no number that the supervisor knows, or another one.
+/// The supervisor sees another process number than the process itself, or none.
 #[test]
 fn programs_in_namespaces_of_their_own_are_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
@@ -401,7 +400,8 @@ fn programs_in_namespaces_of_their_own_are_served() {
     }
 }
 
-/// A folder that is a root for programs: what this machine has, but not where stacks have their sockets.
+/// A folder that is the root directory of programs: it has this machine's files, except the sockets of
+/// stacks.
 struct Jail(PathBuf);
 
 impl Jail {
@@ -416,7 +416,7 @@ impl Jail {
             mount.args(["--bind", &format!("/{name}")]).arg(jail.0.join(name));
             assert!(mount.status().expect("mount is installed").success());
         }
-        // The library, where it is outside.
+        // The library has the path inside that it has outside.
         let folder = net.scratch.path().to_string_lossy().into_owned();
         let inside = jail.0.join(folder.trim_start_matches('/'));
         std::fs::create_dir_all(&inside).expect("the folder is writable");
@@ -434,8 +434,8 @@ impl Drop for Jail {
     }
 }
 
-/// The socket's path leads nowhere there: a connection that was made before is handed on over chroot, setuid,
-/// exec, fork and spawn.
+/// The socket's path does not exist there. A connection that was made before is handed on over chroot,
+/// setuid, exec, fork and spawn.
 #[test]
 fn programs_in_a_chroot_are_served() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
@@ -455,19 +455,20 @@ fn programs_in_a_chroot_are_served() {
         let mut server = serve_as(&net, &[], wrapper, port);
         assert_eq!(who_answers(&net, &mut server, port), uid, "{wrapper:?}: {}", server.report());
     }
-    // Who may not use the stack may not by that connection either.
+    // A user that may not use the stack may not use it over that connection either.
     let as_nobody = ["chroot", "--userspec=65534:65534", "--groups=", &*root];
     let mut refused = serve_as(&net, &[], &as_nobody, 8009);
     assert!(!refused.end(30).success(), "{}", refused.report());
     assert!(refused.errors().contains("user 65534 may not use it"), "{}", refused.report());
 }
 
-/// Connections and children of a program that shut itself in.
+/// A program that changes its root directory keeps its connections and its children's.
 #[test]
 fn a_program_that_shuts_itself_in_goes_on() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
     let jail = Jail::new(&net);
-    // Listens, shuts itself in, gives up root, and lets a child answer, which opens another socket.
+    // The program listens, changes its root, gives up root's rights, and lets a child answer, which opens
+    // another socket.
     let program = "import os, socket, sys
 server = socket.create_server(('', int(sys.argv[1])))
 os.chroot(sys.argv[2]); os.chdir('/'); os.setgroups([]); os.setgid(33); os.setuid(33)
@@ -485,8 +486,8 @@ os.wait()";
     assert_eq!(who_answers(&net, &mut server, 8001), "33 1", "{}", server.report());
 }
 
-/// A child has a session of its own, which its parent opens before the fork: what is its parent's user's it
-/// has not.
+/// A child has a session of its own, which its parent opens before the fork. It has no rights of its parent's
+/// user.
 #[test]
 fn children_that_give_up_root_have_no_port_of_roots() {
     let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");

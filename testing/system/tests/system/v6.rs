@@ -1,5 +1,4 @@
-//! Does all of it work over IPv6: with an address that was given, with one that was made, and between both
-//! families?
+//! Does IPv6 work: with a configured address, with an autoconfigured one, and together with IPv4?
 
 use atoll_system_tests::{Net, Proc, Stack, program, until};
 
@@ -18,7 +17,7 @@ on_both_stacks![
 
 const CLIENT6: &str = "2001:db8::1";
 
-/// Fetches a URL from the client, and returns what it got.
+/// Fetches a URL from the client, and returns its content.
 pub fn fetch(net: &Net, url: &str) -> Vec<u8> {
     let target = net.scratch.path().join("fetched");
     let mut curl = net.on_client("curl");
@@ -121,7 +120,7 @@ fn a_router_gives_an_address_and_a_way(stack: Stack) {
         net.client("ip", &arguments).success(10)
     };
     ip(&format!("addr add 2001:db8:1::1/64 dev {interface} nodad"));
-    // What lies behind the router.
+    // This address lies behind the router.
     ip("addr add 2001:db8:ffff::1/128 dev lo nodad");
     let mut router =
         net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::", "1400"]);
@@ -154,7 +153,8 @@ fn link_local_addresses(stack: Stack) {
 c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hello'); c.close()";
     let mut server = net.serve("/usr/bin/python3", &["-u", "-c", script]);
     server.says("ready", 10);
-    // The kernel at the other end tries its own address out first, and would send from another one meanwhile.
+    // The kernel at the other end first checks its own address for duplicates, and would use another one
+    // meanwhile.
     let interface = net.client_interface();
     until("the client's link-local address", 20, || {
         let said = net.client("ip", &["-6", "addr", "show", "dev", &interface, "scope", "link"]).success(10);
@@ -166,7 +166,7 @@ c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hel
     server.says("True True", 10);
 }
 
-/// A router names a better one for a destination: that is asked for then, and not before.
+/// A router redirects a destination to a better router, which is asked for its address then, and not before.
 fn a_redirect_is_followed(stack: Stack) {
     let net = Net::new(stack);
     let interface = net.client_interface();
@@ -198,7 +198,7 @@ while True:
     assert!(!bad.output().contains("asked"), "a target that is neither a router nor the destination");
 }
 
-/// An address that a neighbour has is not used (RFC 4862 §5.4); the stack goes on with its others.
+/// An address that a neighbour has is not used (RFC 4862 §5.4). The stack continues with its other addresses.
 #[test]
 fn an_address_that_a_neighbour_has_is_given_up() {
     use std::process::Command;
@@ -207,8 +207,8 @@ fn an_address_that_a_neighbour_has_is_given_up() {
 
     let net = Net::new(Stack::Atoll);
     let interface = net.client_interface();
-    // The router's prefix makes an address of the stack's hardware address: claimed by the neighbour before
-    // the stack has it.
+    // The router's prefix and the stack's hardware address make this address, which the neighbour claims
+    // before the stack has it.
     let mac =
         net.atoll_says("status")["stack"]["link"]["mac"].as_str().expect("a hardware address").to_owned();
     let octets: Vec<u8> = mac.split(':').filter_map(|octet| u8::from_str_radix(octet, 16).ok()).collect();

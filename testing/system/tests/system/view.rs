@@ -1,6 +1,6 @@
-//! Do programs see the network that they are on? What asks for interfaces, addresses, routes and sockets
-//! hears of the stack, and can use what it hears. On the kernel, a namespace with the same network gives the
-//! same answers.
+//! Do programs see the network that they are on? Queries for interfaces, addresses, routes and sockets show
+//! the stack's, and the results are usable. On the kernel, a namespace with an equal network gives equal
+//! answers.
 
 use atoll_system_tests::{Net, Proc, Stack, program};
 
@@ -16,7 +16,7 @@ on_both_stacks![
     node_serves_at_the_address_it_finds
 ];
 
-/// What a case of `programs/network.py` prints.
+/// Returns the output of a case of `programs/network.py`.
 fn told(stack: Stack, case: &str) -> String {
     let net = Net::new(stack);
     net.serve("/usr/bin/python3", &[&program("network.py"), case]).success(30)
@@ -125,7 +125,7 @@ fn ifconfig_and_route_show_the_network(stack: Stack) {
     assert!(output.lines().any(has_route), "{output}");
 }
 
-/// A server that listens only where its interfaces are is reached from the other end.
+/// A server that listens only on the addresses of its interfaces is reached from the other end.
 fn node_serves_at_the_address_it_finds(stack: Stack) {
     let net = Net::new(stack);
     let script = "const own = require('os').networkInterfaces().eth0.find(a => a.family === 'IPv4');\n\

@@ -1,11 +1,11 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
-use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
+use atoll_ipc::mesh::{FRAME_PREFIX, FramePrefix, KIND_FRAME, Mark, PAYLOAD_MAX};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{create_memfd, eventfd};
 
-use super::super::rings::{FORWARDED, OUTBOUND, Received};
+use super::super::rings::{Received, prefix_of};
 use super::*;
 use crate::mesh::RING_STRIDE;
 use crate::mesh::Way;
@@ -47,9 +47,7 @@ impl Bench {
 
     /// Makes replica `from` send a frame. Returns whether the ring took it.
     fn hand_out(&mut self, from: usize, frame: &[u8]) -> bool {
-        let mut prefix = [0; FRAME_PREFIX];
-        prefix[..vnet::HEADER_LEN].copy_from_slice(&VNET);
-        prefix[vnet::HEADER_LEN] = OUTBOUND;
+        let prefix = prefix_of(&VNET, Mark::Outbound);
         let taken =
             self.replicas[from].send_frame(0, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
         self.replicas[from].publish();
@@ -83,7 +81,8 @@ impl Bench {
         self.rings.publish();
         let mut seen = Vec::new();
         while let Some(record) = self.replicas[to].receive(0, &mut self.buffer) {
-            assert_eq!((record.kind, self.buffer[vnet::HEADER_LEN]), (KIND_FRAME, FORWARDED));
+            let prefix = FramePrefix::decode(&self.buffer).expect("a frame");
+            assert_eq!((record.kind, prefix.mark), (KIND_FRAME, Mark::Forwarded));
             seen.push(self.buffer[FRAME_PREFIX]);
         }
         self.replicas[to].publish();
@@ -164,7 +163,12 @@ fn what_is_kept_for_a_replica_is_bounded() {
 fn records_that_are_no_frames_are_lost() {
     let mut bench = Bench::new();
     for len in 0..FRAME_PREFIX {
-        bench.retry_queue.send(&mut bench.queue, &mut bench.rings, 0, &[OUTBOUND; FRAME_PREFIX][..len]);
+        bench.retry_queue.send(
+            &mut bench.queue,
+            &mut bench.rings,
+            0,
+            &[Mark::Outbound as u8; FRAME_PREFIX][..len],
+        );
     }
     assert!(!bench.retry_queue.keeps() && bench.on_wire().is_empty());
     assert_eq!(bench.retry_queue.frames_out, 0);

@@ -31,7 +31,7 @@ fn an_event_of_a_server_gets_its_pid_and_its_level() {
 #[test]
 fn what_no_server_may_say_is_text() {
     for printed in [
-        // Events of others, or of nobody.
+        // These are events of other servers, or of none.
         &br#"{"event":"server_back","fields":{"index":0},"message":"replica 0 is back"}"#[..],
         br#"{"event":"nothing","message":"x"}"#,
         // Fields of other events.
@@ -50,7 +50,8 @@ fn what_no_server_may_say_is_text() {
     );
 }
 
-/// A field is a line of an entry of the journal, and a value that contains a newline would be another field.
+/// A field is a line of an entry of the journal, so a value that contains a newline would become another
+/// field.
 #[test]
 fn no_text_of_a_server_begins_a_line() {
     let evil = "a\nATOLL_EVENT=server_back\r\u{2028}\u{0}\u{1b}[2J";

@@ -72,7 +72,7 @@ impl Supervisor {
                 let _ = last.map(|last| notes::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
                 (format!("supervisor and guardian are of {build}"), None)
             }
-            // The old guardian goes on.
+            // The old guardian continues.
             Err(error) => (
                 format!("the supervisor is of {build}; no guardian of that build could be started: {error}"),
                 Some(error),

@@ -202,7 +202,7 @@ impl Supervisor {
             self.gauge.as_ref().map(|gauge| gauge.next_timeout()),
             self.words.next_timeout(),
         ];
-        // These are not looked after before the stack is ready.
+        // These are not checked before the stack is ready.
         let others = others.into_iter().flatten().filter(|_| self.course.is_ready());
         let due = lives.chain(others).chain(self.upgrade_due()).min()?;
         // The time is rounded up, because to come too early is useless.

@@ -71,7 +71,7 @@ impl Supervisor {
         self.listing_goes_on()
     }
 
-    /// Passes on a packet with some sockets of a replica: as it is to the command line, and without what
+    /// Passes on a packet with some sockets of a replica: unchanged to the command line, and without what
     /// programs are not shown to applications.
     pub(super) fn pass_rows(&mut self, packet: &[u8]) -> io::Result<()> {
         let (applications, others) = self.hearers();
@@ -93,7 +93,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells the command line about the listing under way.
+    /// Sends the command line a part of the listing under way.
     pub(super) fn tell_hearers(&mut self, part: &ReportPart) -> io::Result<()> {
         let packet = serde_json::to_vec(part).map_err(io::Error::from)?;
         for id in self.hearers().1 {
@@ -102,7 +102,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns who hears the listing under way: applications, and others.
+    /// Returns the clients that receive the listing under way: applications, and others.
     fn hearers(&self) -> (Vec<ClientId>, Vec<ClientId>) {
         self.clients.questions().hearers().into_iter().partition(|id| self.is_application(*id))
     }
@@ -134,6 +134,6 @@ impl Supervisor {
     }
 }
 
-/// The most octets of a listing that wait for a program. One that reads more slowly than replicas list, and
-/// has so many sockets to hear of, is cut off.
+/// The most octets of a listing that wait for a program. A program that reads more slowly than replicas list,
+/// and has as many sockets in its listing, is cut off.
 const WAITING_MAX: usize = 8 << 20;

@@ -161,7 +161,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the page of each process that tells how it is confined.
+    /// Returns the page of each process, which shows how the process is confined.
     fn confined_pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
         self.hosts.pages().chain(self.memory.others().iter().map(|server| &server.page))
     }

@@ -31,7 +31,7 @@ impl Supervisor {
         ScalingReport { processes: count_processes(&processes), wanted, auto, min, max }
     }
 
-    /// Says whether every replica is in its place, or will be when it has recovered.
+    /// Returns whether every replica is in its place, or will be when it has recovered.
     pub(super) fn are_in_place(&self) -> bool {
         self.placement
             .is_reached(|replica| stand(&self.servers, &self.hosts, replica, self.placement.place(replica)))

@@ -68,7 +68,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether a client waits for something that takes time: an upgrade, or replicas on their way.
+    /// Returns whether a client waits for an operation that takes time: an upgrade, or a move of replicas.
     fn is_awaited(&self, id: ClientId) -> bool {
         let of_upgrade = self.succession.as_ref().is_some_and(|upgrade| upgrade.client() == id);
         of_upgrade || self.course.exchange_for() == Some(id) || self.placement.asking().contains(&id)
@@ -82,7 +82,7 @@ impl Supervisor {
         Ok(id)
     }
 
-    /// Notes that whoever has this connection may begin sessions from now on.
+    /// Notes that the process that has this connection may begin sessions from now on.
     fn let_in(&mut self, id: ClientId) {
         if self.clients.let_in(id) {
             self.note_client(id);
@@ -128,8 +128,8 @@ impl Supervisor {
     ) -> io::Result<()> {
         let Some((door, peer)) = self.clients.begin_request(id, asks, packet) else { return Ok(()) };
         match classify(door, packet, descriptors) {
-            // The process that asks now counts, not the one that connected, unless a session was begun over
-            // the connection: who was let in stays in, whoever that becomes.
+            // The process that asks now counts, and not the process that connected, unless a session was
+            // begun over the connection: an admitted process remains admitted, whatever user it becomes.
             Ok(Incoming::Application(
                 Request::Attach { .. } | Request::Connect | Request::ListSockets { .. },
             )) if !self.is_let_in(id) && !asks.is_some_and(|asks| self.gate.may_attach(asks)) => {
@@ -140,7 +140,7 @@ impl Supervisor {
             }
             Ok(Incoming::Application(Request::Connect)) => self.connect(id, asks.unwrap_or(peer)),
             Ok(Incoming::Application(Request::ListSockets { .. })) => self.ask_for_listing(id),
-            // The key is the right: a process that has inherited sockets goes on using them, as with the
+            // The key is the right: a process that has inherited sockets continues to use them, as with the
             // kernel's.
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Vouch { lease, protocol, port })) => {
@@ -171,7 +171,8 @@ impl Supervisor {
         self.clients.get(id).is_some_and(Client::is_let_in)
     }
 
-    /// Makes another connection for a process that cannot connect by a path. It lets in whom this one does.
+    /// Makes another connection for a process that cannot connect by a path. The new connection admits the
+    /// processes that this one admits.
     fn connect(&mut self, id: ClientId, peer: Peer) -> io::Result<()> {
         let made = Channel::pair(Blocking::Yes).and_then(|(ours, theirs)| {
             ours.set_nonblocking()?;
@@ -231,8 +232,8 @@ impl Supervisor {
         self.welcome(id, joined)
     }
 
-    /// Returns the sizes of arenas that together take no more than so many MiB of an application's address
-    /// space; 0 stands for any number.
+    /// Returns the sizes of arenas that together take no more than this number of MiB of an application's
+    /// address space; 0 means any number.
     fn arena_within(&self, room_mib: u32) -> ArenaConfig {
         let arena = self.config.sessions.arena;
         match room_mib {
@@ -241,7 +242,7 @@ impl Supervisor {
         }
     }
 
-    /// Says whether there are descriptors for one more session. If not, ended sessions are given up first,
+    /// Returns whether there are descriptors for one more session. If not, ended sessions are given up first,
     /// the oldest before others.
     fn has_room(&mut self) -> bool {
         let shared = self.placement.most_in_one();

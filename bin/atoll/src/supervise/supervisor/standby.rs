@@ -84,7 +84,7 @@ impl Supervisor {
         }
     }
 
-    /// Says whether the standby waits as it should, and has as much memory as it would need now.
+    /// Returns whether the standby waits as it should, and has as much memory as it would need now.
     fn is_fit(&self, host: &Host) -> bool {
         let Some(memory) = host.memory() else { return false };
         is_awaiting(host) && is_enough(memory, self.memory_for_next())
@@ -116,7 +116,7 @@ impl Supervisor {
         }
         self.hosts.appoint(key, number);
         self.standby.absent(clock::now());
-        // The next supervisor must know of it before it is told to outlive this one.
+        // The next supervisor must know of the standby before the order to outlive this supervisor leaves.
         self.note_host(key);
         Some(key)
     }
@@ -145,8 +145,8 @@ impl Supervisor {
     }
 }
 
-/// Says whether a process waits as it should. One that is stopped, or about to end, would keep its replicas
-/// waiting.
+/// Returns whether a process waits as it should. One that is stopped, or about to end, would keep its
+/// replicas waiting.
 fn is_awaiting(host: &Host) -> bool {
     let Some(pid) = host.pid() else { return true };
     spawn::look(pid).is_some_and(|(_, running)| matches!(running.state, 'R' | 'S'))

@@ -34,7 +34,7 @@ impl Supervisor {
         }
     }
 
-    /// Names the servers that a process has, for people.
+    /// Returns the names of the servers that a process has, for messages.
     fn servers_in(&self, pid: u32) -> String {
         let plan = self.config.notation.plan();
         let in_it = self.servers.all().iter().enumerate().filter(|(_, server)| server.pid() == Some(pid));

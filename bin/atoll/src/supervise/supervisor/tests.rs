@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use atoll_base::{Instant, Rng};
 use atoll_ipc::LAYOUT_VERSION;
-use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::arena::{ArenaConfig, library};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Refusal, Reply, User};
 use atoll_ipc::lease::Pass;
@@ -65,13 +65,13 @@ struct Launches {
     for_want: Option<i32>,
 }
 
-/// The number that stands for a server without one.
+/// The number for a server without one.
 const STANDBY: usize = usize::MAX;
 
 struct FakeLauncher(Rc<RefCell<Launches>>);
 
 impl FakeLauncher {
-    /// Returns the two ends of a socket that stands for a process, or the failure that was asked for.
+    /// Returns the two ends of a socket that represents a process, or the failure that was asked for.
     fn socket(&mut self) -> Result<(Channel, Channel), Failure> {
         if self.0.borrow().failing > 0 {
             self.0.borrow_mut().failing -= 1;
@@ -265,7 +265,7 @@ impl Drop for Bench {
     }
 }
 
-/// Notices whether a bell is rung.
+/// Notices whether a doorbell is rung.
 struct Watch(Epoll);
 
 impl Watch {
@@ -352,7 +352,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
             matches!(opened, Request::SessionOpened { session: 1, pid, .. } if pid == std::process::id())
         );
         assert_eq!(theirs.len(), 3 + BELLS);
-        // The replica has the arena and the bells that the application has for it.
+        // The replica has the arena and the doorbells that the application has for it.
         let ours = ShmMemory::map(&fds[2 + BELLS + index * 3 + 1], layout.total, Access::ReadWrite).unwrap();
         atoll_ipc::Memory::store64(&ours, 8192, 4711);
         let same = ShmMemory::map(&theirs[0], layout.total, Access::ReadWrite).unwrap();
@@ -364,7 +364,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
     }
 }
 
-/// A program can make its bells slow to ring for every process that rings them.
+/// A program can make its doorbells slow for every process that rings them.
 #[test]
 fn no_bell_is_shared_between_sessions() {
     let mut bench = Bench::new(2);
@@ -383,7 +383,7 @@ fn no_bell_is_shared_between_sessions() {
     }
     bells(&first).iter().for_each(|bell| eventfd::ring(bell).unwrap());
     assert!(watches.iter().chain(&of_servers).all(|watch| !watch.is_rung()));
-    // Each replica hears both sessions.
+    // Each replica learns of both sessions.
     for (index, end) in bench.replicas.iter().enumerate() {
         for fds in [&first, &second] {
             let (_, theirs) = receive(end).unwrap();
@@ -418,7 +418,7 @@ fn a_session_ends_with_its_last_process() {
     assert!(bench.server.books.open_now().is_empty() && bench.server.clients.len() == 0);
 }
 
-/// The programs of the session live on, but no replica reads its rings; their other sessions are not
+/// The programs of the session live on, but no replica reads its rings any more. Their other sessions are not
 /// affected.
 #[test]
 fn a_session_that_replicas_have_died_of_ends() {
@@ -610,8 +610,8 @@ fn the_status_names_processes_and_counts() {
     let (client, joined, fds) = bench.attach();
     let layout = bench.server.config.sessions.arena.layout();
     let arena = ShmMemory::map(&fds[2 + BELLS + 1], layout.total, Access::ReadWrite).unwrap();
-    atoll_ipc::Memory::store64(&arena, layout.library + 1024, 1000);
-    atoll_ipc::Memory::store64(&arena, layout.library + 1032, 10);
+    atoll_ipc::Memory::store64(&arena, layout.library + library::CALLS, 1000);
+    atoll_ipc::Memory::store64(&arena, layout.library + library::CALLS_WITH_SYSTEM_CALL, 10);
     let status = |bench: &Bench| StatusReport::assemble(bench.server.report()).unwrap();
     let report = status(&bench);
     assert_eq!(report.replicas.len(), 2);
@@ -638,7 +638,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert_eq!(bench.told(0).len(), 3);
     drop(bench.replicas.remove(1));
     assert_eq!(bench.settle(), None, "the stack goes on");
-    // The successor is told also what happens before it is ready.
+    // The successor also learns what happens before it is ready.
     drop(gone);
     bench.settle();
     assert_eq!(
@@ -680,7 +680,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     bench.settle();
     bench.replicas.push(back);
     assert!(bench.server.all_ready());
-    // The successor is told of new sessions as the other replica is.
+    // The successor learns of new sessions as the other replica does.
     let _client = bench.attach();
     assert!(matches!(bench.told(1)[..], [Request::SessionOpened { session: 3, .. }]));
     let life = bench.server.servers.replicas()[1].record().life();
@@ -699,7 +699,7 @@ fn who_waits_for_servers_that_start_does_not_spin() {
     assert_ne!(bench.server.servers_timeout_ms(later), Some(0), "it would do nothing then");
 }
 
-/// A session's memory holds what its connections have still to send.
+/// A session's memory holds text that its connections have still to send.
 #[test]
 fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
     let mut bench = Bench::new(2);
@@ -1051,8 +1051,8 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let _ = std::fs::remove_file(socket);
 }
 
-/// A program with little address space has small arenas, and whoever joins its session is told the same
-/// sizes, also by the next supervisor.
+/// A program with little address space has small arenas. Other processes that join its session get these
+/// sizes, too, also from the next supervisor.
 #[test]
 fn arenas_fit_the_address_space_of_a_program() {
     let mut bench = Bench::new(2);
@@ -1095,8 +1095,8 @@ fn arenas_fit_the_address_space_of_a_program() {
     assert_eq!(ask(server, &members[2], &to_usual).1, usual);
 }
 
-/// A connection that an old supervisor accepted becomes an application's, because such connections could be
-/// used for both purposes, and any child could inherit them.
+/// A connection that an old supervisor accepted becomes an application's. Such connections could be used for
+/// both purposes, and any child could inherit them.
 #[test]
 fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     let mut bench = Bench::new(1);
@@ -1154,9 +1154,8 @@ fn a_connection_gives_another_one() {
     assert!(bench.server.clients.len() == 0 && bench.server.books.len() == 0);
 }
 
-/// A process that has begun a session may become another user, and its heirs may begin theirs, which count
-/// for that user. Neither the key of a session lets anybody in, nor a connection over which nobody has begun
-/// one.
+/// A process that has begun a session may become another user, and its children may begin sessions, which
+/// count for that user. Neither the key of a session nor a connection without a session admits a process.
 #[test]
 fn who_was_let_in_stays_in_as_another_user() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -1201,7 +1200,7 @@ fn who_was_let_in_stays_in_as_another_user() {
     assert_eq!(bench.settle(), None);
 }
 
-/// The next supervisor knows who was let in, and lets in nobody else.
+/// The next supervisor knows which users were admitted, and admits no others.
 #[test]
 fn who_was_let_in_stays_in_under_the_next_supervisor() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -1230,8 +1229,8 @@ fn who_was_let_in_stays_in_under_the_next_supervisor() {
     }
 }
 
-/// The voucher names the user who asks, not the one who connected or attached, with that user's rights; the
-/// seal covers exactly that.
+/// The voucher names the user that asks, with that user's rights, and not the user that connected or
+/// attached. The seal covers exactly that.
 #[test]
 fn whoever_asks_is_vouched_for_as_who_he_is() {
     let mut bench = Bench::new(1);

@@ -146,7 +146,7 @@ impl Supervisor {
         self.progress(&line)
     }
 
-    /// Says whether a server is of a build that has to prove itself.
+    /// Returns whether a server is of a build that has to prove itself.
     pub(super) fn is_on_trial(&self, index: usize) -> bool {
         self.succession.as_ref().is_some_and(|succession| succession.is_on_trial(index))
     }

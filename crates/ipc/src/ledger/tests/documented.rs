@@ -59,6 +59,8 @@ fn the_tables_in_the_document_are_those_in_the_code() {
     }
     for (heading, defined) in [
         ("Header", defined::<Header>()),
+        ("Work", defined::<work::Word>()),
+        ("Suspects", defined::<work::Suspect>()),
         ("Journal", defined::<Entry>()),
         ("Connections", connections),
         ("Requests", defined::<request::Written>()),
@@ -67,6 +69,19 @@ fn the_tables_in_the_document_are_those_in_the_code() {
     ] {
         assert_eq!(documented(heading), defined, "of {heading}");
     }
+}
+
+#[test]
+fn the_kinds_of_work_in_the_document_are_those_in_the_code() {
+    let (_, table) = DOCUMENT.split_once("\n| kind | work | number |\n").expect("there is the table");
+    let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| ")).map(|line| {
+        let (number, rest) = line.split_once(" | ").expect("a number");
+        let name = rest.split([' ', ':']).next().expect("a name");
+        (number.parse().expect("a number"), name.into())
+    });
+    let kinds =
+        (0..=u8::MAX).filter_map(|n| Some((n, alloc::format!("{:?}", layout::number::<work::Kind>(n)?))));
+    assert_eq!(rows.collect::<Vec<(u8, String)>>(), kinds.collect::<Vec<_>>());
 }
 
 #[test]

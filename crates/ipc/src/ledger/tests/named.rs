@@ -65,7 +65,7 @@ fn what_was_committed_and_lies_in_the_journal_is_named_wherever_its_writer_dies(
     assert!(in_journal_alone > 10, "{in_journal_alone}");
 }
 
-/// The ledger may be that of a replica that was taken over by an attacker.
+/// An attacker who controls a replica may have written anything into its ledger.
 #[test]
 fn a_ledger_in_which_anything_stands_can_be_read() {
     let mut rng = atoll_base::Rng::new(9);

@@ -1,28 +1,28 @@
-//! Do replicas scale under load without a connection that notices? NEaT's scaling up and down (N3, §6.3.4),
-//! of which the thesis shows no figure.
+//! Do replicas scale under load without harm to a connection? This repeats NEaT's scaling up and down (N3,
+//! §6.3.4), of which the thesis shows no figure.
 //!
-//! NEaT adds and ends replicas, leaves connections where they are, and waits for the last one of a replica to
-//! close. Here replicas go from process to process with their connections. What that costs was measured on a
-//! real machine; what more processes serve where each has a core is simulated, each number for itself: moves
-//! are not.
+//! NEaT adds and ends replicas, leaves connections where they are, and waits until the last connection of a
+//! replica closes. Here replicas move between processes together with their connections. The cost of a move
+//! was measured on a real machine. The throughput of more processes, each on a core of its own, is simulated
+//! without moves, one simulation for each number of processes.
 
 use super::{CORES, Form, Measured, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
 use crate::experiments::{Context, ExperimentError, Outcome, row};
 
-/// Series `requests` (seconds, requests a second in that tenth of one), `asked` and `reached` (seconds,
-/// processes), and what came of it all: `failed`, `lost`, `moves`, `deaths`, `slowest ms` and `away ms` (0,
-/// value).
+/// Series `requests` (x: seconds; y: requests a second in that tenth of a second), `asked` and `reached` (x:
+/// seconds; y: processes), and totals with x = 0: `failed`, `lost`, `moves`, `deaths`, `slowest ms` and `away
+/// ms`.
 const SCALING: &str = include_str!("../../measured/scaling.csv");
 
-/// In how many processes the replicas are, one after another.
+/// The numbers of processes that hold the replicas, one after another.
 const PROCESSES: [usize; 4] = [1, 2, 4, 1];
-/// Web servers in the simulated machine, whatever the stack has.
+/// The number of web servers in the simulated machine, whatever the number of processes.
 const WEB_SERVERS: usize = CORES - 4;
 
 // structure: scaling: one experiment from its settings to its sentence
-/// Throughput over time while the stack scales.
+/// Runs the experiment of NEaT's scaling: throughput over time while replicas move to other processes.
 pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, SCALING);
     let requests: Vec<(f64, f64)> = measured.of("requests").collect();
@@ -35,7 +35,7 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
         return Err(ExperimentError::NotMeasured("requests"));
     }
     let last = requests.iter().map(|point| point.0).fold(0.0, f64::max);
-    // From when a number was reached until the next one was asked for.
+    // The mean rate between reaching a number of processes and asking for the next one.
     let mut steady = Vec::new();
     for (at, (since, processes)) in reached.iter().enumerate() {
         let until = asked.get(at).map_or(last, |point| point.0);
@@ -49,7 +49,7 @@ pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outco
     }
     let mut simulated: Vec<f64> = Vec::new();
     for (phase, processes) in PROCESSES.into_iter().enumerate() {
-        // With as many as before it is the same again.
+        // A number of processes that was simulated before gives an equal result.
         let rate = match PROCESSES[..phase].iter().position(|before| *before == processes) {
             Some(before) => simulated[before],
             None => {
@@ -109,7 +109,8 @@ fn result(measured: &Measured<'_>, name: &'static str) -> Result<f64, Experiment
     measured.of(name).next().map(|point| point.1).ok_or(ExperimentError::NoSeries(name))
 }
 
-/// Whether every number of processes was reached, and nobody noticed.
+/// Returns whether every number of processes was reached, and no request failed, no connection was lost and
+/// no process died.
 fn is_unharmed(measured: &Measured<'_>) -> Result<bool, ExperimentError> {
     let numbers: Vec<usize> = measured.of("reached").map(|(_, processes)| processes as usize).collect();
     let [failed, lost, deaths] = ["failed", "lost", "deaths"].map(|name| result(measured, name));

@@ -1,9 +1,10 @@
-//! What is lost when a component dies, and what does it cost to lose less? NEaT's Fig. 6.13, and recoveries.
+//! What is lost when a component dies, and what does it cost to lose less? This repeats NEaT's Fig. 6.13, and
+//! its recoveries.
 //!
-//! As in the thesis, a fault is equally likely anywhere in the code, so a component's share of the code is
-//! the probability that it is the one that fails ([`SIZES`]); then the process that holds it dies, whichever
-//! of its kind. What that costs is not assumed but measured: real processes were killed under load
-//! (`bench/faults.py`), with NEaT's recovery (`stateless`) and this stack's (`stateful`).
+//! As in the thesis, a fault is equally likely anywhere in the code. The share of a component in the code
+//! ([`SIZES`]) is then the probability that the fault is in that component, and the process that holds it
+//! dies. The cost of a death was measured, not assumed: real processes were killed under load
+//! (`bench/faults.py`), with NEaT's recovery (`stateless`) and with this stack's (`stateful`).
 
 use super::{CORES, Form, Measured, lighttpd};
 use crate::chart::{Axis, Chart, Series, Style};
@@ -12,22 +13,23 @@ use crate::experiments::scale::said;
 use crate::experiments::{Context, ExperimentError, Outcome, row};
 use crate::machine::Purpose;
 
-/// Deaths: series `CONFIGURATION:KIND RECOVERY[ others]`, connections, those of them that went on.
+/// Deaths: series `CONFIGURATION:KIND RECOVERY[ others]`; x: connections at the death, y: those of them that
+/// survived.
 const DEATHS: &str = include_str!("../../measured/deaths.csv");
-/// Waits: series `KIND[ (others)]`, milliseconds (0 where it was less than one), percentile.
+/// Waits: series `KIND[ (others)]`; x: milliseconds (0 for less than one), y: percentile.
 const WAITS: &str = include_str!("../../measured/waits.csv");
 
-/// Lines of code of each component that are neither blank, comment nor test. A test counts again. What all
-/// processes share - layouts, system calls, the servers' loop - is nobody's.
+/// The lines of code of each component, without blank lines, comments and tests. A test counts them again.
+/// Code that all processes share (layouts, system calls, the servers' loop) counts for no component.
 pub(super) const SIZES: [(&str, f64); 4] = [("TS", 16121.0), ("IP", 5614.0), ("LS", 1135.0), ("CM", 2933.0)];
 
-/// What became of the connections in all deaths of one kind of process.
+/// What happened to the connections in all deaths of one kind of process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Fate {
     deaths: usize,
     served: f64,
     kept: f64,
-    /// The least share of a death that was kept, and the greatest.
+    /// The least and the greatest share of connections that survived one death, 0 to 1.
     low: f64,
     high: f64,
 }
@@ -43,14 +45,14 @@ impl Fate {
         fate
     }
 
-    /// The share that was kept; all of none.
+    /// Returns the share of connections that survived, 0 to 1; 1 if there were none.
     fn share(&self) -> f64 {
         if self.served > 0.0 { self.kept / self.served } else { 1.0 }
     }
 }
 
-/// What the death of a process costs that holds these components, by NEaT's or this stack's recovery: of its
-/// own connections, and of others.
+/// Returns what happens to connections when a process with these components dies: to its own, and to those of
+/// other processes. `recovery` is `stateless` (NEaT's) or `stateful` (this stack's).
 fn fate(measured: &Measured<'_>, kind: &str, recovery: &str) -> Result<(Fate, Fate), ExperimentError> {
     let ending = format!(":{kind} {recovery}");
     let names = measured.names();
@@ -61,7 +63,7 @@ fn fate(measured: &Measured<'_>, kind: &str, recovery: &str) -> Result<(Fate, Fa
     if own.deaths == 0 { Err(ExperimentError::NoDeaths(name.to_string())) } else { Ok((own, others)) }
 }
 
-/// The components of a process, as `bench/faults.py` names its kinds.
+/// Returns the components of a process in the notation of `bench/faults.py`, such as `TSCM`.
 fn kind(roles: &Roles) -> String {
     [("TS", roles.ts), ("IP", roles.ip), ("LS", roles.ls), ("CM", roles.cm)]
         .into_iter()
@@ -69,8 +71,8 @@ fn kind(roles: &Roles) -> String {
         .collect()
 }
 
-/// The expected share of connections that are left after a fault, 0 to 1. `weights`: how likely it is in each
-/// component.
+/// Returns the expected share of connections that survive a fault, 0 to 1. `weights` has the relative
+/// probability of a fault in each component.
 fn preserved(
     measured: &Measured<'_>,
     form: Form,
@@ -108,7 +110,7 @@ const KEPT: [&str; 9] = [
     "others_kept_percent",
 ];
 
-/// What each kind of process takes with it.
+/// Runs the experiment of what each kind of process takes with it when it dies.
 pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, DEATHS);
     let mut rows = vec![row(KEPT)];
@@ -177,7 +179,7 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
 }
 
 // structure: throughput: one experiment from its settings to its sentence
-/// Fig. 6.13.
+/// Runs the experiment of NEaT's Fig. 6.13: state kept after a fault, against throughput.
 pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, DEATHS);
     let by_time = time_in_components(context)?;
@@ -230,9 +232,9 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
         return Err(ExperimentError::Incomplete("a configuration"));
     };
     let grows = many.2 > one.2 && many.3 > one.3 && many_parts.2 > two_parts.2 && many_parts.3 > two_parts.3;
-    // As many replicas keep more if they are in parts.
+    // With equal numbers of replicas, those in parts keep more.
     let parts_keep_more = two_parts.3 > one.3;
-    // With as many cores: two replicas of one component, or one of two.
+    // With equal numbers of cores, two replicas of one component compete with one replica of two.
     let of_two_cores = match (two.2 > two_parts.2, two.3 > two_parts.3) {
         (true, true) => "one component is better at both",
         (false, false) => "two components are better at both",
@@ -276,8 +278,8 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
-/// The most requests a second that a stack serves, with as many web servers as are best: one for each process
-/// of the stack, or two, or all that fit.
+/// Returns the configuration's name and the most requests a second that it serves. It tries several numbers
+/// of web servers: one for each process of the stack, two, three or four for each replica, and all that fit.
 fn most_of(context: &mut Context<'_>, form: Form, n: usize) -> Result<(String, f64), ExperimentError> {
     let (cores, mut best) = (n * form.cores(), 0.0f64);
     let configuration = form.configuration(n)?;
@@ -296,8 +298,8 @@ fn share_of(weights: &[(&str, f64)], at: usize) -> f64 {
     100.0 * weights[at].1 / weights.iter().map(|(_, weight)| weight).sum::<f64>()
 }
 
-/// How much time each component takes, where each is a process: other weights, for faults that are as likely
-/// as code is executed.
+/// Returns the share of time that each component takes when each is a process. These are other weights, for
+/// faults whose probability grows with the time that code runs.
 fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f64)>, ExperimentError> {
     let settings = lighttpd(context, Form::Apart.configuration(1)?, 4);
     let report = context.simulate("time in each component", settings);
@@ -310,11 +312,11 @@ fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f6
     ])
 }
 
-/// A peer on Linux that hears nothing sends again after so long (RFC 6298 has it at a second; Linux at 200
-/// ms), in milliseconds.
+/// The time after which a peer on Linux retransmits if no answer arrives, in milliseconds (RFC 6298 has one
+/// second; Linux has 200 ms).
 const AGAIN_MS: f64 = 200.0;
 
-/// How long connections wait when a process dies and the next one takes over.
+/// Runs the experiment of how long connections wait when a process dies and its successor takes over.
 pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, WAITS);
     let mut rows = vec![row(["died", "percentile", "wait_ms"])];
@@ -331,12 +333,12 @@ pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outc
             |percent: f64| points.iter().find(|point| point.1 >= percent).map_or(f64::NAN, |point| point.0);
         if name.ends_with("(others)") {
             longest_other = longest_other.max(most);
-            // Whose process lives loses nothing, so that no peer has to send again.
+            // A connection whose process survives loses no frame, so its peer does not retransmit.
             reproduced &= most < AGAIN_MS;
         } else {
             longest = longest.max(most);
             texts.push(format!("{name} {:.1} and {:.1} ms", at(50.0), at(99.0)));
-            // Once, but not twice.
+            // Peers may retransmit once, but not twice.
             reproduced &= at(99.0) < 2.0 * AGAIN_MS;
         }
         let style = if name.ends_with("(others)") { Style::Dashed } else { Style::Line };

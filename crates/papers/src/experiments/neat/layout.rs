@@ -1,4 +1,5 @@
-//! Do consecutive connections meet different memory layouts? NEaT's security by replication (N5).
+//! Do consecutive connections meet different memory layouts? This repeats NEaT's security by replication
+//! (N5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +8,12 @@ use crate::chart::{Axis, Chart, Series, Style};
 use crate::experiments::scale::said;
 use crate::experiments::{Context, ExperimentError, Outcome, row};
 
-/// Series `text`, `heap`, `stack`, `libraries`: number of the process, page of the address. Series
-/// `connection`: its number, its replica.
+/// Series `text`, `heap`, `stack` and `libraries` (x: number of the process; y: page of the address), and
+/// series `connection` (x: its number; y: its replica).
 const LAYOUTS: &str = include_str!("../../measured/layout.csv");
 
-/// Addresses of replicas and their successors, and who got which connection.
+/// Runs the experiment of address spaces: the addresses of replicas and their successors, and the replica of
+/// each connection.
 pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, LAYOUTS);
     let mut rows = vec![row(["what", "processes", "different", "range_bits"])];
@@ -29,7 +31,7 @@ pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Out
             different.len().to_string(),
             format!("{:.1}", ((high - low) as f64 + 1.0).log2()),
         ]);
-        // Each from its least page, in GiB.
+        // Addresses relative to the least of their series, in GiB.
         let points =
             pages.iter().map(|(number, page)| (*number, (page - low as f64) * 4096.0 / (1u64 << 30) as f64));
         series.push(Series::line(kind, points.collect()).styled(Style::Marks));
@@ -42,7 +44,7 @@ pub(in crate::experiments) fn addresses(context: &mut Context<'_>) -> Result<Out
     }
     let changes =
         replicas.windows(2).filter(|pair| pair[0] != pair[1]).count() as f64 / (replicas.len() - 1) as f64;
-    // If each connection were given to any replica with the same probability, whatever came before.
+    // The share of changes if each connection went to any replica with equal probability.
     let ideal = 1.0 - 1.0 / counts.len() as f64;
     for (replica, count) in &counts {
         rows.push(vec![format!("replica {replica}"), count.to_string(), String::new(), String::new()]);

@@ -1,8 +1,8 @@
-//! NEaT's experiments (N9): how its replicas scale, what their deaths cost, and what it claims of its library
-//! and of address spaces.
+//! NEaT's experiments (N9): how its replicas scale, what their deaths cost, and what it claims about its
+//! library and about address spaces.
 //!
-//! "Component" is NEaT's word here for what shares a process: of `TS2LS2CM2` a replica is one component, of
-//! `TS2CM2+IP2LS2` it is two.
+//! "Component" here is NEaT's word for a process of a replica: a replica of `TS2LS2CM2` is one component, a
+//! replica of `TS2CM2+IP2LS2` is two.
 
 mod elastic;
 mod faults;
@@ -22,21 +22,21 @@ use super::Context;
 use crate::configuration::{Configuration, ConfigurationError};
 use crate::machine::{Load, Settings, Waiting};
 
-/// The machine on which NEaT was measured last: two sockets with eight hardware threads each. Here each of
-/// them is a core.
+/// The number of cores of the simulated machine. It is that of the last machine on which NEaT was measured:
+/// two sockets with eight hardware threads each.
 const CORES: usize = 16;
 
-/// Requests on a connection, as NEaT's httperf makes them.
+/// The number of requests on a connection, as in NEaT's runs of httperf.
 const REQUESTS: u32 = 100;
 
-/// NEaT's two forms, and this stack's third, of `n` replicas.
+/// The ways to divide a replica into processes: NEaT's two, and this stack's third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// A replica is one process.
     Single,
-    /// TCP and IP are two.
+    /// TCP and IP are in two processes.
     Multi,
-    /// Everything is apart.
+    /// Each component is in a process of its own.
     Apart,
 }
 
@@ -49,7 +49,7 @@ impl Form {
         }
     }
 
-    /// So many replicas, as NEaT names its own.
+    /// Returns the name of a stack of `n` replicas, as NEaT writes it.
     fn of(self, n: usize) -> String {
         match self {
             Form::Single => format!("NEaT {n}x"),
@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// How many processes a replica is.
+    /// Returns the number of processes of a replica, each of which has a core.
     fn cores(self) -> usize {
         match self {
             Form::Single => 1,
@@ -76,7 +76,8 @@ impl Form {
     }
 }
 
-/// lighttpd in `apps` processes on a stack, under as many connections for each as keep it busy.
+/// Returns the settings of lighttpd in `apps` processes on a stack, with 32 connections for each process,
+/// which keep it busy.
 fn lighttpd(context: &Context<'_>, configuration: Configuration, apps: usize) -> Settings {
     let (warm_up, duration) = if context.quick { (6, 12) } else { (20, 60) };
     Settings {
@@ -92,23 +93,23 @@ fn lighttpd(context: &Context<'_>, configuration: Configuration, apps: usize) ->
     }
 }
 
-/// How processes wait that have nothing to do: as NEaT's, which have a core each, and as this stack's.
+/// How idle processes wait: as NEaT's, each of which has a core, and as this stack's.
 const WAYS: [(&str, Waiting); 2] = [
     ("looking always", Waiting { spin: SPIN, always: true }),
     ("looking if few talk", Waiting { spin: SPIN, always: false }),
 ];
 
-/// This stack's `wait.spin_us`.
+/// The default of this stack's `wait.spin_us`.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Lines of what was measured, and whether that was on this machine.
+/// Measured values as (series, x, y), and whether they were measured on this machine.
 struct Measured<'a> {
     lines: Vec<(&'a str, f64, f64)>,
     here: bool,
 }
 
 impl<'a> Measured<'a> {
-    /// What was measured for real and lies beside the results, or else what was measured on the machine of
+    /// Takes the results that lie beside the experiment's output, or else those of the machine of
     /// docs/measurements.md.
     fn new(context: &Context<'a>, built_in: &'a str) -> Measured<'a> {
         let lines = super::real_lines(context.real.unwrap_or(built_in)).collect();
@@ -119,7 +120,7 @@ impl<'a> Measured<'a> {
         self.lines.iter().filter(move |(name, ..)| *name == series).map(|&(_, x, y)| (x, y))
     }
 
-    /// Names in their order, each once.
+    /// Returns the names of the series, each once, in the order of the file.
     fn names(&self) -> Vec<&'a str> {
         let mut names: Vec<&str> = Vec::new();
         for (name, ..) in &self.lines {

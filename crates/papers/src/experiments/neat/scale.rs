@@ -1,5 +1,5 @@
-//! How does throughput grow with replicas and web servers? NEaT's Fig. 6.6, 6.9 and 6.11 (persistent
-//! connections) and 6.12 (one request each).
+//! How does throughput grow with replicas and web servers? This repeats NEaT's Fig. 6.6, 6.9 and 6.11
+//! (persistent connections) and 6.12 (one request each).
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use crate::experiments::scale::said;
 use crate::experiments::{Context, ExperimentError, Outcome, row};
 use crate::machine::{Load, Settings, Waiting};
 
-/// Series `Linux`, `NEaT`, `Multi`: lighttpd processes, as many as CPUs and replicas; requests a second.
+/// Series `Linux`, `NEaT` and `Multi` (x: lighttpd processes, as many as CPUs and replicas; y: requests a
+/// second).
 const LIGHTTPD: &str = include_str!("../../measured/lighttpd.csv");
 
 // structure: replicas: one experiment from its settings to its sentence
-/// Fig. 6.6, 6.9, 6.11: web servers are added until no core is left.
+/// Runs the experiment of NEaT's Fig. 6.6, 6.9 and 6.11: web servers are added until no core is left.
 pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let counts: &[usize] = if context.quick { &[1, 4, 6, 10] } else { &[1, 2, 3, 4, 5, 6, 8, 10, 12, 14] };
     let mut rows = vec![row(["stack", "cores_of_the_stack", "web_servers", "requests_per_second"])];
@@ -101,13 +102,13 @@ pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outc
     Ok(Outcome { rows, charts, reproduced, sentence })
 }
 
-/// The loads of Fig. 6.12: web servers, connections at a time.
+/// The loads of Fig. 6.12: web servers, and concurrent connections.
 const LOADS: [(usize, u32); 6] = [(1, 8), (1, 16), (1, 32), (1, 64), (2, 32), (4, 64)];
-/// Its stacks.
+/// The stacks of Fig. 6.12.
 const STACKS: [(Form, usize); 5] =
     [(Form::Multi, 1), (Form::Multi, 2), (Form::Single, 1), (Form::Single, 2), (Form::Single, 3)];
 
-/// Connections a second of each stack under each load.
+/// Returns the connections a second of each stack under each load.
 fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Vec<f64>>, ExperimentError> {
     let mut all = Vec::new();
     for (form, n) in STACKS {
@@ -118,7 +119,7 @@ fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<V
                 requests: 1,
                 waiting: Some(waiting),
                 cores_per_socket: 12,
-                // Few connections that wait for sleepers make few requests.
+                // Few connections on sleeping processes make few requests, so the run is longer.
                 duration: Duration::from_millis(if context.quick { 50 } else { 300 }),
                 ..lighttpd(context, form.configuration(n)?, apps)
             };
@@ -130,8 +131,8 @@ fn rates(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<V
     Ok(all)
 }
 
-/// Fig. 6.12: few connections and many, on stacks of ever more processes, which sleep when there is nothing
-/// to do.
+/// Runs the experiment of NEaT's Fig. 6.12: few connections and many, on stacks with ever more processes,
+/// which sleep when they are idle.
 pub(in crate::experiments) fn configurations(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row(["waiting", "stack", "web_servers", "connections", "per_second"])];
     let mut charts = Vec::new();

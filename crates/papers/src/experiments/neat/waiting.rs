@@ -1,5 +1,5 @@
-//! What becomes of polling, sleeping and system calls as the load grows? NEaT's Table 6.2, and its claim of
-//! the library (N2, N7).
+//! How do polling, sleeping and system calls change as the load grows? This repeats NEaT's Table 6.2, and its
+//! claim about the library (N2, N7).
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::experiments::scale::said;
 use crate::experiments::{Context, ExperimentError, Outcome, row};
 use crate::machine::{Load, Purpose, Settings, Waiting};
 
-/// Series `without a system call`: connections, percent; `thousand requests a second`: connections,
-/// thousands.
+/// Series `without a system call` (x: connections; y: percent) and `thousand requests a second` (x:
+/// connections; y: thousands).
 const CALLS: &str = include_str!("../../measured/calls.csv");
 
-/// What a driver does at one load: requests a second, the share of its time that it is awake, and of that
-/// what it spends in the kernel and on looking for work.
+/// The state of a driver at one load: requests a second, and three percentages: its time awake, and within
+/// that the time in the kernel and the time spent polling.
 type Load62 = [f64; 4];
 
-/// Loads from little to all that it can do.
+/// Returns the driver's state at loads from very low to the most that it can serve.
 fn driver_at(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<Vec<Load62>, ExperimentError> {
     let loads: &[u32] =
         if context.quick { &[30, 1000, 16_000] } else { &[10, 30, 100, 300, 1000, 3000, 9000, 16_000] };
     let mut found = Vec::new();
     for &connections in loads {
         let settings = Settings {
-            // Each connection makes its hundred requests, so this decides how many there are.
+            // Each connection makes 100 requests, so the rate of connections decides the rate of requests.
             load: Load::Constant(connections),
             waiting: Some(waiting),
             warm_up: Duration::from_millis(50),
@@ -47,7 +47,7 @@ fn driver_at(context: &mut Context<'_>, way: &str, waiting: Waiting) -> Result<V
     Ok(found)
 }
 
-/// Table 6.2: the process that drives the device for three replicas.
+/// Runs the experiment of NEaT's Table 6.2: the process that drives the device for three replicas.
 pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let mut rows = vec![row([
         "waiting",
@@ -116,7 +116,7 @@ pub(in crate::experiments) fn driver(context: &mut Context<'_>) -> Result<Outcom
     Ok(Outcome { rows, charts, reproduced, sentence })
 }
 
-/// The share of the library's calls that need no system call.
+/// Runs the experiment of NEaT's N2: the share of the library's calls that need no system call.
 pub(in crate::experiments) fn calls(context: &mut Context<'_>) -> Result<Outcome, ExperimentError> {
     let measured = Measured::new(context, CALLS);
     let without: Vec<(f64, f64)> = measured.of("without a system call").collect();

@@ -29,7 +29,7 @@ fn the_size_is_sealed() {
     assert!(fcntl_add_seals(&fd, SealFlags::WRITE).is_err());
 }
 
-/// Other users could otherwise open the memory for writing through /proc, whatever descriptor they have.
+/// Other users cannot open the memory for writing through /proc, whatever descriptor they have.
 #[test]
 fn memory_is_its_owners_alone() {
     let own = Mapping::create_own("atoll-test", 4096).unwrap().0;

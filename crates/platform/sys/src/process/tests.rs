@@ -52,7 +52,7 @@ fn whoever_reads_no_errors_keeps_nobody_from_writing_them() {
          exit 7",
     );
     let mut child = spawn.capture_errors().start().unwrap();
-    // The shell writes more than a pipe holds, and nobody reads: its writes fail, and it goes on.
+    // The shell writes more than a pipe holds, and no process reads. Its writes fail, and it continues.
     assert_eq!(child.wait().unwrap(), Exit::Code(7));
     let mut errors = std::fs::File::from(child.take_errors().unwrap());
     let mut said = String::new();

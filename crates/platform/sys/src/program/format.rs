@@ -14,17 +14,19 @@ pub enum Format {
     Script {
         /// The path, which may be relative to the working directory.
         interpreter: Vec<u8>,
+        /// What follows the path in its line: one argument, with its blanks.
+        argument: Option<Vec<u8>>,
     },
     /// Something that the kernel does not execute by itself.
     Other,
 }
 
 /// The octets that the kernel reads of a file before it decides (`BINPRM_BUF_SIZE`).
-const HEAD: usize = 256;
+pub(super) const HEAD: usize = 256;
 /// The most octets of program headers that the kernel takes (`load_elf_phdrs`).
-const TABLE_MAX: usize = 65_536;
+pub(super) const TABLE_MAX: usize = 65_536;
 /// The size of a program header (`Elf64_Phdr`).
-const ENTRY: usize = 56;
+pub(super) const ENTRY: usize = 56;
 /// The longest path of a loader, with its zero (`PATH_MAX`).
 const PATH_MAX: u64 = 4096;
 
@@ -33,9 +35,9 @@ const ET_EXEC: u16 = 2;
 const ET_DYN: u16 = 3;
 
 #[cfg(target_arch = "x86_64")]
-const MACHINE: (u16, &[u8]) = (62, b"ld-linux-x86-64.so.2");
+pub(super) const MACHINE: (u16, &[u8]) = (62, b"ld-linux-x86-64.so.2");
 #[cfg(target_arch = "aarch64")]
-const MACHINE: (u16, &[u8]) = (183, b"ld-linux-aarch64.so.1");
+pub(super) const MACHINE: (u16, &[u8]) = (183, b"ld-linux-aarch64.so.1");
 
 /// Returns whether a path is that of the loader which this library's own C library has.
 pub fn is_loader(path: &[u8]) -> bool {
@@ -89,7 +91,7 @@ fn elf(read: &mut impl FnMut(u64, &mut [u8]) -> Option<usize>, head: &[u8]) -> O
     Some(Format::Elf { loader: Some(path) })
 }
 
-/// Reads the first line of a script, as `load_script` of Linux does. `is_cut` says that the file may go on
+/// Reads the first line of a script, as `load_script` of Linux does. `is_cut` says that the file may continue
 /// behind `head`.
 fn script(head: &[u8], is_cut: bool) -> Format {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
@@ -103,14 +105,24 @@ fn script(head: &[u8], is_cut: bool) -> Format {
     if path_ends.is_none() && end.is_none() && is_cut {
         return Format::Other;
     }
-    match path_ends.map_or(line, |end| line.get(..end).unwrap_or_default()) {
+    let (path, rest) = line.split_at(path_ends.unwrap_or(line.len()));
+    let rest = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+    let argument = rest.iter().position(|byte| !is_blank(byte)).and_then(|start| {
+        let end = rest.iter().rposition(|byte| !is_blank(byte))?;
+        rest.get(start..=end).map(<[u8]>::to_vec)
+    });
+    match path {
         [] => Format::Other,
-        path => Format::Script { interpreter: path.to_vec() },
+        path => Format::Script { interpreter: path.to_vec(), argument },
     }
 }
 
 /// Reads until `into` is full or the file ends. Returns how many octets there are.
-fn fill(read: &mut impl FnMut(u64, &mut [u8]) -> Option<usize>, at: u64, into: &mut [u8]) -> Option<usize> {
+pub(super) fn fill(
+    read: &mut impl FnMut(u64, &mut [u8]) -> Option<usize>,
+    at: u64,
+    into: &mut [u8],
+) -> Option<usize> {
     let mut filled = 0;
     while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         // An offset that no file has is behind the end of each.
@@ -125,14 +137,14 @@ fn fill(read: &mut impl FnMut(u64, &mut [u8]) -> Option<usize>, at: u64, into: &
     Some(filled)
 }
 
-fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(*octets.get(at..)?.first_chunk()?))
 }
 
-fn u32_at(octets: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(octets: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*octets.get(at..)?.first_chunk()?))
 }
 
-fn u64_at(octets: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(octets: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*octets.get(at..)?.first_chunk()?))
 }

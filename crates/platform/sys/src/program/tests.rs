@@ -127,7 +127,9 @@ fn scripts_are_their_interpreters() {
     }
     let long = format!("#!/bin/{} {}", "a".repeat(200), "b".repeat(300));
     let interpreter = format!("/bin/{}", "a".repeat(200)).into_bytes();
-    assert_eq!(format_of(long.as_bytes()), Some(Format::Script { interpreter }));
+    // The kernel reads 256 octets of the line.
+    let argument = Some("b".repeat(256 - 8 - 200).into_bytes());
+    assert_eq!(format_of(long.as_bytes()), Some(Format::Script { interpreter, argument }));
 }
 
 /// Returns whether the kernel says of a script that it has too many interpreters.

@@ -91,7 +91,7 @@ fn a_call_that_is_not_on_the_list_is_deadly_and_named() {
     }
 }
 
-/// SIGSYS may come from another process. It is deadly then, too, and no call is blamed.
+/// A SIGSYS that another process sends is deadly, too, but the report names no system call.
 #[test]
 fn a_signal_that_somebody_sends_names_no_call() {
     const NAME: &str = "a_signal_that_somebody_sends_names_no_call";
@@ -111,7 +111,7 @@ fn a_signal_that_somebody_sends_names_no_call() {
     assert_eq!(word, 0);
 }
 
-/// A condition on a call that is allowed without one does not narrow it.
+/// A condition on a call does not narrow a rule that allows the call without one.
 #[test]
 fn what_is_allowed_stays_allowed() {
     let mut calls = list();

@@ -150,7 +150,7 @@ fn who_sends_is_told_if_it_was_asked_for() {
     assert_eq!((b.receive_from(&mut buffer, &mut fds).unwrap(), fds.len()), ((1, Some(own)), 0));
 }
 
-/// A supervisor in a container sees processes outside like this.
+/// A supervisor in a container sees processes outside of it with the number 0.
 #[test]
 fn a_sender_without_a_number_here_is_a_sender() {
     let peer = peer(libc::ucred { pid: 0, uid: 65534, gid: 65534 });

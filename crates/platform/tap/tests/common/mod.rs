@@ -16,8 +16,8 @@ pub const STACK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const KERNEL_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Runs `test` in a network namespace of its own. Who is not root is told why it was skipped; as root that is
-/// a failure.
+/// Runs `test` in a network namespace of its own. Without root's rights it prints why it skips the test; with
+/// them, a failure to make the namespace fails the test.
 pub fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
     let run = || match netns::unshare() {
         Ok(()) => test(),
@@ -35,7 +35,8 @@ pub fn options(queues: usize) -> TapOptions<'static> {
     TapOptions { name: None, queues, offloads: Offloads { tso: true, uso: true }, existing: Existing::Refuse }
 }
 
-/// A TAP that is up, with [`KERNEL`] on the kernel's side and [`STACK`] known to it as a neighbour.
+/// Opens a TAP that is up, with [`KERNEL`] as the kernel's address and [`STACK`] known to the kernel as a
+/// neighbour.
 pub fn network(queues: usize) -> Tap {
     let tap = Tap::open(&options(queues)).unwrap();
     // No router solicitations among the frames. Where there is no IPv6 at all, there is nothing to switch
@@ -70,7 +71,7 @@ impl Arrival {
         &self.frame()[14..]
     }
 
-    /// Whether it is IPv4 of this protocol, without options.
+    /// Returns whether the frame has an IPv4 packet of this protocol without options.
     pub fn is(&self, protocol: u8) -> bool {
         self.frame()[12..14] == [8, 0] && self.ip()[0] == 0x45 && self.ip()[9] == protocol
     }
@@ -80,7 +81,8 @@ impl Arrival {
     }
 }
 
-/// The next frame from any queue that satisfies `wanted`; others are dropped. Panics after ten seconds.
+/// Returns the next frame from any queue that satisfies `wanted`, and drops the others. Panics after ten
+/// seconds.
 pub fn receive(queues: &mut [Queue], wanted: impl Fn(&Arrival) -> bool) -> Arrival {
     let epoll = Epoll::new().unwrap();
     for (token, queue) in (0..).zip(&*queues) {
@@ -104,10 +106,10 @@ pub fn receive(queues: &mut [Queue], wanted: impl Fn(&Arrival) -> bool) -> Arriv
     panic!("the awaited frame did not come");
 }
 
-/// Vnet header (checksum to be completed at `checksum_at` of the transport header), Ethernet and IPv4 from
-/// [`STACK`] to [`KERNEL`], for `transport` of which `payload_len` bytes follow separately. The checksum
-/// field is filled in as far as the sender of an unfinished checksum has to: with the sum of the pseudo
-/// header.
+/// Returns the vnet, Ethernet and IPv4 headers of a packet from [`STACK`] to [`KERNEL`], followed by
+/// `transport`. `payload_len` bytes of payload follow separately. The vnet header asks for the checksum at
+/// `checksum_at` of the transport header; that field holds the sum of the pseudo header, as for any
+/// unfinished checksum.
 pub fn frame(protocol: u8, transport: &[u8], checksum_at: usize, payload_len: usize) -> Vec<u8> {
     let len = (transport.len() + payload_len) as u16;
     const NEEDS_CSUM: u8 = 1;
@@ -131,7 +133,7 @@ pub fn frame(protocol: u8, transport: &[u8], checksum_at: usize, payload_len: us
     frame
 }
 
-/// The ones' complement sum of RFC 1071, not inverted.
+/// Returns the ones' complement sum of RFC 1071, not inverted.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let mut sum: u32 = words.sum();

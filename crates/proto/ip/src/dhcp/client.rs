@@ -76,7 +76,7 @@ pub enum State {
     Rebinding = 6,
 }
 
-/// What a client asks its caller to do.
+/// The actions that a client asks of its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a datagram from port 68 to port 67.
@@ -192,8 +192,8 @@ impl Client {
     /// Judges the payload of a datagram to port 68 that the station `from` has sent. Returns whether the
     /// message was believed.
     ///
-    /// Never panics, whatever the bytes are. Nothing is authenticated: any host on the link hears broadcasts,
-    /// and may answer first.
+    /// Never panics, whatever the bytes are. Nothing is authenticated: any host on the link receives
+    /// broadcasts, and may answer first.
     pub fn handle(&mut self, now: Instant, from: Mac, bytes: &[u8], rng: &mut Rng) -> bool {
         let Ok(message) = dhcp::parse(bytes) else { return false };
         let Some(server) = message.word(option::SERVER_IDENTIFIER).filter(|server| is_server(*server)) else {
@@ -323,7 +323,7 @@ impl Client {
         true
     }
 
-    /// Goes from Init to Selecting.
+    /// Enters Selecting from Init.
     fn discover(&mut self, now: Instant, rng: &mut Rng) {
         self.next = None;
         self.xid = rng.next_u32();
@@ -331,7 +331,7 @@ impl Client {
         self.repeat(now, rng);
     }
 
-    /// Goes to Init for a while, which is longer each time, so that no other host can keep the client busy.
+    /// Enters Init for a while, which is longer each time, so that no other host can keep the client busy.
     fn begin_again(&mut self, now: Instant, wait: Duration, rng: &mut Rng) {
         self.next = None;
         self.state = State::Init;
@@ -431,7 +431,8 @@ impl Client {
                 self.secs = elapsed;
                 elapsed
             }
-            // RFC 2131 §3.1 (3): the same value makes relays that look at it use the same servers.
+            // RFC 2131 §3.1 (3): an equal value makes relays that read it use the servers of the first
+            // message.
             Kind::Request if self.state == State::Requesting => self.secs,
             Kind::Request => elapsed,
             // RFC 2131 table 5.
@@ -475,7 +476,7 @@ fn millis(n: u32) -> Duration {
 
 const EVERYBODY: u32 = u32::MAX;
 
-/// The options that servers are asked for. RFC 3442: classless routes stand before routers.
+/// The options that servers are asked for. RFC 3442: classless routes come before routers.
 const PARAMETERS: [u8; 6] = [
     option::SUBNET_MASK,
     option::CLASSLESS_ROUTES,

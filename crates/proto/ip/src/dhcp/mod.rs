@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 pub use client::{Client, Output, State};
 pub use lease::Lease;
 
-/// What is known of DHCP, for display.
+/// The state of DHCP, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
     /// The state of the client.

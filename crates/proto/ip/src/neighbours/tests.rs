@@ -203,7 +203,7 @@ fn the_cache_agrees_with_a_sorted_map() {
     }
 }
 
-// The tests below are about lies, and what distinguishes them from news.
+// The tests below are about lies, and what distinguishes them from true claims.
 
 /// All signs that A is at another station, except for the answer of the station that was asked.
 const CLAIMS: [&str; 3] = ["question", "answer", "announcement"];
@@ -223,7 +223,7 @@ fn a_lie_about_a_neighbour_that_answers_changes_nothing() {
         let generation = cache.generation();
         for second in 2..40 {
             assert_eq!(claim(&mut cache, what, at(second), MAC_B), Claim::Ask { of: MAC_A }, "{what}");
-            // The liar goes on while the known station is asked, and answers in its place.
+            // The liar continues while the known station is asked, and answers in its place.
             for other in CLAIMS {
                 assert_eq!(claim(&mut cache, other, at(second), MAC_B), Claim::Ignored, "{what}");
             }

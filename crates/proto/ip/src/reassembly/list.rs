@@ -24,7 +24,7 @@ pub(super) struct List {
     last: u32,
 }
 
-/// A value that stands for no place.
+/// The value for no place.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 impl List {
@@ -71,7 +71,7 @@ impl Links {
         }
     }
 
-    /// Returns the first place of `list` that is not `but`. The cost is a look at two places at most.
+    /// Returns the first place of `list` that is not `but`. It examines two places at most.
     pub(super) fn first_but(&self, list: &List, but: u32) -> Option<u32> {
         let second = || self.links.get(but as usize).map(|link| link.after);
         let found = if list.first == but { second() } else { Some(list.first) };

@@ -19,7 +19,7 @@ pub(super) struct Packet<K> {
     pub(super) source: u32,
     /// The pieces by offset; none is empty, and they do not overlap.
     pub(super) pieces: Vec<Piece>,
-    /// The octets that stand before those of the first piece.
+    /// The number of octets before those of the first piece.
     pub(super) head_len: usize,
     /// The length of the whole payload in octets, once the last fragment has arrived.
     pub(super) end: Option<u32>,

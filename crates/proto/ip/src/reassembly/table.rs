@@ -89,7 +89,7 @@ impl<T> Table<T> {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// Returns how often an entry was looked at.
+    /// Returns how often an entry was examined.
     #[cfg(test)]
     pub(super) fn looks(&self) -> u64 {
         self.looks.get()

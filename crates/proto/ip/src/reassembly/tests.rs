@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Whatever arrives, the bounds hold, and a whole packet has no octet twice and none missing.
+    /// Whatever arrives, the bounds hold, and a complete packet has no octet twice and none missing.
     #[test]
     fn any_fragments_are_survived(
         script in prop::collection::vec(
@@ -168,7 +168,7 @@ proptest! {
 }
 
 proptest! {
-    /// Whatever arrives, the version with indexes decides like the one that looks at every packet.
+    /// Whatever arrives, the version with indexes decides like the one that scans every packet.
     #[test]
     fn indexes_decide_as_scans_do(
         packets_max in 2usize..12,
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Returns the number of looks at packets for each of 2,000 fragments beyond what is kept.
+/// Returns the number of packets examined for each of 2,000 fragments beyond what is kept.
 fn looks(source_of: impl Fn(u16) -> u8) -> u64 {
     let mut all = Reassembly::new(Limits::USUAL, SECRET);
     let payload = octets(0..8);
@@ -217,7 +217,7 @@ fn looks(source_of: impl Fn(u16) -> u8) -> u64 {
 
 #[test]
 fn a_hostile_fragment_costs_the_same_however_many_packets_are_kept() {
-    // A scan looks at each of 512 packets, or at the 256 of one source.
+    // A scan examines each of 512 packets, or the 256 of one source.
     for source_of in [(|_| 1) as fn(u16) -> u8, |id| id as u8] {
         let cost = looks(source_of);
         assert!(cost < 64, "{cost} looks at packets");

@@ -19,7 +19,7 @@ use crate::link::{Cast, Link};
 use crate::neighbours::{Basis, Claim, Due, Lookup, NeighbourUpdate, Neighbours};
 use crate::output::Route;
 
-/// The neighbours of the IPv4 address, and what other stations hear of it.
+/// The neighbours of the IPv4 address, and what other stations learn about the address.
 #[derive(Debug)]
 pub(super) struct Arp {
     neighbours: Neighbours<u32>,
@@ -27,7 +27,7 @@ pub(super) struct Arp {
     announce_at: Option<Instant>,
     /// When we last defended our address against a station that claimed it (RFC 5227 §2.4).
     defended_at: Option<Instant>,
-    /// What the other replicas are to hear.
+    /// The updates for the other replicas.
     updates: VecDeque<NeighbourUpdate>,
     /// The neighbours that did not answer, which the owner has not yet polled.
     failed: VecDeque<u32>,
@@ -123,7 +123,7 @@ impl Arp {
                     claim => self.pass_on(addresses, common, claim, packet),
                 }
             }
-            // An announcement: a station tells all others where an address is.
+            // An announcement: a station sends its address to all others.
             _ if packet.sender_addr == packet.target_addr => {
                 let claim = self.neighbours.doubt(now, packet.sender_addr, packet.sender_mac);
                 self.pass_on(addresses, common, claim, packet);
@@ -170,8 +170,8 @@ impl Arp {
         claim
     }
 
-    /// Passes a claim that was heard on to the other replicas, which judge it for themselves, and asks the
-    /// station that it contradicts.
+    /// Passes a received claim on to the other replicas, which judge it for themselves, and asks the station
+    /// that it contradicts.
     fn pass_on(&mut self, addresses: &Addresses, common: &mut Common, claim: Claim, packet: &Packet) {
         if let Claim::Ask { of } = claim {
             ask(addresses, common, packet.sender_addr, of);

@@ -1,5 +1,5 @@
-//! IGMP as a host speaks it (RFC 3376, RFC 2236, RFC 1112): tells IPv4 routers which groups are wanted.
-//! [`crate::membership`] decides what is said when.
+//! The host's part of IGMP (RFC 3376, RFC 2236, RFC 1112), which reports wanted groups to IPv4 routers.
+//! [`crate::membership`] decides what is sent when.
 
 use alloc::vec;
 

@@ -1,7 +1,7 @@
 //! The stack's current IPv4 address, and what comes with it.
 //!
 //! The first replica of a stack gets the address from its configuration or by DHCP. The others have the same
-//! configuration, or are told the address.
+//! configuration, or get the address from the first.
 
 use super::arp::Arp;
 use crate::addresses::Addresses;
@@ -10,7 +10,7 @@ use crate::config::V4Address;
 /// The stack's place in its IPv4 network.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// What addresses mean as seen from `address`.
+    /// The meanings of addresses as seen from `address`.
     addresses: Addresses,
     address: Option<V4Address>,
     generation: u64,

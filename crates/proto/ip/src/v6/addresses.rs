@@ -12,7 +12,7 @@ pub struct OwnAddress {
     pub addr: Addr,
     /// The length of the prefix, in bits.
     pub prefix_len: u8,
-    /// What the address may be used for.
+    /// The permitted uses of the address.
     pub state: State,
     /// Whether the address was made from an advertised prefix.
     pub dynamic: bool,
@@ -22,7 +22,7 @@ pub struct OwnAddress {
     pub valid_until: Instant,
 }
 
-/// What an address may be used for (RFC 4862 §2).
+/// The permitted uses of an address (RFC 4862 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The address may be used for everything, as long as no other host claims it (RFC 4429). Duplicate

@@ -46,8 +46,8 @@ pub(super) fn receive<'a>(
         problem(code::ERRONEOUS_HEADER, HEADER_LEN + before + 2);
         return Err(Reason::FragmentMalformed);
     }
-    // RFC 8200 §4.3: hop-by-hop options stand behind the first header of a packet. Here they would get there
-    // when the packet is reassembled.
+    // RFC 8200 §4.3: hop-by-hop options directly follow the first header of a packet. Here they would get
+    // there when the packet is reassembled.
     if offset == 0 && upper.protocol == Protocol(HOP_BY_HOP) {
         problem(code::UNRECOGNIZED_NEXT_HEADER, upper.named_at);
         return Err(Reason::Extension);
@@ -83,8 +83,8 @@ pub(super) fn receive<'a>(
     })
 }
 
-/// Checks the headers in the first fragment of a packet. `Reason::FragmentTiny`: the chain of headers goes on
-/// behind the fragment.
+/// Checks the headers in the first fragment of a packet. Fails with `Reason::FragmentTiny` if the chain of
+/// headers continues behind the fragment.
 fn check_first(protocol: Protocol, text: &[u8]) -> Result<(), Reason> {
     match ipv6::first_fragment(protocol, text) {
         // RFC 6980 §5: neighbour discovery is not fragmented. Later fragments do not show their type, and

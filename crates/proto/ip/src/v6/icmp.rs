@@ -53,7 +53,7 @@ pub(super) fn receive_error(
         }
         Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
         Message::ParameterProblem { .. } => ErrorKind::Problem,
-        // RFC 4443 §2.4 (a): an error of an unknown type is an error all the same.
+        // RFC 4443 §2.4 (a): an error of an unknown type counts as an error, too.
         Message::Other { .. } if message.is_error() => ErrorKind::Problem,
         _ => return Err(Reason::IcmpIgnored),
     };

@@ -16,7 +16,7 @@ pub(super) struct Packet<'p, 'a> {
     pub(super) header: &'p ipv6::Header,
     /// The octets behind the header.
     pub(super) payload: &'a [u8],
-    /// What the extension headers in `payload` say.
+    /// The contents of the extension headers in `payload`.
     pub(super) upper: &'p Upper,
 }
 

@@ -1,5 +1,5 @@
-//! MLD as a host speaks it (RFC 3810, RFC 2710): tells IPv6 routers which groups are wanted.
-//! [`crate::membership`] decides what is said when.
+//! The host's part of MLD (RFC 3810, RFC 2710), which reports wanted groups to IPv6 routers.
+//! [`crate::membership`] decides what is sent when.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -1,8 +1,8 @@
 //! IPv6 with neighbour discovery, ICMPv6 and MLD.
 //!
-//! All replicas of a stack hear every router and neighbour advertisement (the link server passes copies on),
-//! draw the same conclusions, and so have the same addresses. One of them, the leader, speaks for the stack
-//! unasked: it solicits, probes and reports.
+//! All replicas of a stack receive every router and neighbour advertisement (the link server passes copies
+//! on), draw the same conclusions, and so have the same addresses. One of them, the leader, speaks for the
+//! stack unasked: it solicits, probes and reports.
 //!
 //! ```text
 //!   in    own address or group? --> extensions, fragment? --> TCP, UDP    to the transport
@@ -324,14 +324,14 @@ impl V6 {
         }
     }
 
-    /// Takes over what an IP server has told, if IPv6 is configured on the link.
+    /// Takes over the addresses that an IP server has sent, if IPv6 is configured on the link.
     pub(crate) fn replace(&mut self, own: &[OwnAddress], on_link: &[(Addr, u8)], routers: &[Addr]) {
         if self.network.is_configured() {
             self.network.replace(own, on_link, routers);
         }
     }
 
-    /// Sets the size of packets and the hop limit that an IP server has told, if IPv6 is configured on the
+    /// Sets the size of packets and the hop limit that an IP server has sent, if IPv6 is configured on the
     /// link.
     pub(crate) fn set_limits(&mut self, common: &Common, mtu: u16, hop_limit: u8) {
         if self.network.is_configured() {

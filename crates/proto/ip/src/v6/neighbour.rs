@@ -1,6 +1,6 @@
 //! Resolves IPv6 addresses by neighbour discovery (RFC 4861 §7), detects duplicate addresses (RFC 4862 §5.4),
-//! and hears redirects (RFC 4861 §8). As with ARP there is no proof, and belief is rationed in the same way
-//! (see `v4/arp.rs`).
+//! and receives redirects (RFC 4861 §8). As with ARP there is no proof, and belief is rationed in the same
+//! way (see `v4/arp.rs`).
 
 use alloc::vec::Vec;
 
@@ -94,8 +94,8 @@ impl Discovery {
             if header.dst != solicited_node(target) || source_mac.is_some() {
                 return Err(Reason::NdIgnored);
             }
-            // RFC 4862 §5.4.3: if two stations probe the same address, neither gets it. Later ones are told
-            // that it is taken.
+            // RFC 4862 §5.4.3: if two stations probe the same address, neither gets it. Later ones get an
+            // advertisement that it is taken.
             match tentative {
                 true => handle_conflict(network, common, target),
                 false if usable => {
@@ -118,7 +118,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// Handles an advertisement: a station tells us, or all hosts, where its target is.
+    /// Handles an advertisement, in which a station says to this host, or to all hosts, where its target is.
     pub(super) fn handle_advertisement(
         &mut self,
         packet: &Packet<'_, '_>,

@@ -14,7 +14,7 @@ use crate::config::{Config, V6Config};
 use crate::link::{Cast, Link};
 use crate::neighbours::Neighbours;
 
-/// What is known of the IPv6 network.
+/// The state of the IPv6 network.
 #[derive(Debug)]
 pub(crate) struct Network {
     config: Option<V6Config>,
@@ -68,7 +68,7 @@ impl Network {
             }
             network.routers.extend(v6.gateway.map(Lease::forever));
         }
-        // The part in a transport server is told what becomes of its addresses.
+        // The part in a transport server gets the states of its addresses from the IP server.
         if !config.apart {
             network.rearm();
         }
@@ -421,7 +421,7 @@ impl Network {
         self.rearm();
     }
 
-    /// Takes over the addresses, prefixes and routers that an IP server has told, as far as a host can have
+    /// Takes over the addresses, prefixes and routers that an IP server has sent, as far as a host can have
     /// them.
     pub(super) fn replace(&mut self, own: &[OwnAddress], on_link: &[(Addr, u8)], routers: &[Addr]) {
         let is_host = |addr: Addr| cast(addr) == Some(Cast::Unicast);
@@ -437,7 +437,7 @@ impl Network {
         }
     }
 
-    /// Sets the size of packets and the hop limit that an IP server has told; the link carries packets of
+    /// Sets the size of packets and the hop limit that an IP server has sent; the link carries packets of
     /// `link` octets.
     pub(super) fn set_limits(&mut self, mtu: u16, link: u16, hop_limit: u8) {
         self.mtu = mtu.clamp(MTU_MIN, link.max(MTU_MIN));

@@ -1,5 +1,4 @@
-//! Redirects: better next hops for destinations than the default router, as told by that router (RFC 4861
-//! §8).
+//! Redirects: better next hops for destinations than the default router, which sends them (RFC 4861 §8).
 //!
 //! A host that can forge a redirect is on the link, and could as well forge advertisements. As little is
 //! believed as §8.1 allows, for ten minutes, and nothing about a target that does not answer.

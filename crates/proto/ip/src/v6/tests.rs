@@ -349,7 +349,7 @@ fn an_address_is_tried_out_before_it_is_defended() {
     assert!(!overriding);
     ip.handle_timeout(at(2));
     assert!(ip.v6_addresses().iter().all(|own| own.state == State::Preferred));
-    // A station that probes the address now is told that it is taken.
+    // A station that probes the address now gets an advertisement that it is taken.
     let probe = Message::NeighbourSolicitation { target: us(), source_mac: None };
     receive(&mut ip, at(2), &nd_frame(Addr::ANY, solicited_node(us()), &probe));
     let (_, header, message) = next_nd(&mut ip).unwrap();

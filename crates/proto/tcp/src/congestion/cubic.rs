@@ -15,7 +15,7 @@ pub(crate) struct Cubic {
     w_est: u32,
     /// K in milliseconds: when the curve reaches its plateau again.
     k_ms: u32,
-    /// The plateau of this epoch, or of the next, in octets; 0 stands for the window at its start.
+    /// The plateau of this epoch, or of the next, in octets; 0 means the window at its start.
     origin: u32,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct HyStart {
     rounds: u8,
 }
 
-/// What an acknowledgement means for slow start.
+/// The meaning of an acknowledgement for slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
     /// The window grows by what is acknowledged.

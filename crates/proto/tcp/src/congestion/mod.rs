@@ -31,7 +31,7 @@ pub(crate) struct Congestion {
     pub(crate) algorithm: Algorithm,
     /// Whether the window was what held the sender back. Only then does it grow (RFC 9293 §3.8.2, RFC 7661).
     pub(crate) limited: bool,
-    /// The most full segments in flight since nothing was in flight last; `u16::MAX` also stands for more.
+    /// The most full segments in flight since nothing was in flight last; `u16::MAX` also means more.
     pub(crate) peak: u16,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Ack {
     pub(crate) nxt: i64,
 }
 
-/// What has just been learnt about the path, for algorithms that have a model of it.
+/// The latest measurements of the path, for algorithms that have a model of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) now: Instant,
@@ -102,7 +102,7 @@ impl Congestion {
         self.bbr.as_ref().map(|bbr| bbr.pacing_rate)
     }
 
-    /// Sets TCP_CONGESTION. The window stays as it is.
+    /// Sets TCP_CONGESTION. The window does not change.
     pub(crate) fn set_algorithm(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm {
             self.algorithm = algorithm;
@@ -200,7 +200,7 @@ impl Congestion {
     }
 
     /// Handles a retransmission time-out (RFC 5681 §3.1: the loss window is one segment). `first` says that
-    /// it is the first in a row; only that one tells something new about the network.
+    /// it is the first in a row; only that one is new information about the network.
     pub(crate) fn handle_timeout(&mut self, flight: u32, mss: u16, first: bool) {
         if self.has_model() {
             self.save_window();

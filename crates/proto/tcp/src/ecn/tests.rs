@@ -40,7 +40,7 @@ fn it_takes_two() {
     {
         let mut t = Tcb::accepting(seg, &Settings { ecn: mode, ..settings() });
         let answer = t.poll()[0].segment;
-        assert_eq!(answer.flags.without(Flags::ACK | Flags::SYN) == Flags::ECE, answers);
+        assert_eq!(answer.flags.difference(Flags::ACK | Flags::SYN) == Flags::ECE, answers);
     }
 }
 
@@ -69,7 +69,7 @@ fn after_a_syn_that_does_not_ask_any_more_text_is_not_marked() {
         assert_ne!(count(&t.poll()[0].segment), 0);
     }
     // A repeated SYN that asks again changes nothing, and neither does one that begins to ask.
-    for (first, answered) in [(Flags::ECE | Flags::CWR, true), (Flags(0), false)] {
+    for (first, answered) in [(Flags::ECE | Flags::CWR, true), (Flags::empty(), false)] {
         let mut t = Tcb::accepting(syn().with(first), &settings());
         t.poll();
         t.recv(syn().with(Flags::ECE | Flags::CWR));
@@ -158,7 +158,7 @@ fn count(segment: &Segment) -> u8 {
 fn the_accurate_kind_falls_back_to_what_the_peer_knows() {
     // covers: RFC 9768 §3.1.2
     for (answer, kind) in [
-        (Flags(0), Kind::None),
+        (Flags::empty(), Kind::None),
         (Flags::ECE, Kind::Classic),
         (Flags::CWR, Kind::Accurate),
         (Flags::AE | Flags::CWR, Kind::Accurate),
@@ -202,7 +202,7 @@ fn what_the_peer_has_counted_reduces_the_window() {
     assert!(t.conn.congestion.cwnd >= 10_000);
     t.takes(ack(2001).with(with_ace(6)));
     assert!(t.conn.congestion.cwnd < 8_000);
-    // The same count comes once more, and an ACK that was overtaken has an older one.
+    // This count comes once more, and an ACK that was overtaken has an older one.
     t.takes(ack(3001).with(with_ace(6)));
     t.takes(ack(3001).with(with_ace(5)));
     assert!((7_000..8_500).contains(&t.conn.congestion.cwnd));

@@ -75,7 +75,7 @@ fn a_syn_that_is_sent_again_has_neither_text_nor_cookie() {
     t.advance_to_timer();
     let sent = t.expect([syn_with(0).retransmit()]);
     assert_eq!(t.conn.fast_open_option(sent[0].retransmit), None);
-    // The first SYN may have arrived all the same.
+    // The first SYN may have arrived nevertheless.
     assert_eq!(t.takes(syn_ack(501)), Events::ESTABLISHED | Events::ACKED);
 }
 

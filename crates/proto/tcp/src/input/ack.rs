@@ -15,7 +15,7 @@ use crate::timers::{Retransmit, Timer};
 impl Connection {
     pub(super) fn process_ack(&mut self, now: Instant, segment: &Segment) -> Result<Events, Input> {
         let ack = self.snd.offset_of(segment.ack);
-        let mut events = Events::NONE;
+        let mut events = Events::empty();
         if self.state() == State::SynReceived {
             events |= self.complete_handshake(now, segment, ack)?;
         }
@@ -32,7 +32,7 @@ impl Connection {
         let mut delivery = Delivery::new(&self.recovery, &self.snd);
         self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {
-            // The segment was reordered: its blocks may be news, its window is not.
+            // The segment was reordered: its blocks may be new, its window is not.
             self.learn(now, segment, &delivery);
             self.detect_loss(now, &delivery);
             self.sample_path(now, &delivery);
@@ -111,7 +111,7 @@ impl Connection {
             self.arm_rto(now);
             self.detect_loss(now, delivery);
         }
-        if self.snd.una > 0 { Events::ACKED } else { Events::NONE }
+        if self.snd.una > 0 { Events::ACKED } else { Events::empty() }
     }
 
     /// Handles the peer's acknowledgement of our SYN.
@@ -252,7 +252,7 @@ impl Connection {
     /// on).
     fn advance_state(&mut self, now: Instant) -> Events {
         if !self.snd.fin_acked() {
-            return Events::NONE;
+            return Events::empty();
         }
         match self.state() {
             State::FinWait1 => {
@@ -260,14 +260,14 @@ impl Connection {
                 if self.is_orphan() {
                     self.timers.arm(Timer::Lifetime, now + self.config.linger2());
                 }
-                Events::NONE
+                Events::empty()
             }
             State::Closing => self.enter_time_wait(now),
             State::LastAck => {
                 self.become_closed();
                 Events::CLOSED
             }
-            _ => Events::NONE,
+            _ => Events::empty(),
         }
     }
 
@@ -325,7 +325,7 @@ impl Connection {
         self.snd.flight() > 0 && segment.len == 0 && !segment.has(Flags::FIN) && !window_moved
     }
 
-    /// Looks for losses after an acknowledgement; begins fast recovery, or goes on with it.
+    /// Detects losses after an acknowledgement, and begins or continues fast recovery.
     fn detect_loss(&mut self, now: Instant, delivery: &Delivery) {
         if self.snd.flight() == 0 || !self.state().is_synchronized() {
             return;
@@ -353,7 +353,7 @@ impl Connection {
         }
     }
 
-    /// Tells congestion control what has been delivered and lost, and how fast, if it has a model of the
+    /// Reports to congestion control what has been delivered and lost, and how fast, if it has a model of the
     /// path.
     fn sample_path(&mut self, now: Instant, delivery: &Delivery) {
         if !self.congestion.has_model() {
@@ -412,7 +412,7 @@ impl Connection {
             self.detect_loss(now, &delivery);
             self.sample_path(now, &delivery);
         }
-        Events::NONE
+        Events::empty()
     }
 
     /// Begins fast recovery because losses are known. `delivered` is the number of octets that have just left
@@ -454,7 +454,7 @@ impl Connection {
     }
 }
 
-/// What one segment reports as delivered.
+/// The text that one segment reports as delivered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     /// Octets by which `una` moves.

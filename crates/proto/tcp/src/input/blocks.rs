@@ -7,11 +7,11 @@ use crate::outcome::Events;
 
 impl Connection {
     /// Removes the blocks that report what was never sent, what lies back more than a window, or nothing. A
-    /// block that is left may still be a lie, which harms only the peer itself: text that it claims to have
+    /// block that is left may still be a lie, which harms only the peer itself. Text that it claims to have
     /// is not sent again before it says so, or a time-out passes.
     pub(super) fn pass_over_impossible_blocks(&self, segment: &mut Segment) -> Events {
         if segment.options.sack.is_empty() {
-            return Events::NONE;
+            return Events::empty();
         }
         let mut blocks = SackBlocks::new();
         for (left, right) in segment.options.sack.iter() {
@@ -23,6 +23,6 @@ impl Connection {
         }
         let ignored = blocks.len() < segment.options.sack.len();
         segment.options.sack = blocks;
-        if ignored { Events::SACK_IGNORED } else { Events::NONE }
+        if ignored { Events::SACK_IGNORED } else { Events::empty() }
     }
 }

@@ -29,7 +29,7 @@ impl Connection {
     /// Acts on the FIN once all text before it has arrived.
     pub(super) fn process_fin(&mut self, now: Instant) -> Events {
         if self.rcv.nxt != self.rcv.fin || !self.state().may_receive() {
-            return Events::NONE;
+            return Events::empty();
         }
         self.rcv.nxt += 1;
         let events = Events::FIN;

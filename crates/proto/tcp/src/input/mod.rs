@@ -73,9 +73,9 @@ impl Connection {
     }
 
     /// Notes an acceptable segment: the peer lives, and the segment's timestamp is the one to echo. The
-    /// acknowledgement must have been judged before. Otherwise a stranger who has guessed a sequence number
-    /// could make everything that the peer sends look old by a timestamp from the future (RFC 5961 §5.2 asks
-    /// for both numbers).
+    /// acknowledgement must have been judged before. Otherwise an off-path attacker who has guessed a
+    /// sequence number could make all segments of the peer look old, by a timestamp from the future (RFC 5961
+    /// §5.2 asks for both numbers).
     fn heard(&mut self, now: Instant, segment: &Segment, seq: i64) {
         self.heard_at = now;
         self.keep_probes = 0;
@@ -103,14 +103,14 @@ impl Connection {
         if segment.sequence_len() > 0 {
             self.pending.set(Pending::ACK);
         }
-        Input::accepted(None, Events::NONE)
+        Input::accepted(None, Events::empty())
     }
 
-    /// Returns [`Events::CHALLENGE`] if an ACK should tell a confused or attacking peer where we are. That is
-    /// rare, so that two confused peers do not answer each other forever (RFC 5961 §7). The caller decides
-    /// whether the ACK leaves, because it knows of other connections.
+    /// Returns [`Events::CHALLENGE`] if an ACK should show this end's sequence numbers to a confused or
+    /// attacking peer. That is rare, so that two confused peers do not answer each other forever (RFC 5961
+    /// §7). The caller decides whether the ACK leaves, because it knows of other connections.
     pub(crate) fn challenge(&mut self, now: Instant) -> Events {
-        if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::NONE }
+        if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::empty() }
     }
 
     /// Sends the challenge ACK that [`Events::CHALLENGE`] asked for.

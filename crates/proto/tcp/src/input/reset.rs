@@ -11,7 +11,7 @@ impl Connection {
     /// by a challenge ACK.
     pub(super) fn process_reset(&mut self, now: Instant, seq: i64) -> Input {
         if seq != self.rcv.nxt {
-            let events = if seq > self.rcv.nxt { self.challenge(now) } else { Events::NONE };
+            let events = if seq > self.rcv.nxt { self.challenge(now) } else { Events::empty() };
             return Input::answered(Reason::BlindReset, events);
         }
         let events = match self.state() {

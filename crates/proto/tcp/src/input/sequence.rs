@@ -54,7 +54,7 @@ impl Connection {
             self.answer_unacceptable(now, segment, seq);
             return Ok(());
         }
-        let events = if is_reset { Events::NONE } else { self.answer_unacceptable(now, segment, seq) };
+        let events = if is_reset { Events::empty() } else { self.answer_unacceptable(now, segment, seq) };
         Err(Input::answered(Reason::OutsideWindow, events))
     }
 
@@ -72,6 +72,6 @@ impl Connection {
         } else if self.may_answer_stray(now) {
             self.pending.set(Pending::ACK);
         }
-        Events::NONE
+        Events::empty()
     }
 }

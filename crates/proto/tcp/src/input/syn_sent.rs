@@ -35,7 +35,7 @@ impl Connection {
             // Simultaneous open: our SYN goes out again, with an ACK.
             self.transition(State::SynReceived);
             self.pending.set(Pending::SYN);
-            return Input::accepted(None, Events::NONE);
+            return Input::accepted(None, Events::empty());
         }
         let ack = self.snd.offset_of(segment.ack);
         self.judge_syn_text(ack);
@@ -44,7 +44,7 @@ impl Connection {
         self.acknowledge_syn(now, segment, ack);
         self.recovery.retries = 0;
         self.progress_at = now;
-        let acked = if ack > 0 { Events::ACKED } else { Events::NONE };
+        let acked = if ack > 0 { Events::ACKED } else { Events::empty() };
         let events = self.enter_established(now) | acked;
         self.pending.set(Pending::ACK);
         // Text on a SYN-ACK is ignored, and the peer sends it again: servers answer in segments of their own.

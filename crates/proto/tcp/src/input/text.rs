@@ -84,7 +84,7 @@ impl Connection {
         } else if seq < self.rcv.edge.min(self.rcv.fin) {
             return Events::TEXT_REFUSED;
         }
-        Events::NONE
+        Events::empty()
     }
 }
 

@@ -14,7 +14,7 @@ fn time_out(t: &mut Tcb) -> Vec<Transmit> {
     let before = t.conn.recovery.retries;
     while t.conn.recovery.retries == before {
         let (_, events) = t.advance_to_timer();
-        assert_eq!(events, Events::NONE);
+        assert_eq!(events, Events::empty());
         if t.conn.recovery.retries == before {
             t.poll();
         }
@@ -107,7 +107,7 @@ fn a_probe_that_arrives_makes_segments_larger() {
     assert_eq!(end - from, 750, "the middle between 500 and 1000");
     acknowledge_all(&mut t);
     assert_eq!(t.conn.mss(), 750);
-    // The search goes on until the link's size is reached; then it is over.
+    // The search continues until the link's size is reached, and is over then.
     for _ in 0..20 {
         t.write(30_000);
         t.poll();

@@ -21,7 +21,7 @@ impl Connection {
     /// Handles the keep-alive timer. The timer is not moved by every segment; a segment that was received
     /// since then puts the check off.
     pub(crate) fn handle_keep_alive(&mut self, now: Instant) -> Events {
-        let Some(keep_alive) = self.config.keep_alive() else { return Events::NONE };
+        let Some(keep_alive) = self.config.keep_alive() else { return Events::empty() };
         let busy = self.snd.flight() > 0 || self.snd.nxt < self.snd.end();
         let silence = now.since(self.heard_at);
         if busy || silence < keep_alive.idle {
@@ -29,7 +29,7 @@ impl Connection {
             let left = keep_alive.idle.saturating_sub(silence);
             let again = if left.is_zero() { keep_alive.idle } else { left };
             self.timers.arm(Timer::KeepAlive, now + again);
-            return Events::NONE;
+            return Events::empty();
         }
         let out_of_time = match self.config.user_timeout() {
             Some(timeout) => self.keep_probes > 0 && silence >= timeout,
@@ -42,6 +42,6 @@ impl Connection {
         self.keep_probes = self.keep_probes.saturating_add(1);
         self.pending.set(Pending::KEEP_ALIVE);
         self.timers.arm(Timer::KeepAlive, now + keep_alive.interval);
-        Events::NONE
+        Events::empty()
     }
 }

@@ -65,7 +65,7 @@ impl Connection {
     }
 }
 
-/// How far text may run ahead of the pace.
+/// The time by which text may run ahead of the pace.
 const QUANTUM: Duration = Duration::from_millis(1);
 /// The number of quanta in a second.
 const PER_SECOND: u64 = 1000;

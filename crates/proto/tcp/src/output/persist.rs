@@ -44,6 +44,6 @@ impl Connection {
         self.pending.set(Pending::PROBE);
         let wait = self.recovery.rtt.rto().min(RTO_MAX);
         self.timers.arm_retransmit(Retransmit::Persist, now + self.within_user_timeout(now, wait));
-        Events::NONE
+        Events::empty()
     }
 }

@@ -164,7 +164,7 @@ impl Connection {
     }
 
     /// Notes whether the congestion window is what holds the sender back. In slow start, the window also
-    /// counts as the limit if more than half of it was used since nothing was in flight last: ACKs that come
+    /// counts as the limit if more than half of it was used since nothing was in flight last. ACKs that come
     /// one by one find ever less in flight (RFC 7661 §4.3, Linux's `tcp_is_cwnd_limited`).
     fn note_limited(&mut self, blocked: bool) {
         let mss = i64::from(self.snd.mss);

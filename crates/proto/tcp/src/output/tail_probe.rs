@@ -34,8 +34,8 @@ impl Connection {
         let lone = self.snd.flight() <= i64::from(self.snd.mss);
         let delayed = if lone { DELAYED_ACK_MAX } else { TICKS };
         let wait = Duration::from_micros(2 * u64::from(recovery.rtt.srtt_us)) + delayed;
-        // RFC 8985 §7.2: if the time-out would come first, the probe takes its place, because it leaves the
-        // window as it is.
+        // RFC 8985 §7.2: if the time-out would come first, the probe takes its place, because it does not
+        // change the window.
         Some(wait.min(rto))
     }
 
@@ -43,14 +43,14 @@ impl Connection {
     /// §7.3).
     pub(crate) fn handle_tail_probe(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {
-            return Events::NONE;
+            return Events::empty();
         }
         self.recovery.probed = true;
         if self.recovery.phase == Phase::Open && !self.snd.window_was_taken_back() {
             self.pending.set(Pending::TAIL_PROBE);
         }
         self.arm_rto(now);
-        Events::NONE
+        Events::empty()
     }
 
     /// Returns the probe, if one is due.
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Judges a probe that was a retransmission when it is acknowledged: was the original lost (RFC 8985
-    /// §7.4)? If it was, the probe has silently repaired the loss, and congestion control has to hear of it.
+    /// §7.4)? If it was, the probe has silently repaired the loss, and congestion control has to react.
     pub(crate) fn judge_tail_probe(&mut self, segment: &Segment, ack: i64) {
         if ack < self.recovery.probe_end {
             return;

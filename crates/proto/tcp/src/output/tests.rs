@@ -379,7 +379,7 @@ fn a_time_out_sends_the_first_segment_and_backs_off() {
     let (wait, _) = t.advance_to_timer();
     assert_eq!(wait, 2 * rto);
     t.expect([data(1..1001).retransmit()]);
-    // Slow start goes on through the rest.
+    // Slow start continues through the rest.
     t.takes(ack(1001));
     t.expect([data(1001..2001).retransmit(), data(2001..3001).retransmit()]);
     t.takes(ack(3001));
@@ -631,7 +631,7 @@ fn an_unanswered_syn_is_repeated_six_times() {
     let start = t.now;
     for n in 0..6 {
         let (wait, events) = t.advance_to_timer();
-        assert_eq!((wait, events), (ms(1000 << n), Events::NONE));
+        assert_eq!((wait, events), (ms(1000 << n), Events::empty()));
         assert!(t.poll()[0].retransmit);
     }
     assert_eq!(t.advance_to_timer().1, Events::TIMED_OUT | Events::CLOSED);
@@ -902,7 +902,7 @@ fn an_unreachable_peer_ends_a_handshake_but_not_a_connection() {
         t.poll();
         assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(-1)), events | Events::CLOSED);
         let mut t = Tcb::established().sent(10);
-        assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(0)), Events::NONE);
+        assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(0)), Events::empty());
         assert_eq!(t.conn.state(), State::Established);
     }
 }

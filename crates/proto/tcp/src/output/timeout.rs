@@ -42,12 +42,12 @@ impl Connection {
     /// Handles the expiry of the retransmission time-out: no acknowledgement came in time.
     pub(crate) fn handle_rto(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {
-            return Events::NONE;
+            return Events::empty();
         }
         if self.is_hopeless(now) {
             return self.give_up();
         }
-        let mut events = Events::NONE;
+        let mut events = Events::empty();
         let first = self.recovery.retries == 0;
         self.recovery.retries = self.recovery.retries.saturating_add(1);
         self.recovery.rtt.back_off();
@@ -100,7 +100,8 @@ impl Connection {
         self.recovery.retries.max(rtt.backoff) >= retries_max || rtt.rto() >= RTO_MAX
     }
 
-    /// Returns `wait`, but ends it at the moment at which the application wants to hear of a failure.
+    /// Returns `wait`, cut at the moment at which the application wants to be notified of a failure
+    /// (`TCP_USER_TIMEOUT`).
     pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
         let Some(timeout) = self.config.user_timeout() else { return wait };
         let left = timeout.saturating_sub(now.since(self.progress_at));
@@ -108,12 +109,12 @@ impl Connection {
     }
 }
 
-/// How often a SYN-ACK is sent again: Linux's `tcp_synack_retries`.
+/// The number of retransmissions of a SYN-ACK: Linux's `tcp_synack_retries`.
 const SYN_ACK_RETRIES: u8 = 5;
-/// How often text is sent again: Linux's `tcp_retries2`, which is about a quarter of an hour.
+/// The number of retransmissions of text: Linux's `tcp_retries2`, which is about a quarter of an hour.
 const RETRIES: u8 = 15;
-/// How often the text of an orphan is sent again: Linux's `tcp_orphan_retries`. No application waits for the
-/// outcome.
+/// The number of retransmissions of an orphan's text: Linux's `tcp_orphan_retries`. No application waits for
+/// the outcome.
 const ORPHAN_RETRIES: u8 = 8;
 /// The shortest time between two checks of the user time-out.
 const USER_TIMEOUT_STEP: Duration = Duration::from_millis(10);

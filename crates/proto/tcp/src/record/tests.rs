@@ -1,4 +1,4 @@
-//! Tests that a successor goes on where its predecessor was. Whole exchanges with crashes at any moment are
+//! Tests that a successor continues where its predecessor was. Whole exchanges with crashes at any moment are
 //! in the simulator (`testing/sim`).
 
 use std::format;
@@ -39,8 +39,8 @@ fn a_successor_has_the_record_of_its_predecessor() {
     assert_eq!((first.offset, first.segment.len, first.retransmit), (0, 536, true));
 }
 
-/// The time at which a predecessor has sent something is a guess. As a sample of the round trip it would
-/// raise the estimate with each death, until nothing moves any more (seed 10040 of the pairs).
+/// A successor only guesses when its predecessor sent a segment. As a sample of the round-trip time the guess
+/// would raise the estimate with each death, until no connection makes progress (seed 10040 of the pairs).
 #[test]
 fn what_a_predecessor_has_sent_is_no_sample_of_the_round_trip() {
     let mut connection = established();
@@ -71,9 +71,8 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     );
 }
 
-/// A record has the timestamp of the moment when it was written. The peer would take an echo of it for the
-/// answer to something that it has sent long ago: one round trip of seconds, after which its next time-out
-/// takes as long.
+/// A record has the timestamp of the moment at which it was written. If a successor echoed it, the peer would
+/// measure a round trip of seconds, and its next retransmission time-out would take as long.
 #[test]
 fn who_has_heard_nothing_yet_echoes_nothing() {
     let stamp = |value| Some(Timestamps { value, echo: 0 });
@@ -105,7 +104,7 @@ fn who_has_heard_nothing_yet_echoes_nothing() {
     assert_eq!(next.receive_nxt(), 0);
 }
 
-/// The SYN has taken text along, and the peer has all of it, a part of it, or nothing.
+/// The predecessor's SYN carried text, of which the peer has all, a part or nothing.
 #[test]
 fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
     for taken in [0u32, 4, 10] {

@@ -16,7 +16,7 @@ pub(crate) struct Sent {
     pub(crate) end: i64,
     /// When the range left, the last time.
     pub(crate) sent_at: Instant,
-    /// What the sender had counted as delivered when the range left.
+    /// The sender's counts of delivered text at the moment when the range left.
     pub(crate) counters: Counters,
     pub(crate) fate: Fate,
     /// Whether the range has left more than once: it is not known then which copy an acknowledgement means.
@@ -30,7 +30,7 @@ impl Sent {
     }
 }
 
-/// What the peer's answers, or its silence, say about a range.
+/// The state of a range by the peer's answers, or its silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Nothing is known yet.
@@ -42,7 +42,7 @@ pub(crate) enum Fate {
 }
 
 /// Everything between `una` and `nxt`, in order and without gaps. Neighbours that are SACKed are one record;
-/// what leaves at one moment is one record, until the peer tells its parts apart.
+/// what leaves at one moment is one record, until the peer acknowledges its parts separately.
 ///
 /// ```text
 ///   una                                                       nxt
@@ -221,7 +221,7 @@ impl Flight {
     }
 
     /// Notes that everything in flight was sent by a predecessor. What is lost until now says nothing about
-    /// the network, so congestion control does not hear of it. The times of sending are guesses, so they
+    /// the network, so congestion control does not react to it. The times of sending are guesses, so they
     /// measure no round trip.
     pub(crate) fn is_of_predecessor(&mut self, nxt: i64) {
         self.counters.lost = 0;
@@ -367,7 +367,7 @@ impl Flight {
     }
 }
 
-/// What is decided about a record.
+/// The decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Keep,

@@ -43,11 +43,11 @@ pub(crate) enum Frto {
     NewText,
 }
 
-/// What is known about losses.
+/// The knowledge about losses.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The records of what is in flight. `None` means that nothing is in flight, or that all of it left at
-    /// once and nothing has been heard of it since; nearly every answer of a server is sent and acknowledged
+    /// once and no acknowledgement has come since. Nearly every answer of a server is sent and acknowledged
     /// that way.
     pub(crate) flight: Option<Box<Flight>>,
     /// The present episode. It is kept after its end while text is in flight, because it may still turn out
@@ -79,7 +79,7 @@ pub(crate) struct Recovery {
     pub(crate) untimed: bool,
 }
 
-/// What belongs to one episode of recovery.
+/// The state of one episode of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
     pub(crate) prr: Prr,

@@ -18,7 +18,7 @@ pub(crate) struct Rack {
     dsack_round: i64,
 }
 
-/// What is known about reordering on the path. It is kept while nothing is in flight.
+/// The knowledge about reordering on the path. It is kept while nothing is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reordering {
     /// Whether something that was sent once has arrived out of order (RACK.reordering_seen).

@@ -8,7 +8,7 @@ use atoll_base::{Duration, Instant};
 
 use super::flight::Sent;
 
-/// What the connection counts, and what a segment remembers of that from the moment it left.
+/// The counts of a connection, which a segment keeps from the moment when it left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters {
     /// Octets delivered, that is acknowledged or SACKed (C.delivered).

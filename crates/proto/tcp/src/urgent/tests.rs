@@ -133,7 +133,7 @@ fn the_pointer_comes_before_the_text() {
     assert_eq!(t.takes(bare().urgent(500)), Events::URGENT);
     assert_eq!(t.conn.receive_mark(), Some(499));
     // The mark does not go back.
-    assert_eq!(t.takes(bare().urgent(400)), Events::NONE);
+    assert_eq!(t.takes(bare().urgent(400)), Events::empty());
     assert_eq!(t.takes(data(1..501).urgent(500)), Events::READABLE);
     // The offset is as large as a pointer may be, beyond the window.
     assert_eq!(t.takes(bare().urgent(u16::MAX)), Events::URGENT);
@@ -153,7 +153,7 @@ fn strangers_and_the_dead_have_no_pointers() {
     let mut t = Tcb::established();
     t.drops(data(60_000..60_010).urgent(3), Reason::OutsideWindow);
     t.takes(fin(1));
-    assert_eq!(t.takes(bare().urgent(7)), Events::NONE);
+    assert_eq!(t.takes(bare().urgent(7)), Events::empty());
     assert_eq!(t.conn.receive_mark(), None);
     t.advance(ms(1));
 }

@@ -56,7 +56,7 @@ enum Side {
     Away(Box<Away>),
 }
 
-/// At every other CM: what the home has not been told yet.
+/// The state of an acceptor at every CM other than its home: what is still to be reported to the home.
 #[derive(Debug)]
 pub(crate) struct Away {
     pub(crate) home: ReplicaId,
@@ -188,7 +188,7 @@ impl Acceptor {
         }
     }
 
-    /// Returns what its home is to be told, and notes it as told; `None` if this CM is the home.
+    /// Returns the report for its home, and counts it as sent; `None` if this CM is the home.
     pub(crate) fn take_report(&mut self, now: Instant) -> Option<ServiceReport> {
         let (lease, session, open, unclaimed) = (self.lease, self.session, self.open, self.unclaimed);
         let away = self.away_mut()?;
@@ -232,7 +232,7 @@ impl Acceptor {
     ///
     /// The age of an open connection is a lower bound of its service time. Ages count only if there are more
     /// open connections than those that the estimate is made of, because then the median of both is an age.
-    /// Then the number of open connections counts, too, because nothing else tells acceptors apart. So an
+    /// Then the number of open connections counts, too, because nothing else distinguishes acceptors. So an
     /// acceptor that never closes looks slower and slower, acceptors whose connections last for hours share
     /// them, and a few such connections beside many short ones change nothing.
     pub(crate) fn expected(&self, now: Instant, micros: u64) -> u64 {

@@ -36,14 +36,14 @@ pub(crate) enum Reported {
 pub struct AcceptorView {
     /// The lease number of its socket.
     pub lease: u64,
-    /// Its session.
+    /// The acceptor's session.
     pub session: SessionId,
     /// The CM that estimates and offers it.
     pub home: ReplicaId,
     /// Whether it wants connections.
     pub registered: bool,
-    /// Its service time in microseconds, as far as this CM knows it; its home knows that of all its
-    /// connections.
+    /// The acceptor's service time in microseconds, as far as this CM knows it. Its home knows the time of
+    /// all its connections.
     pub service_us: Option<u64>,
     /// The number of connections that the estimate is made of.
     pub samples: usize,
@@ -114,7 +114,7 @@ impl Acceptors {
         was
     }
 
-    /// Notes that an acceptor did not claim in time, and that its home is to be told.
+    /// Notes that an acceptor did not claim in time, which is to be reported to its home.
     pub(crate) fn timed_out(&mut self, session: SessionId, lease: u64) {
         let Some(acceptor) = self.get_mut(session, lease) else { return };
         acceptor.is_doubtful = true;
@@ -321,9 +321,9 @@ impl Acceptors {
         self.all.iter_mut().for_each(|acceptor| acceptor.forget_reports(peer));
     }
 
-    /// Notes that something has happened that other CMs may have to be told.
+    /// Notes that something has happened that other CMs may have to learn.
     pub(crate) fn stir(&mut self, now: Instant, index: u32, balancer: &mut Balancer) {
-        // Without a choice there is nothing to tell, unless an earlier offer is to be withdrawn.
+        // Without a choice there is nothing to send, unless an earlier offer is to be withdrawn.
         if balancer.replicas > 1 && (self.has_choice() || self.offers.told.is_some()) {
             let period = Duration::from_micros(balancer.rules.offer_us.into());
             let due = self.offers.told_at.map_or(now, |at| at + period);
@@ -331,7 +331,7 @@ impl Acceptors {
         }
     }
 
-    /// Tells other CMs what is due now. `last` says that this replica is going to sleep.
+    /// Sends other CMs what is due now. `last` says that this replica is going to sleep.
     pub(crate) fn tell(
         &mut self,
         now: Instant,
@@ -363,7 +363,7 @@ impl Acceptors {
         let first = balancer.rng.below(own.len() as u32) as usize;
         let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| {
             let acceptor = &mut self.all[own.index];
-            // A short queue comes and goes faster than any CM could be told.
+            // A short queue comes and goes faster than any CM could be notified.
             let micros = acceptor.estimate(now, &balancer.rules).unwrap_or(0).max(own.micros / 2);
             PeerOffer {
                 lease: acceptor.lease,
@@ -399,7 +399,7 @@ impl Acceptors {
             let wakes = awake & (1 << home.0) == 0;
             let is_worth_it = woken & (1 << home.0) != 0 || balancer.is_worth_waking(now, home);
             if wakes && !away.timed_out && !is_worth_it {
-                // The home is told with the next connections; if there are none, it does not matter.
+                // The report leaves with the next connections; if there are none, it does not matter.
                 next = next.min(now + period);
                 continue;
             }

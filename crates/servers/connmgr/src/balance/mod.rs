@@ -10,8 +10,9 @@
 //! own replica. So nothing moves between transport servers, whichever acceptor is chosen, and a late or lost
 //! message costs balance, never a connection.
 //!
-//! No CM is woken for an offer, and none sleeps less for balancing. A CM that has heard nothing from another
-//! for a second treats that one's acceptors as its own, and relies on what it has seen of them itself.
+//! No CM is woken for an offer, and none sleeps less for balancing. A CM that has received nothing from
+//! another for a second treats that one's acceptors as its own, and relies on what it has seen of them
+//! itself.
 //!
 //! A listener with one acceptor skips all of this.
 
@@ -56,7 +57,7 @@ pub(crate) struct Balancer {
 struct Peer {
     epoch: Epoch,
     woken_at: Option<Instant>,
-    /// The number of connections given to acceptors at home there since it was last told.
+    /// The number of connections given to acceptors at home there since the last report.
     given: u32,
 }
 

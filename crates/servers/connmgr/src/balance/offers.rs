@@ -1,4 +1,4 @@
-//! The offers of other CMs for a listener, and what those CMs were told (P5).
+//! The offers of other CMs for a listener, and what was sent to those CMs (P5).
 
 use alloc::vec::Vec;
 
@@ -12,14 +12,14 @@ use super::watermark::Watermark;
 pub(crate) struct Offers {
     /// The last offer of each CM, by replica.
     heard: Vec<Heard>,
-    /// What the other CMs know of the own acceptors.
+    /// The offer that the other CMs have of the own acceptors.
     pub(crate) told: Option<PeerOffer>,
     pub(crate) told_at: Option<Instant>,
-    /// The longest service time that was to be told since `told_at`, in microseconds.
+    /// The longest service time since `told_at` that was worth sending, in microseconds.
     worst: u32,
-    /// Whether another CM has reported, and is to be told soon what follows.
+    /// Whether another CM has reported, and expects an offer soon.
     pub(crate) is_awaited: bool,
-    /// Whether the listener is in the list of those with something to tell.
+    /// Whether the listener is in the list of those with something to send.
     pub(crate) is_active: bool,
     /// The CMs that have sent something not long ago, a bit each, and when that was last examined.
     speaking: u64,
@@ -131,10 +131,10 @@ impl Offers {
         told.map_or(best, |told| best.min(told.into()))
     }
 
-    /// Returns whether it is time to tell the other CMs about `best`.
+    /// Returns whether it is time to send `best` to the other CMs.
     ///
-    /// Each message costs every other CM as much as some choices do, so there are few: a service time that
-    /// has doubled is told at once, one that is about the same or shorter when its turn comes.
+    /// Each message costs every other CM as much as some choices do, so there are few. A service time that
+    /// has doubled is sent at once; one that has hardly changed, or is shorter, is sent when its turn comes.
     pub(crate) fn is_news(&self, now: Instant, best: Option<PeerOffer>) -> bool {
         let is_due = |period| self.told_at.is_none_or(|at| now.since(at) >= period);
         match (best.and_then(|best| best.service_us), self.told.and_then(|told| told.service_us)) {

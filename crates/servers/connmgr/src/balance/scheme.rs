@@ -1,4 +1,4 @@
-//! Chooses who gets a connection, given how long each candidate would take (P5, Figure 2).
+//! Chooses the acceptor of a connection, given how long each candidate would take (P5, Figure 2).
 //!
 //! ```text
 //!   own acceptors -----draw-----> best of own ----.
@@ -14,7 +14,7 @@ use atoll_ipc::balance::Scheme;
 /// An acceptor that could get the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Its place in the listener's table of acceptors.
+    /// The acceptor's place in the listener's table.
     pub(crate) index: usize,
     /// The time that the connection is expected to take there, in microseconds, at least 1.
     pub(crate) micros: u64,

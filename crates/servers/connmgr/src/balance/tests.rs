@@ -1,4 +1,5 @@
-//! Tests of several CMs, the messages between them, and workers that take their time: who gets how much?
+//! Tests of several CMs, the messages between them, and workers that take their time: how many connections
+//! does each worker get?
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
@@ -413,7 +414,7 @@ fn a_crowd_that_comes_to_a_cm_without_acceptors_is_spread() {
     cms.run(50_000, 100, &[1]);
     cms.finish();
     let before: Vec<u32> = cms.workers.values().map(|worker| worker.given).collect();
-    // All of these arrive before any other CM is told of one.
+    // All of these arrive before any other CM learns of one.
     for _ in 0..64 {
         cms.arrive(0);
     }
@@ -470,7 +471,7 @@ fn a_worker_that_stops_holds_up_few_and_is_nobody_new_when_it_goes_on() {
     assert!(cms.removed >= 1);
     cms.run(200_000, 50, &[0, 1]);
     assert_eq!(cms.worker(2).given - given, held_up, "nothing more");
-    // The worker goes on, and registers again.
+    // The worker continues, and registers again.
     cms.worker(2).stopped = false;
     for replica in 0..2 {
         assert!(cms.cms[replica].handle_accept(cms.now, SessionId(2), LEASE));
@@ -608,7 +609,7 @@ fn offers_go_out_once_in_a_period_and_only_after_something_has_happened() {
     }
     assert!((2..=20).contains(&sent.len()), "only what gets worse is told at once: {sent:?}");
     assert!(sent.windows(2).all(|two| two[1] - two[0] >= 50), "{sent:?}");
-    // Nothing happens: only what was still to be told is told.
+    // Nothing happens, except that what was still to be sent is sent.
     cms.now += Duration::from_secs(1);
     assert!(offers(&mut cms.cms[0], cms.now) <= 1);
     cms.now += Duration::from_secs(1);

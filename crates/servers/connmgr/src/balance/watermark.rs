@@ -23,8 +23,8 @@ impl Watermark {
         self.passes
     }
 
-    /// Returns whether every offer of `least` microseconds or more is filtered now. If not, the state stays
-    /// as it is.
+    /// Returns whether every offer of `least` microseconds or more is filtered now. If not, the state does
+    /// not change.
     pub(crate) fn filters(&mut self, own: u64, least: u64, rules: &Balance) -> bool {
         let filters = !self.would_pass(own, least, rules);
         self.passes &= !filters;

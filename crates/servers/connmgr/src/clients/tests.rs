@@ -142,7 +142,7 @@ impl Rig {
         self.manager.acceptors(self.now).iter().map(|(_, view)| view.unclaimed).sum()
     }
 
-    /// Lets the CM die; messages in the rings stay there. The TSs are told of its successor.
+    /// Lets the CM die; messages in the rings stay there. The TSs learn of its successor.
     fn restart_manager(&mut self) {
         let epoch = Epoch(self.manager.config.epoch.0 + 1);
         self.manager = manager(epoch.0);
@@ -406,7 +406,7 @@ fn an_answer_to_a_dead_ts_is_not_taken_by_its_successor() {
 }
 
 /// Whatever happens in whatever order, each connection is offered to one acceptor, or waits while none is
-/// registered, and in the end all counts are right.
+/// registered. In the end all counts are right.
 #[test]
 fn random_delays_leave_the_counts_right() {
     let mut rng = Rng::new(9);

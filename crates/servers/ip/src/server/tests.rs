@@ -17,7 +17,7 @@ const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const GROUP: Addr = Addr::v4(0xe001_0203);
 const VNET: [u8; vnet::HEADER_LEN] = NO_OFFLOAD;
 
-/// What the server has sent.
+/// The frames that the server has sent.
 #[derive(Default)]
 struct Out {
     sent: Vec<Vec<u8>>,
@@ -325,7 +325,8 @@ fn a_full_link_gets_everything_later_in_order() {
     assert_eq!(bench.datagrams(), [1, 2, 3].map(|n| (MAC_PEER, n)));
 }
 
-/// Otherwise a TS that sends much would make a machine unreachable for a second at a time.
+/// Without this order, a TS that sends at a high rate would make the machine unreachable for a second at a
+/// time.
 #[test]
 fn who_asks_for_our_station_is_answered_first_when_a_full_link_has_room() {
     let mut bench = bench();
@@ -363,7 +364,7 @@ fn transport_servers_are_told_the_network_and_every_change() {
     assert_eq!(networks(&mut bench), [(Party::Transport(3), None)]);
     assert!(!bench.server.has_work());
 
-    // This is what the IP server that asks for the address has told.
+    // The IP server that asks for the address has sent this.
     let told = Told { v4: Some(V4Address::new(US, 24)), ..bench.server.ip().told() };
     bench.say(Party::Sibling(0), 1, IpBody::Network { news: news::encode(&told) });
     assert_eq!(networks(&mut bench), [1, 3].map(|n| (Party::Transport(n), Some(US))));

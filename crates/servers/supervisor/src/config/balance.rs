@@ -34,7 +34,7 @@ pub enum Estimate {
     Average,
 }
 
-/// Changes of the rules, where an absent value stays as it is; in answers every value is present.
+/// Changes of the rules, where an absent value means no change; in answers every value is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs)] // Named after the keys of the file.

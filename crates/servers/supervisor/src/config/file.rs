@@ -10,8 +10,8 @@ use super::{
     Scheme, Steering,
 };
 
-/// The configuration as it is written; flags of the command line set its fields before [`Config::validate`]
-/// checks them.
+/// The configuration in the form of the file; flags of the command line set its fields before
+/// [`Config::validate`] checks them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfigFile {

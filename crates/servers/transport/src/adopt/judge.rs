@@ -1,5 +1,5 @@
-//! Judges whether a connection of a predecessor may go on: its record, its slot and its text have to agree.
-//! If not, both its ends are told.
+//! Judges whether a connection of a predecessor may continue: its record, its slot and its text have to
+//! agree. If they do not, both its ends are notified.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,13 +21,13 @@ use crate::egress::Egress;
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::handshakes::Handshakes;
 use crate::passive::Opening;
-use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
+use crate::record::{connection, furnish, is_deferred, keep, orphan, state, summary};
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
 use crate::stats::Stats;
 use crate::time_wait;
 
-/// What is to be reported and written about connections that go on.
+/// The state of connections that continue, to be reported and written.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     /// The text that no application has yet: the place of its connection, and where in the ledger it is.
@@ -46,7 +46,7 @@ impl Adopted {
     }
 }
 
-/// What a slot says of a connection.
+/// The contents of a slot of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     head: u64,
@@ -103,7 +103,7 @@ fn has_room_behind(rings: &Rings, received: i64) -> bool {
 /// The most octets that are ever in a send buffer.
 const SEND_MAX: i64 = 16 << 20;
 
-/// Judges connections of a predecessor, and creates those that go on.
+/// Judges connections of a predecessor, and creates those that continue.
 pub(crate) struct Judge<'a, M: Memory> {
     pub(crate) now: Instant,
     pub(crate) opening: Opening<'a>,
@@ -214,7 +214,7 @@ impl<M: Memory> Judge<'_, M> {
         let is_internal = record.flags & u32::from(Flags::INTERNAL.bits()) != 0;
         facts.mss_path = facts.mss_path.min(self.opening.path(record.tuple.remote.addr, is_internal).mss);
         if record.phase == Phase::Closing {
-            facts.flags |= ORPHAN;
+            orphan(&mut facts);
         }
         // Text may have been written, and sent, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX)
@@ -266,7 +266,7 @@ impl<M: Memory> Judge<'_, M> {
             entry.send = seen.send.into();
             if entry.view.acked() < entry.connection.send_tail() {
                 // The application may be waiting for room.
-                entry.flags.set(Flags::WANTS_ROOM);
+                entry.flags.insert(Flags::WANTS_ROOM);
             }
         }
         if seen.is_none() && entry.connection.fin_received() {

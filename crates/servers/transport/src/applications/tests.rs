@@ -1,4 +1,4 @@
-//! Tests that sessions keep their places, take turns, and go on in a later flush with no more than a share.
+//! Tests that sessions keep their places, take turns, and continue in a later flush if they had their share.
 
 use std::vec::Vec;
 

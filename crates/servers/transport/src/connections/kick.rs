@@ -58,7 +58,7 @@ impl Connections {
                 // All that TCP_NOTSENT_LOWAT allows is there.
                 || entry.unsent_low != 0 && queued >= u64::from(slot.send_limit())
             {
-                entry.flags.set(Flags::WANTS_ROOM);
+                entry.flags.insert(Flags::WANTS_ROOM);
             }
         }
         if flags & APP_SHUT_SEND != 0 {

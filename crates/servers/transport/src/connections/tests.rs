@@ -23,7 +23,7 @@ impl Connections {
         assert_eq!(self.orphans, orphans);
         for (index, entry) in self.entries.iter() {
             assert_eq!(
-                entry.flags.has(Flags::DIRTY),
+                entry.flags.intersects(Flags::DIRTY),
                 dirty.contains(&index),
                 "{index}: who is marked is on the list"
             );
@@ -69,7 +69,7 @@ fn a_connection_is_flushed_once_however_often_it_is_touched() {
     let mut dirty = connections.take_dirty();
     assert_eq!(dirty, [a, b]);
     for index in dirty.drain(..) {
-        connections.get_mut(index).expect("it is there").flags.clear(Flags::DIRTY);
+        connections.get_mut(index).expect("it is there").flags.remove(Flags::DIRTY);
     }
     // This is what happens if a link is full, for example.
     connections.touch(b);

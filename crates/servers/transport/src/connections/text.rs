@@ -55,8 +55,8 @@ impl Connections {
         match session {
             Some(session) => {
                 if taken.offset > entry.connection.receive_nxt() {
-                    // The record is written before the peer is told of the text.
-                    entry.flags.set(Flags::RECORD);
+                    // The record is written before the text is acknowledged to the peer.
+                    entry.flags.insert(Flags::RECORD);
                 }
                 let pieces = entry.receive.pieces(taken.offset, len);
                 debug_assert!(
@@ -71,7 +71,7 @@ impl Connections {
             }
             None => {
                 let Ok(start) = usize::try_from(taken.offset) else { return };
-                entry.flags.set(Flags::RECORD);
+                entry.flags.insert(Flags::RECORD);
                 let parked = entry.parked.get_or_insert_default();
                 if parked.len() < start + len {
                     parked.resize(start + len, 0);
@@ -81,8 +81,8 @@ impl Connections {
         }
     }
 
-    /// Tells the TCB how far the application has read, because a segment with an urgent pointer has come:
-    /// this decides what becomes of the mark before.
+    /// Gives the TCB the application's read position, because a segment with an urgent pointer has come. The
+    /// position decides what becomes of the mark before.
     #[cold]
     pub(crate) fn note_reader<M: Memory>(&mut self, index: u32, applications: &Applications<M>) {
         let Some(entry) = self.get_mut(index) else { return };
@@ -114,7 +114,7 @@ fn trimmed(segment: &Segment, text: Text, room: u64) -> Segment {
     }
     Segment {
         len: text.skip + fits,
-        flags: segment.flags.without(tcp::Flags::FIN | tcp::Flags::PSH),
+        flags: segment.flags.difference(tcp::Flags::FIN | tcp::Flags::PSH),
         ..*segment
     }
 }

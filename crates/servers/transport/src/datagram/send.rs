@@ -2,9 +2,9 @@
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
+use atoll_ipc::datagram::{DATAGRAM_MAX_V4, Flags as RecordFlags, Record};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Details, Memory, Ready, details};
-use atoll_udp::{DATAGRAM_MAX_V4, Flags as RecordFlags, Record};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::{checksum, udp};
 
@@ -15,12 +15,12 @@ use crate::session::Occupant;
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
-/// What is done with the first datagram of a socket.
+/// The decision about the first datagram of a socket.
 enum Plan {
     Leave(Leaving),
-    /// It waits, because the neighbour is being resolved.
+    /// The datagram waits, because the neighbour is being resolved.
     Wait,
-    /// It is not sent, and the next call on the socket reports the cause.
+    /// The datagram is not sent, and the next call on the socket reports the cause.
     Refuse(Cause),
 }
 
@@ -100,8 +100,9 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record, details: 
     let to_inside = multicast && is_inside;
     let route = if to_inside { Route::Local } else { route };
     let discovery = options.discovery_to(peer.addr);
+    let most = options.packet_max_to(peer.addr);
     let cut = match route {
-        Route::Via { .. } => discovery.cut(ip, now, peer.addr, record.len as usize),
+        Route::Via { .. } => discovery.cut(ip, now, peer.addr, record.len as usize, most),
         _ => Cut::Whole { dont_fragment: discovery != MtuDiscovery::Dont },
     };
     let is_torn = matches!(cut, Cut::Fragments(_));

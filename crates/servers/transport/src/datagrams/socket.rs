@@ -3,11 +3,11 @@
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
+use atoll_ipc::datagram::{self, DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record};
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Cause, Details, Event, Memory, Ready, SocketOption};
-use atoll_udp::{DATAGRAM_MAX, DETAILS_LEN, Flags as RecordFlags, RECORD_LEN, Record};
 
 use super::groups::Multicast;
 use crate::applications::Applications;
@@ -27,7 +27,7 @@ pub(crate) struct Datagram {
     inbox: Inbox,
     outbox: Outbox,
     options: Options,
-    /// What the next event reports to the application, and with which error.
+    /// The facts that the next event reports to the application, and the error with it.
     ready: Ready,
     cause: Cause,
     /// Whether it is on the list for the next flush.
@@ -81,6 +81,8 @@ pub(crate) struct Options {
     whole_v6: bool,
     /// Whether the application wants the details of what it receives.
     details: bool,
+    /// The value of `IPV6_MTU`, if set.
+    mtu_v6: Option<u16>,
     multicast: Multicast,
 }
 
@@ -102,6 +104,9 @@ const AREA_MAX: u64 = 16 << 20;
 /// The smallest and the largest buffer that can be set, in octets.
 const BUFFER: (u32, u32) = (4096, 4 << 20);
 
+/// The least value of `IPV6_MTU` (RFC 8200 §5), in octets.
+const IPV6_MTU_MIN: u32 = 1280;
+
 impl Options {
     const fn new() -> Options {
         Options {
@@ -113,6 +118,7 @@ impl Options {
             discovery_v6: MtuDiscovery::Want,
             whole_v6: false,
             details: false,
+            mtu_v6: None,
             multicast: Multicast::new(),
         }
     }
@@ -130,6 +136,14 @@ impl Options {
     /// Returns whether a datagram to `peer` that would be fragmented is refused, whatever else was set.
     pub(crate) const fn is_whole_to(&self, peer: Addr) -> bool {
         self.whole_v6 && !peer.is_v4()
+    }
+
+    /// Returns the size in octets of the largest packet to `peer` that the application wants.
+    pub(crate) const fn packet_max_to(&self, peer: Addr) -> u16 {
+        match self.mtu_v6 {
+            Some(mtu) if !peer.is_v4() => mtu,
+            _ => u16::MAX,
+        }
     }
 
     /// Returns type of service and TTL of packets to `peer`. `hop_limit` is that of IPv6, if none was set.
@@ -277,6 +291,10 @@ impl Datagram {
             },
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
             SocketOption::Details => options.details = value != 0,
+            SocketOption::MtuV6 if value == 0 => options.mtu_v6 = None,
+            SocketOption::MtuV6 if value >= IPV6_MTU_MIN => {
+                options.mtu_v6 = Some(u16::try_from(value).unwrap_or(u16::MAX));
+            }
             // Each record says whether it may go to a broadcast address.
             SocketOption::Broadcast => {}
             _ => return options.multicast.set_option(option, value),
@@ -294,8 +312,9 @@ impl Datagram {
     /// Stores a datagram, whole or not at all. Returns `false` if there is no room for it.
     pub(super) fn put<M: Memory>(&mut self, session: &Session<M>, arrived: &Arrived<'_>) -> bool {
         let &Arrived { tuple, cast, payload, ref details } = arrived;
-        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
-        let flags = flags.with(if self.options.details { RecordFlags::DETAILED } else { RecordFlags::NONE });
+        let mut flags = RecordFlags::empty();
+        flags.set(RecordFlags::BROADCAST, cast == Cast::Broadcast);
+        flags.set(RecordFlags::DETAILED, self.options.details);
         let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else {
             return false;
         };
@@ -328,11 +347,11 @@ impl Datagram {
         let area = session.layout.send_area;
         let mut bytes = [0; RECORD_LEN];
         rings.pieces(*head, RECORD_LEN)?.read(&session.arena, area, &mut bytes);
-        let record = atoll_udp::decode(&bytes, tail - head).ok()?;
+        let record = datagram::decode(&bytes, tail - head).ok()?;
         let mut details = Details::default();
         if record.flags.contains(RecordFlags::DETAILED) {
             let mut bytes = [0; DETAILS_BYTES];
-            rings.pieces(head + RECORD_LEN as u64, DETAILS_LEN)?.read(&session.arena, area, &mut bytes);
+            rings.pieces(head + RECORD_LEN as u64, DETAILS_BYTES)?.read(&session.arena, area, &mut bytes);
             details = Details::decode(&bytes).ok()?;
         }
         let text = rings.pieces(head + record.payload_at() as u64, record.len as usize)?;
@@ -435,8 +454,8 @@ impl Datagram {
         core::mem::take(&mut self.ready)
     }
 
-    /// Gives back what it held, when no datagram finds it any more, and tells its application. Returns the
-    /// session.
+    /// Frees what the socket held, when no datagram finds it any more, and notifies its application. Returns
+    /// the session.
     pub(crate) fn give_back<M: Memory>(
         mut self,
         (now, ip): (Instant, &mut Ip),
@@ -454,9 +473,6 @@ impl Datagram {
     }
 }
 
-const _: () = assert!(DETAILS_LEN == DETAILS_BYTES, "one layout");
-const _: () = assert!(RecordFlags::DETAILED.bits() == atoll_ipc::details::DETAILED, "one flag");
-
 impl Inbox {
     fn put<M: Memory>(
         &mut self,
@@ -472,10 +488,10 @@ impl Inbox {
         }
         self.make_room(session, slot, end)?;
         let area = session.layout.receive_area;
-        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &atoll_udp::encode(record));
+        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &datagram::encode(record));
         if record.flags.contains(RecordFlags::DETAILED) {
             let at = self.tail + RECORD_LEN as u64;
-            self.rings.pieces(at, DETAILS_LEN)?.write(&session.arena, area, &details.encode());
+            self.rings.pieces(at, DETAILS_BYTES)?.write(&session.arena, area, &details.encode());
         }
         let at = self.tail + record.payload_at() as u64;
         self.rings.pieces(at, payload.len())?.write(&session.arena, area, payload);

@@ -19,7 +19,7 @@ pub(crate) struct Requests {
     fresh: u32,
     /// The last turn.
     order: u64,
-    /// The number of requests of each session, and the limited user for whom they count, if any.
+    /// The number of requests of each session, and the limited user that they count for, if any.
     counts: BTreeMap<SessionId, (u32, Option<u32>)>,
     /// The totals of limited users.
     users: BTreeMap<u32, Counts>,
@@ -117,7 +117,7 @@ impl Requests {
         Requests { limits: Some(Limits { all: all as usize, session, user }), ..Requests::default() }
     }
 
-    /// Continues the requests of a predecessor. `user_of` returns the user for whom a session counts.
+    /// Continues the requests of a predecessor. `user_of` returns the user that a session counts for.
     pub(super) fn resume(
         &self,
         found: &[(u32, RequestRecord)],

@@ -60,7 +60,7 @@ fn each_part_of_a_handshake_is_counted_once() {
     let mut told = 0;
     phases.claimed(at(1150), 3, &name, &mut stats, || told += 1);
     assert_eq!(sums(&stats), [1, 30, 40, 9_000, 50_000, 157_000]);
-    // A claimed connection is no longer measured; the CM is told nevertheless.
+    // A claimed connection is no longer measured; the CM is notified nevertheless.
     phases.claimed(at(1200), 3, &name, &mut stats, || told += 1);
     assert_eq!((sums(&stats)[0], told), (1, 2));
 }

@@ -15,7 +15,7 @@ use crate::tests::kit::{ARENA, App, Net, Socket, Stack, addr};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 80);
 
-/// Creates a server with so much memory, and a client.
+/// Creates a server with buffers of these sizes, and a client.
 fn pair(send_log2: u8, receive_log2: u8) -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let arena = ArenaConfig { send_log2, receive_log2, ..ARENA };
@@ -66,7 +66,7 @@ fn readers_that_stand_still_are_shed_when_all_memory_is_theirs_and_slow_ones_sta
     assert!(full_for >= Duration::from_secs(10), "patience: {full_for:?}");
     assert!(written > 0 && !is_closed(&mut server, slow));
     net.settle();
-    // Those that were reset are told, and some are left: it was not their turn.
+    // Those that were reset are notified, and some are left: it was not their turn.
     let shed = lazy.iter().filter(|(_, c)| client.state(*c).2 & REPLICA_RESET != 0).count();
     assert!((1..15).contains(&shed), "{shed}");
     assert_eq!(net.stack(0).stat(Stat::ConnectionsShed), shed as u64);
@@ -233,7 +233,7 @@ fn held(net: &mut Net) -> u64 {
     net.stack(0).transport.shortage.books.held.load(core::sync::atomic::Ordering::Relaxed)
 }
 
-/// Lets clients send as much as is taken, while the server reads as it is told.
+/// Lets clients send as much as is taken, while the server handles its commands.
 fn pour(net: &mut Net, client: &mut App, sockets: &[(Socket, Socket)]) {
     for (_, c) in sockets {
         client.write(*c, &vec![3; 1 << 20]);
@@ -371,8 +371,8 @@ fn where_nobody_holds_much_the_largest_go_unless_that_would_be_no_help() {
     }
 }
 
-/// The memory of all is used up, and not by these connections. One has read everything and waits for more;
-/// the other one reads little by little, which its library reports to nobody.
+/// All memory is used up, but not by these two connections. The application of one has read everything and
+/// waits for more. That of the other reads little at a time, which its library does not report.
 #[test]
 fn who_waits_for_text_or_reads_slowly_stays_though_its_buffer_is_large() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -401,8 +401,8 @@ fn who_waits_for_text_or_reads_slowly_stays_though_its_buffer_is_large() {
     assert!(!is_closed(&mut server, reads.0), "who reads");
 }
 
-/// All are modest. One session has one connection, with the largest buffer of all; others have many that hold
-/// more together.
+/// Every session is modest. One session has a single connection, whose buffer is the largest of all; the
+/// others have many connections that hold more together.
 #[test]
 fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
     let (mut net, mut one, mut client) = pair(22, 22);
@@ -439,7 +439,7 @@ fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
     assert!((1..48).contains(&closed) && !is_closed(&mut one, large.0), "{closed} of 48");
 }
 
-/// The program does not close the connections.
+/// Memory is returned although the program does not close its connections.
 #[test]
 fn what_was_shed_gives_its_memory_back_at_once() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -453,8 +453,8 @@ fn what_was_shed_gives_its_memory_back_at_once() {
     assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
-/// An application that claims to have read everything, and does not report it, is believed: it has no use for
-/// that memory any more.
+/// The replica believes an application that has advanced its read position without a command: the application
+/// has no use for that memory any more.
 #[test]
 fn what_was_read_and_not_told_of_is_given_back() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -471,8 +471,8 @@ fn what_was_read_and_not_told_of_is_given_back() {
     assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
-/// The fuzz target `stack_frames` has found this: its program knew of the reset, and not that the text was
-/// void.
+/// The fuzz target `stack_frames` found this fault: the program learned of the reset, but not that the text
+/// was void.
 #[test]
 fn what_a_peer_sent_before_it_reset_the_connection_can_be_read() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -494,8 +494,8 @@ fn what_a_peer_sent_before_it_reset_the_connection_can_be_read() {
     }
 }
 
-/// What a closed connection has sent is lost for so long. Its reader is not the cause of the standstill, if
-/// that is short.
+/// The segments of a closed connection are lost for this long. After a short silence its reader is not the
+/// cause of the standstill.
 #[test]
 fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
     for (silence, stays) in [(Duration::from_millis(1300), true), (Duration::from_millis(3500), false)] {

@@ -1,39 +1,39 @@
-//! The bells of an application. Each of its threads sleeps on a bell of its own, and each bell is rung once
-//! per sleep.
+//! The doorbells of an application. Each of its threads sleeps on a doorbell of its own, and each doorbell is
+//! rung once per sleep.
 
 use atoll_ipc::Memory;
 use atoll_ipc::page::{AppPage, BELLS};
 
-/// The bells of a session.
+/// The doorbells of a session.
 #[derive(Debug)]
 pub(crate) struct Bells<M: Memory> {
     /// The page with the sleep words.
     page: AppPage<M>,
-    /// The bells to be considered at the end of the flush, a bit each.
+    /// The doorbells to be considered at the end of the flush, a bit each.
     due: u32,
-    /// The sleep word for which each bell was rung last.
+    /// The sleep word for which each doorbell was rung last.
     rung: [u32; BELLS],
 }
 
 impl<M: Memory> Bells<M> {
-    /// Creates the bells, none of them due.
+    /// Creates the doorbells, none of them due.
     pub(crate) const fn new(page: AppPage<M>) -> Bells<M> {
         Bells { page, due: 0, rung: [0; BELLS] }
     }
 
-    /// Notes that this bell is to be rung if a thread sleeps on it; `None` means every bell.
+    /// Notes that this doorbell is to be rung if a thread sleeps on it; `None` means every doorbell.
     #[inline]
     pub(crate) fn note(&mut self, bell: Option<u32>) {
         self.due |= bell.map_or(u32::MAX, |bell| 1 << (bell as usize % BELLS));
     }
 
-    /// Passes the bells that have to be rung now to `ring`. Each is rung once per sleep.
+    /// Passes the doorbells that have to be rung now to `ring`. Each is rung once per sleep.
     pub(crate) fn take(&mut self, arena: &M, mut ring: impl FnMut(u32)) {
         if self.due == 0 {
             return;
         }
         let due = core::mem::take(&mut self.due);
-        // Partner: the application stores its sleep word, fences, and looks at the event ring once more.
+        // Partner: the application stores its sleep word, fences, and checks the event ring once more.
         arena.fence();
         for bell in (0..BELLS as u32).filter(|bell| due & (1 << bell) != 0) {
             let word = self.page.sleep_word(bell);

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_ipc::Memory;
-use atoll_ipc::pool::{Blocks, CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
+use atoll_ipc::pool::{Blocks, CONTROL_BYTES, LINK_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
 
 use crate::lazy::LazyMemory;
 use crate::users::Holdings;
@@ -36,7 +36,7 @@ pub(crate) struct ReceiveMemory {
     of_user: Arc<Holdings>,
 }
 
-/// What all sessions of a replica hold, and may hold.
+/// The memory that all sessions of a replica hold, and their bounds.
 #[derive(Debug)]
 pub(crate) struct Books {
     /// The octets that were touched in receive areas: the kernel has given memory for them.
@@ -57,7 +57,7 @@ impl ReceiveMemory {
         let links = CONTROL_BYTES.next_multiple_of(8);
         ReceiveMemory {
             pool: Pool { control: 0, links, units },
-            links: LazyMemory::new(links + units as usize * 4),
+            links: LazyMemory::new(links + units as usize * LINK_BYTES),
             touched: Pages::new(pages_of(0..units as usize * UNIT_BYTES).end),
             books,
             of_user,
@@ -88,8 +88,8 @@ impl ReceiveMemory {
         octets(self.touched.count.get())
     }
 
-    /// Lets `discard` give memory back that is in free pieces of the area: the whole pages of so many octets
-    /// from a place on. The smallest pieces are kept, because they are used again soon.
+    /// Lets `discard` give memory back that is in free pieces of the area: the whole pages of this number of
+    /// octets from a place on. The smallest pieces are kept, because they are used again soon.
     pub(crate) fn discard_free(&self, mut discard: impl FnMut(usize, usize)) {
         let held = |octets: &Range<usize>| self.touched.count_in(whole_pages_of(octets)) > 0;
         let free =
@@ -135,8 +135,8 @@ impl ReceiveMemory {
         Some(unit)
     }
 
-    /// Returns whether so many octets more may be touched: while the stack has memory for it, and its user a
-    /// part of that left.
+    /// Returns whether this number of octets may be touched in addition: while the stack has memory for it,
+    /// and its user a part of that left.
     fn may_grow(&self, octets: u64) -> bool {
         let Books { held, max } = &*self.books;
         let (held, max) = (held.load(Ordering::Relaxed), max.load(Ordering::Relaxed));
@@ -202,7 +202,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Creates an empty set for so many pages.
+    /// Creates an empty set for this number of pages.
     fn new(pages: usize) -> Pages {
         Pages { bits: LazyMemory::new(pages.div_ceil(64) * 8), count: Cell::new(0) }
     }

@@ -206,8 +206,8 @@ impl Slots {
     }
 
     /// Returns the next occupied slot from the `cursor`th on, which counts the application's and then the
-    /// replica's, or `None` if there is none among the next `max`; and the cursor to go on with. At the end
-    /// the cursor stays.
+    /// replica's, or `None` if there is none among the next `max`. Also returns the cursor to continue with.
+    /// At the end the cursor stays.
     pub(crate) fn occupied_from(&self, cursor: u32, max: u32) -> (u32, Option<(SlotId, u32, Occupant)>) {
         let (half, own) = (self.layout.replica_slots().start, self.application.len());
         let end = own + self.replica.len();
@@ -279,7 +279,7 @@ impl Slots {
     }
 
     /// Lets the slot of a revoked offer be used again, because no record names it any more. Its generation
-    /// tells a successor whether its text is there.
+    /// shows a successor whether its text is there.
     pub(crate) fn reuse(&mut self, slot: SlotId) {
         if self.layout.replica_slots().contains(&slot.0) {
             self.free.push_front(slot.0);

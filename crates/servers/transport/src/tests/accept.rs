@@ -361,7 +361,7 @@ fn a_session_that_dies_loses_its_sockets_and_nothing_else() {
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::Sessions), 1);
     assert!(sockets[1..].iter().all(|c| client.state(*c).1 == Cause::None));
-    // The last process dies: the port is free again, the peers are told, and the memory is given back.
+    // The last process dies: the port is free again, the peers are reset, and the memory is given back.
     let (now, id) = (net.now, servers[1].id);
     net.stack(0).transport.close_session(now, id);
     net.settle();
@@ -429,7 +429,7 @@ fn sockets_of_a_lost_member_close_unless_another_holds_them() {
     assert!(!client.take_ready(b).contains(Ready::RDHUP));
 }
 
-/// A process that listens has died. A child of it, which does not listen, goes on with a connection of that
+/// A process that listens has died. A child of it, which does not listen, continues with a connection of that
 /// session.
 #[test]
 fn the_listeners_of_a_dead_process_end_while_its_child_goes_on_with_its_connections() {

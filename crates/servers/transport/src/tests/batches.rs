@@ -163,7 +163,7 @@ fn batches_of_one_session() {
         let name = std::format!("datagrams of {len} octets that are read");
         measure(&name, &mut net, || frame.clone(), || drop(app.read(socket)), Stat::DatagramsDropped);
         let (mut net, _app, _, frame) = datagram(len);
-        // This goes on until it is full.
+        // This continues until the batch is full.
         let now = net.now;
         (0..20_000)
             .for_each(|_| net.stack(0).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false));

@@ -91,7 +91,7 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
         assert_eq!(scene.net.stack(0).transport.take_cut_off(), [id]);
         let said = |app: &App| app.arena.load32(CUT_OFF);
         assert_eq!((said(&scene.rogue), said(&scene.honest)), (1, 0), "it can see that nobody listens");
-        // Both ends are told, and at once.
+        // Both ends are notified, and at once.
         let (s, c) = scene.rogue_ends;
         assert_eq!(scene.rogue.state(s).2 & ENDED, ENDED);
         assert_eq!(scene.client.state(c).2 & ENDED, ENDED);
@@ -130,7 +130,7 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
 }
 
 /// A segment, a timer, the output or the record of a connection is charged to that connection, and neither to
-/// its session nor to another connection. Its peer is told.
+/// its session nor to another connection. Its peer is reset.
 #[test]
 fn a_connection_is_given_up_for_deaths_at_work_of_its_own_and_its_peer_hears_so() {
     for kind in [Work::Segment, Work::Timer, Work::Output, Work::Adoption, Work::Offer] {
@@ -143,7 +143,7 @@ fn a_connection_is_given_up_for_deaths_at_work_of_its_own_and_its_peer_hears_so(
         assert_eq!(scene.rogue.state(s).2 & ENDED, ENDED);
         assert_eq!(scene.client.state(c).2 & ENDED, ENDED, "{:?}: the peer waits for a minute", kind(place));
         assert!(scene.talks(scene.honest_ends, false));
-        // Its session goes on.
+        // Its session continues.
         let again = scene.client.connect(Endpoint::new(addr(1), 81));
         scene.net.settle();
         let accepted = scene.rogue.accept().expect("offered");
@@ -254,7 +254,7 @@ fn a_session_may_be_cut_off_where_nobody_has_died() {
     assert_eq!(scene.net.stack(0).transport.take_ended(), [SessionId(9)]);
 }
 
-/// Nothing in the record can be trusted: the application is told by its slot, and the peer as soon as it
+/// Nothing in the record can be trusted. The application is notified by its slot, and the peer as soon as it
 /// sends something.
 #[test]
 fn both_ends_of_a_connection_whose_record_is_damaged_hear_of_it() {

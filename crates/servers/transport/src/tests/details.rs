@@ -4,10 +4,10 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::Endpoint;
+use atoll_ipc::datagram::{self, Flags, RECORD_LEN, Record};
 use atoll_ipc::details::{DETAILS_BYTES, Details, Link};
 use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Command, SocketOption};
-use atoll_udp::{Flags, RECORD_LEN, Record};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{record, udp_open};
@@ -15,7 +15,7 @@ use super::limits::{record, udp_open};
 /// Returns a record that has details.
 fn detailed(peer: Endpoint, details: &[u8; DETAILS_BYTES], payload: &[u8]) -> Vec<u8> {
     let record = Record { len: payload.len() as u32, peer, flags: Flags::DETAILED };
-    let mut octets = [&atoll_udp::encode(&record)[..], details, payload].concat();
+    let mut octets = [&datagram::encode(&record)[..], details, payload].concat();
     octets.resize(octets.len().next_multiple_of(8), 0);
     octets
 }
@@ -35,7 +35,7 @@ fn pair() -> (Net, [App; 2], [Socket; 2]) {
 
 fn details_of(octets: &[u8]) -> Details {
     let head = octets[..RECORD_LEN].try_into().expect("a head");
-    let record = atoll_udp::decode(&head, octets.len() as u64).expect("a record");
+    let record = datagram::decode(&head, octets.len() as u64).expect("a record");
     assert!(record.flags.contains(Flags::DETAILED));
     let details = octets[RECORD_LEN..][..DETAILS_BYTES].try_into().expect("as many");
     Details::decode(&details).expect("details")

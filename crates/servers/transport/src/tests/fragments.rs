@@ -4,9 +4,9 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Addr, Endpoint};
+use atoll_ipc::datagram::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Command, Ready, SocketOption};
-use atoll_udp::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
 use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{Mac, ethernet, icmpv6, ipv6};
@@ -93,7 +93,7 @@ fn a_link_that_is_full_in_the_middle_of_a_datagram_gets_the_rest_later() {
     for len in [20_000, 500, 9_000] {
         let (head, octets) = first_record(rest);
         assert!(octets == text(len), "{len}");
-        rest = &rest[atoll_udp::padded_len(head.len) as usize..];
+        rest = &rest[atoll_ipc::datagram::padded_len(head.len) as usize..];
     }
     assert!(rest.is_empty());
 }
@@ -113,7 +113,7 @@ fn a_narrow_path_is_learned_of_and_kept_to() {
     let update = transport.ip_mut().poll_path().expect("news for the other replicas");
     assert_eq!((update.dst, update.mtu), (addr(1).into(), 1000));
     net.settle();
-    // As on Linux, a connected socket is told that this one was lost.
+    // As on Linux, a connected socket gets an error for the lost datagram.
     assert!(client.take_ready(c).contains(Ready::ERR));
     assert_eq!(client.slot(c).error(), Cause::MessageTooLong);
     client.write(c, &record(SERVER, &text(1400)));

@@ -1,4 +1,4 @@
-//! The kit of the tests: stacks, a wire between them, and applications that do what they are told.
+//! The kit of the tests: stacks, a wire between them, and applications that the tests control.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
@@ -545,7 +545,8 @@ impl App {
         self.push(Command::Kick { slot: socket.slot, generation: socket.generation });
     }
 
-    /// Accepts whatever comes within so many tenths of a second. Returns how many connections that were.
+    /// Accepts all connections that come within this number of tenths of a second. Returns how many there
+    /// were.
     pub(crate) fn accept_for(&mut self, net: &mut Net, tenths: u32) -> usize {
         let mut accepted = 0;
         for _ in 0..tenths {

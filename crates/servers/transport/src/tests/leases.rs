@@ -186,7 +186,7 @@ fn who_listens_at_the_authority_listens_everywhere_and_nobody_else() {
     owner[0].push(show(7, Protocol::Tcp, listens));
     assert_eq!(answer(&mut net, &mut owner[0], listen(7, local)).0, Cause::None);
     assert_eq!(bad(&mut net), [4, 0]);
-    // The owner releases the port at the authority, and goes on elsewhere, until the next one comes.
+    // The owner releases the port at the authority, and remains elsewhere, until the next holder comes.
     owner[1].push(Command::Release { lease: 7 });
     let (cause, listens) = answer(&mut net, &mut other[1], listen(8, local));
     assert_eq!(cause, Cause::None);

@@ -5,9 +5,9 @@ use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::datagram::{self, Flags, RECORD_LEN, Record};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
-use atoll_udp::{Flags, RECORD_LEN, Record};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 
@@ -198,7 +198,7 @@ pub(super) fn udp_open_with(app: &mut App, socket: Socket, lease: u64, local: En
 
 pub(super) fn record(peer: Endpoint, payload: &[u8]) -> Vec<u8> {
     let mut bytes =
-        atoll_udp::encode(&Record { len: payload.len() as u32, peer, flags: Flags::NONE }).to_vec();
+        datagram::encode(&Record { len: payload.len() as u32, peer, flags: Flags::empty() }).to_vec();
     bytes.extend_from_slice(payload);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes
@@ -206,7 +206,7 @@ pub(super) fn record(peer: Endpoint, payload: &[u8]) -> Vec<u8> {
 
 pub(super) fn first_record(bytes: &[u8]) -> (Record, Vec<u8>) {
     let head = bytes[..RECORD_LEN].try_into().expect("a head");
-    let record = atoll_udp::decode(&head, bytes.len() as u64).expect("a record");
+    let record = datagram::decode(&head, bytes.len() as u64).expect("a record");
     (record, bytes[RECORD_LEN..RECORD_LEN + record.len as usize].to_vec())
 }
 

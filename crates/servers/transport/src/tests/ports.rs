@@ -21,7 +21,7 @@ fn nowhere() -> Endpoint {
     Endpoint::new(addr(77), 80)
 }
 
-/// Creates a stack with so many ephemeral ports.
+/// Creates a stack with this number of ephemeral ports.
 fn with_ports(count: u32) -> Stack {
     // Cannot truncate: the callers use small numbers.
     Stack::with(1, |config| config.ephemeral = (40_000, 39_999 + count as u16))
@@ -49,7 +49,7 @@ fn rounds(net: &mut Net) -> usize {
     panic!("it does not come to an end");
 }
 
-/// Opens so many connections to nowhere.
+/// Opens this number of connections to an address that does not answer.
 fn connect_many(net: &mut Net, app: &mut App, count: u32) -> Vec<Socket> {
     let connect = |n| {
         let socket = app.connect(nowhere());

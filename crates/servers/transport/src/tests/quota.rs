@@ -194,7 +194,7 @@ fn options_that_a_socket_does_not_have_are_not_kept() {
     net.settle();
     assert_eq!(kept(net.stack(0)), before);
     assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 6);
-    // The same option again replaces the first.
+    // Setting an option again replaces its first value.
     for value in [8, 9, 10] {
         app.push(Command::SetOption { slot, generation, option: SocketOption::TypeOfService, value });
         app.push(Command::SetListenerOption { lease: 77, option: SocketOption::TypeOfService, value });
@@ -648,7 +648,7 @@ fn options_that_no_successor_would_know_are_refused_and_the_socket_says_so() {
     let bad = net.stack(0).stat(Stat::BadCommands);
     app.poll();
     set(&mut app, SocketOption::ReceiveBuffer, 4096);
-    // The same option again is not more.
+    // Setting an option again takes no more room.
     set(&mut app, SocketOption::TypeOfService, 8);
     net.settle();
     assert_eq!((kept(net.stack(0)), net.stack(0).stat(Stat::BadCommands) - bad), (4, 1));

@@ -61,7 +61,7 @@ fn a_connection_goes_on() {
     assert_eq!(net.stack(0).page.stat(Stat::Connections), 0);
 }
 
-/// The peer has sent everything, and waits: only the record tells the next server of that.
+/// The peer has sent everything, and waits. Only the record shows that to the next server.
 #[test]
 fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     let (mut net, mut server, mut client) = stacks();
@@ -182,8 +182,8 @@ fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
     assert!(server.read(s) == text);
 }
 
-/// A ledger has room for so much text only. Connections whose text is missing end; they do not go on with a
-/// hole.
+/// A ledger has room for a limited amount of text. Connections whose text is missing end; they do not
+/// continue with a hole.
 #[test]
 fn what_the_ledger_has_no_room_for_costs_its_connection() {
     let (mut net, mut server, mut client) = stacks();
@@ -208,7 +208,7 @@ fn what_the_ledger_has_no_room_for_costs_its_connection() {
         net.settle();
     }
     assert!(server.accept().is_none());
-    // The others are told when they send something.
+    // The others are reset when they send something.
     let others: Vec<&Socket> = clients.iter().filter(|c| client.state(**c).2 & REPLICA_FIN == 0).collect();
     assert_eq!(others.len() as u32, adoption.lost);
     others.iter().for_each(|c| assert_eq!(client.write(**c, b"more"), 4));

@@ -4,10 +4,10 @@ use std::vec::Vec;
 
 use atoll_base::{Addr, Duration, Endpoint};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::datagram::{self, Flags, RECORD_LEN, Record};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Cause, Command, Event};
-use atoll_udp::{Flags, RECORD_LEN, Record};
 use atoll_wire::icmpv6::{self, Message};
 use atoll_wire::ipv6;
 
@@ -197,14 +197,14 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     };
     let record = |peer, payload: &[u8]| {
         let mut bytes =
-            atoll_udp::encode(&Record { len: payload.len() as u32, peer, flags: Flags::NONE }).to_vec();
+            datagram::encode(&Record { len: payload.len() as u32, peer, flags: Flags::empty() }).to_vec();
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes
     };
     let first = |bytes: &[u8]| {
         let head = bytes[..RECORD_LEN].try_into().expect("a head");
-        let record = atoll_udp::decode(&head, bytes.len() as u64).expect("a record");
+        let record = datagram::decode(&head, bytes.len() as u64).expect("a record");
         (record.peer, bytes[RECORD_LEN..RECORD_LEN + record.len as usize].to_vec())
     };
     let s = open(&mut server, Endpoint::at(Addr::ANY, 53), Endpoint::default(), false);
@@ -227,7 +227,7 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     net.settle();
     let bytes = server.read(s);
     assert_eq!(first(&bytes), (Endpoint::new(addr(2), 4001), b"four".to_vec()));
-    // No socket has the port: the connected socket is told.
+    // No socket has the port, which the connected socket gets as an error.
     let lonely = open(&mut client, Endpoint::at(Addr::ANY, 4002), Endpoint::at(addr_v6(1), 99), false);
     net.settle();
     client.write(lonely, &record(Endpoint::default(), b"?"));

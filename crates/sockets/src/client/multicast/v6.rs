@@ -2,11 +2,12 @@
 
 use atoll_base::Addr;
 use atoll_ipc::command::{Protocol, SocketOption};
+use libc::{MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP};
 
 use super::super::Client;
 use super::super::groups::{LOOPBACK_INDEX, MulticastV6};
 use super::super::platform::Platform;
-use super::{Change, Joining, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, change_membership, index};
+use super::{Change, Joining, change_membership, index};
 use crate::errno::Errno;
 use crate::options::Value;
 

@@ -7,10 +7,10 @@ use super::{HEAD_BYTES, aligned};
 /// The octets up to which a datagram takes further messages. The kernel's are of a page, too, and programs
 /// have buffers for that.
 const DATAGRAM_BYTES: usize = 3800;
-const NLM_F_MULTI: u16 = 2;
-const NLM_F_CAPPED: u16 = 0x100;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+const NLM_F_MULTI: u16 = libc::NLM_F_MULTI as u16;
+const NLM_F_CAPPED: u16 = libc::NLM_F_CAPPED as u16;
+const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
+const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
 
 /// The head of a message: `struct nlmsghdr`.
 #[derive(Clone, Copy, Debug)]

@@ -27,7 +27,7 @@ struct Options {
     targets: Vec<Target>,
 }
 
-/// What is wrong with the arguments.
+/// The fault of the arguments.
 #[derive(Debug, Error)]
 enum UsageError {
     #[error("--input wants hexadecimal digits")]

@@ -12,6 +12,7 @@ use atoll_ipc::lease::Pass;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, STACK_PAGE_BYTES, StackFacts, StackPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
 use atoll_ipc::{Command, SocketOption};
+use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Object, any};
 use atoll_sockets::client::session::Session;
@@ -166,7 +167,7 @@ impl Process {
         }
     }
 
-    /// Takes the events that have come, and goes on with what waits for them.
+    /// Takes the events that have come, and continues with what waits for them.
     pub(crate) fn poll(&mut self, now: Instant) {
         self.clock.set(now);
         self.client.drain();
@@ -269,10 +270,10 @@ impl Process {
                         *object,
                         [&text[..]].into_iter(),
                         text.len(),
-                        Some(peer),
+                        Addressed::to(Some(peer)),
                         false,
                     );
-                    // There may be no memory, or news of an error.
+                    // There may be no memory, or a pending error.
                     mark(19, u64::from(sent.is_ok()));
                 }
             }

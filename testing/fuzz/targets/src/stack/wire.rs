@@ -17,7 +17,7 @@ const FLOWS: usize = 12;
 /// The number of flows that peers open.
 const OPENED_BY_PEERS: u16 = 8;
 
-/// What peers know of one flow, from what the server has sent on it.
+/// The peers' knowledge of one flow, from what the server has sent on it.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     peer_port: u16,
@@ -126,7 +126,7 @@ impl Peers {
             dst_port: flow.port,
             seq,
             ack,
-            flags: Flags(flags),
+            flags: Flags::from_bits_retain(flags),
             window: input.half(),
             urgent: input.half(),
             options,

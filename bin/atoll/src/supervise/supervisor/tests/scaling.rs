@@ -7,7 +7,7 @@ pub(super) fn given(bench: &Bench, at: usize) -> (usize, Vec<u8>) {
     (*number, std::iter::from_fn(|| receive(channel)).map(|(packet, _)| packet[0]).collect())
 }
 
-/// Lets a replica hand over, as it was asked to, and go on in another process.
+/// Lets a replica hand over, as it was asked to, and continue in another process.
 pub(super) fn move_on(bench: &mut Bench, replica: usize, epoch: u32) {
     let told = bench.told(replica);
     assert!(matches!(told.last(), Some(Request::HandOver { .. })), "replica {replica}: {told:?}");
@@ -211,7 +211,7 @@ fn processes_that_cannot_be_had_leave_everything_as_it_was() {
         "{answer:?}"
     );
     assert!(bench.server.all_ready() && !bench.told(1).iter().any(is_hand_over));
-    // A client that asks again is heard at once.
+    // A client that asks again gets an answer at once.
     let asks = ask_to_scale(&mut bench, "2");
     move_on(&mut bench, 1, 2);
     assert_eq!(answers(&asks), scaled(2, 2));
@@ -338,7 +338,7 @@ fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way(
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     bench.server.leave_to(kept_by(theirs));
     let asks = ask_to_move(&mut bench, "[1,2]", 3);
-    // Replica 1 was asked to leave, and has left, but there is no supervisor to hear it.
+    // Replica 1 was asked to leave, and has left, but there is no supervisor to receive its message.
     assert!(bench.told(1).iter().any(is_hand_over));
     bench.replicas[1].send(setup::LEFT, &[]).unwrap();
     let notes = notes_of(&guardian);

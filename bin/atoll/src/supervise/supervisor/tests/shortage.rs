@@ -33,7 +33,7 @@ fn a_shortage_is_waited_for_and_said_in_the_status() {
     }
 }
 
-/// The other servers serve, and the reason may be mended.
+/// The other servers serve, and the cause may be repaired.
 #[test]
 fn a_server_that_cannot_be_started_for_another_reason_takes_no_stack_down_either() {
     let mut bench = Bench::new(2);

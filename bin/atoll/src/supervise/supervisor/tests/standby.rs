@@ -17,7 +17,7 @@ impl Bench {
         bench
     }
 
-    /// Looks after the standby as at this time.
+    /// Lets the supervisor check the standby at this time.
     fn look(&mut self, now: Instant) {
         self.server.look_after_standby(now).unwrap();
         self.settle();
@@ -155,7 +155,7 @@ fn who_has_too_little_memory_makes_way_for_one_with_more() {
     );
 }
 
-/// A replacement would be missing just when a server has begun to serve.
+/// If the standby were replaced now, none would be ready just when a server has begun to serve.
 #[test]
 fn who_stands_by_is_not_replaced_because_of_the_first_connections() {
     let mut bench = Bench::standing_by(2, "");

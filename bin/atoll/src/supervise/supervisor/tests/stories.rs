@@ -20,7 +20,8 @@ struct Outside {
     /// The number of deaths still to come: a supervisor delays servers that die again and again more and
     /// more.
     deaths: u32,
-    /// Where each replica is wanted, and the clients that have asked for that or for something else.
+    /// The place where each replica is wanted, and the clients that have asked for that or for something
+    /// else.
     wanted: Vec<usize>,
     askers: Vec<Channel>,
 }
@@ -29,7 +30,7 @@ struct Outside {
 struct Incarnation {
     control: Channel,
     process: usize,
-    /// Whether it has been told to adopt.
+    /// Whether it has the order to adopt.
     adopts: bool,
     serves: bool,
     /// Whether it was asked to leave.
@@ -146,7 +147,8 @@ impl Outside {
             life.control.send(setup::READY, &[]).unwrap();
             life.serves = true;
         } else if life.leaves && chance > 2 {
-            // If the process dies now, the supervisor hears of that together with the replica's last message.
+            // If the process dies now, the supervisor learns of that together with the replica's last
+            // message.
             let dies = self.deaths > 0 && chance == 3;
             if !(dies && self.rng.below(2) == 0) {
                 life.control.send(setup::LEFT, &[]).unwrap();

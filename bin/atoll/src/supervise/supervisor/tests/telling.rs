@@ -1,4 +1,4 @@
-//! Checks that a successor is told before it serves of the sessions that its ledger names, and of all others
+//! Checks that a successor learns of the sessions that its ledger names before it serves, and of all others
 //! soon after, whatever happens meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,13 +38,13 @@ impl Bench {
         channel
     }
 
-    /// Lets the supervisor do one turn, for which time passes. Returns what the replica is told in it.
+    /// Lets the supervisor do one turn, for which time passes. Returns the requests to the replica in it.
     fn hears(&mut self, replica: usize) -> Vec<Request> {
         self.server.turn(Some(2)).unwrap();
         self.told(replica)
     }
 
-    /// Returns all that the replica is told until there is nothing more; checks that the parts are small.
+    /// Returns all requests to the replica until there are no more; checks that the parts are small.
     fn hears_all(&mut self, replica: usize) -> Vec<Request> {
         let (mut all, mut turns) = (Vec::new(), 0);
         while !self.server.servers.replicas()[replica].untold().is_empty() {
@@ -107,7 +107,7 @@ fn before_it_serves_a_successor_hears_of_sessions_that_its_ledger_names_and_then
         told.iter().position(|request| *request == Request::SessionGone { session: 20 }).expect("it is told");
     assert!(matches!(told[at - 1], Request::SessionOpened { session: 20, .. }), "{:?}", told[at - 1]);
     assert_eq!(told.len(), newest_first.len() + 1);
-    // From now on the successor hears of everything at once.
+    // From now on the successor learns everything at once.
     clients.remove(&30);
     bench.settle();
     assert_eq!(bench.told(1), [Request::SessionGone { session: 30 }]);
@@ -132,7 +132,7 @@ fn of_few_sessions_and_of_those_of_a_ledger_that_cannot_be_read_it_hears_before_
     assert_eq!(opened(&bench.told(0)).len(), clients.len());
 }
 
-/// A session that replicas have died of must not be opened as others are.
+/// A session that replicas have died of must not be opened as other sessions are.
 #[test]
 fn that_a_session_is_cut_off_does_not_wait() {
     let mut bench = Bench::new(2);
@@ -180,7 +180,7 @@ fn one_that_does_not_read_is_not_told_more_and_the_supervisor_does_not_spin() {
     assert_eq!((all.len(), opened(&told).len()), (500, 500), "each once");
 }
 
-/// A supervisor that takes over does not know what the last one has said.
+/// A supervisor that takes over does not know what its predecessor has sent.
 #[test]
 fn another_supervisor_tells_of_all_sessions_in_the_same_way() {
     let mut bench = Bench::new(1);
@@ -196,7 +196,7 @@ fn another_supervisor_tells_of_all_sessions_in_the_same_way() {
     let found = Found::read(notes, &mut config).unwrap();
     let launcher = Box::new(FakeLauncher(bench.launches.clone()));
     bench.server = found.resume(config, identity, launcher, None, PersistedState::default()).unwrap();
-    // The supervisor has told of some sessions before its first turn.
+    // The supervisor has announced some sessions before its first turn.
     let mut told = bench.told(0);
     assert!(opened(&told).len() <= TOLD_AT_ONCE, "{} at once", told.len());
     told.extend(bench.hears_all(0));
@@ -205,7 +205,7 @@ fn another_supervisor_tells_of_all_sessions_in_the_same_way() {
     assert!(gone(10) && gone(20) && !gone(30), "{told:?}");
 }
 
-/// A replica as the test sees it, with what it has been told.
+/// A replica as the test sees it, with the requests that it has received.
 #[derive(Default)]
 struct Heard {
     adopts: bool,

@@ -1,4 +1,4 @@
-//! Tests of a replica that runs the client, and of one that is told the address, by frames in and out.
+//! Tests of a replica that runs the client, and of one that gets the address from it, by frames in and out.
 
 use std::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! The simple version of [`Reassembly`], for comparison: it has no index, looks at every packet whenever it
+//! The simple version of [`Reassembly`], for comparison: it has no index, examines every packet whenever it
 //! needs the oldest one, and keeps octets in memory of their own.
 
 use std::collections::BTreeMap;
@@ -140,8 +140,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         while !fits(self.total, 1, &self.limits) && self.evict(|other| other != key) {}
     }
 
-    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. The cost is a look at
-    /// every packet.
+    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. It examines every
+    /// packet.
     fn evict(&mut self, may_go: impl Fn(&K) -> bool) -> bool {
         let candidates = self.packets.iter().filter(|(key, _)| may_go(key));
         let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else {

@@ -129,7 +129,7 @@ fn older_routers_are_spoken_to_in_their_words() {
         ip.leave_group(at(70_000), Link::Outside, OTHER);
         assert_eq!(wait(&mut ip, at(70_000)).first().map(|(_, what)| what[0].0), leave);
         wait(&mut ip, at(290_000));
-        // The old router was not heard for 260 s.
+        // No query of the old router has arrived for 260 s.
         ip.join_group(at(290_000), Link::Outside, OTHER);
         assert_eq!(wait(&mut ip, at(290_000))[0].1, [(4, OTHER)]);
     }

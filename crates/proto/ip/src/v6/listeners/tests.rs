@@ -151,7 +151,7 @@ fn older_routers_are_spoken_to_in_their_words() {
     assert_eq!(wait(&mut ip, at(80)), []);
     ip.leave_group(at(80), Link::Outside, other());
     assert_eq!(words(wait(&mut ip, at(80)))[0], [(mld::DONE, other())]);
-    // The old router was not heard for 260 s.
+    // No query of the old router has arrived for 260 s.
     wait(&mut ip, at(331));
     ip.join_group(at(331), Link::Outside, other());
     assert_eq!(words(wait(&mut ip, at(331))), [[(4, other())]]);
@@ -201,7 +201,7 @@ fn datagrams_are_heard_by_members_only() {
         }
         other => panic!("{other:?}"),
     }
-    // The same station serves another group and other protocols.
+    // The hardware address of the group is also that of other groups, and other protocols use it, too.
     assert_eq!(
         receive(&mut ip, at(3), &to(addr("ff18::1:2"), Protocol::UDP)),
         Received::Dropped(Reason::Multicast)

@@ -17,7 +17,7 @@ use super::{Sample, initial_window};
 use model::Model;
 use probe::Probe;
 
-/// What the flow is doing (draft §3.3).
+/// The phase of the flow (draft §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The flow doubles its rate until the pipe is full.
@@ -222,7 +222,7 @@ impl Bbr {
     }
 
     fn check_startup_done(&mut self, sample: &Sample) {
-        // Draft §5.3.1.3: so many losses in a round mean a full pipe, too.
+        // Draft §5.3.1.3: this number of losses in a round means a full pipe, too.
         if !self.full_bw_reached
             && self.model.loss_round_start
             && self.model.loss_events >= STARTUP_LOSSES

@@ -15,7 +15,7 @@ pub(super) struct Probe {
     pub(super) rounds_since: u32,
     /// The phase to which the acknowledgements that arrive now belong.
     acks: Acks,
-    /// Whether losses now tell something about the bandwidth tried.
+    /// Whether losses now are a sample of the bandwidth that is tried.
     samples: bool,
     up_rounds: u8,
     up_acks: u32,

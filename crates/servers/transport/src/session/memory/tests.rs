@@ -93,8 +93,8 @@ fn what_the_kernel_has_given_memory_for_is_known_to_the_page_and_never_more_than
     }
 }
 
-/// Text pours in, connections that hold it are reset and their memory is given back, and again; buffers have
-/// other sizes each time.
+/// Text pours in, the connections that hold it are reset and return their memory, and this repeats. Buffers
+/// have other sizes each time.
 #[test]
 fn memory_that_was_given_back_counts_from_the_moment_when_it_is_used_again() {
     let (books, mut users) = (books(), Users::default());

@@ -5,12 +5,23 @@ use super::*;
 const PEER: Endpoint = Endpoint::new(0x0a00_0001, 53);
 
 fn head(len: u32) -> [u8; RECORD_LEN] {
-    encode(&Record { len, peer: PEER, flags: Flags::NONE })
+    encode(&Record { len, peer: PEER, flags: Flags::empty() })
+}
+
+#[test]
+fn a_head_has_the_same_octets_as_ever() {
+    let addr = Addr::from_octets(core::array::from_fn(|at| 0x10 + at as u8));
+    let record = Record { len: 0x0403, peer: Endpoint::at(addr, 0x0605), flags: Flags::BROADCAST };
+    let octets = [
+        3, 4, 0, 0, 5, 6, 1, 0, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c,
+        0x1d, 0x1e, 0x1f,
+    ];
+    assert_eq!(encode(&record), octets);
 }
 
 #[test]
 fn an_empty_datagram_is_a_datagram() {
-    assert_eq!(decode(&head(0), 24), Ok(Record { len: 0, peer: PEER, flags: Flags::NONE }));
+    assert_eq!(decode(&head(0), 24), Ok(Record { len: 0, peer: PEER, flags: Flags::empty() }));
 }
 
 #[test]
@@ -50,7 +61,7 @@ fn unknown_flags_are_refused() {
 proptest! {
     #[test]
     fn decode_undoes_encode(len in 0..=DATAGRAM_MAX, addr: [u8; 16], port: u16, flags in 0..=3u16) {
-        let flags = Flags(flags);
+        let flags = Flags::from_bits(flags).expect("both flags");
         let record = Record { len, peer: Endpoint::at(Addr::from_octets(addr), port), flags };
         prop_assert_eq!(decode(&encode(&record), record.padded_len()), Ok(record));
     }

@@ -1,21 +1,27 @@
 //! A datagram in a socket buffer is a record: 24 bytes of head, 24 bytes of details if it has some, the
 //! payload, and padding to 8 bytes.
 //!
-//! ```text
-//!   0        4      6       8                       24
-//!   | len    | port | flags | addr                  | details ? | payload (len bytes) ... | padding |
-//! ```
-//! All fields are in the byte order of the machine, which both sides share. The process that writes the
-//! buffer may be hostile: the head is copied out and decoded, and only the copy is used.
+//! The process that writes the buffer may be hostile: the head is copied out and decoded, and only the copy
+//! is used.
 
 use atoll_base::{Addr, Endpoint};
+use bitflags::bitflags;
+
+use crate::details::DETAILS_BYTES;
+use crate::layout::{Field, part, put, record};
+
+record! {
+    /// The octets of a head.
+    struct Head {
+        len: u32,
+        port: u16,
+        flags: u16,
+        addr: Addr,
+    }
+}
 
 /// The length of a record's head in bytes.
-pub const RECORD_LEN: usize = 24;
-
-/// The length in bytes of what a record with [`Flags::DETAILED`] has between its head and its payload:
-/// `atoll_ipc::Details`.
-pub const DETAILS_LEN: usize = 24;
+pub const RECORD_LEN: usize = size_of::<<Head as Field>::Octets>();
 
 /// The alignment of records: they start at multiples of this offset in the stream, in bytes.
 pub const RECORD_ALIGN: u64 = 8;
@@ -37,9 +43,17 @@ pub struct Record {
     pub flags: Flags,
 }
 
-/// The flags of a [`Record`]: a set of bits in which every bit is defined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags(u16);
+bitflags! {
+    /// The flags of a [`Record`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u16 {
+        /// In a receive buffer, the datagram was sent to a broadcast address. In a send buffer, broadcast is
+        /// allowed (`SO_BROADCAST`).
+        const BROADCAST = 1;
+        /// [`crate::Details`] follow the head.
+        const DETAILED = 2;
+    }
+}
 
 /// Why a head is not valid. The writer of the buffer is at fault, and loses this socket only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -59,30 +73,22 @@ pub enum BadRecord {
 /// refuse the record.
 pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
     debug_assert!(record.len <= DATAGRAM_MAX);
+    let Endpoint { addr, port } = record.peer;
+    let head = Head { len: record.len, port, flags: record.flags.bits(), addr };
     let mut bytes = [0; RECORD_LEN];
-    let (head, addr) = bytes.split_at_mut(8);
-    let [a, b, c, d] = record.len.to_ne_bytes();
-    let [e, f] = record.peer.port.to_ne_bytes();
-    let [g, h] = record.flags.0.to_ne_bytes();
-    head.copy_from_slice(&[a, b, c, d, e, f, g, h]);
-    addr.copy_from_slice(&record.peer.addr.octets());
+    put(&mut bytes, 0, &head.write());
     bytes
 }
 
 /// Decodes and validates a head. `available` is the number of bytes in the stream from the head on, head
 /// included. If the head is valid, `record.padded_len() <= available`.
-pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
-    let [a, b, c, d, e, f, g, h, addr @ ..] = *bytes;
-    let len = u32::from_ne_bytes([a, b, c, d]);
-    let peer = Endpoint::at(Addr::from_octets(addr), u16::from_ne_bytes([e, f]));
-    let flags = u16::from_ne_bytes([g, h]);
-    if len > DATAGRAM_MAX {
+pub fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
+    let head = part(bytes, 0).and_then(Head::read).map_err(|_| BadRecord::Incomplete)?;
+    let flags = Flags::from_bits(head.flags).ok_or(BadRecord::Reserved)?;
+    if head.len > DATAGRAM_MAX {
         return Err(BadRecord::TooLong);
     }
-    if flags & !Flags::ALL.0 != 0 {
-        return Err(BadRecord::Reserved);
-    }
-    let record = Record { len, peer, flags: Flags(flags) };
+    let record = Record { len: head.len, peer: Endpoint::at(head.addr, head.port), flags };
     if record.padded_len() > available {
         return Err(BadRecord::Incomplete);
     }
@@ -92,7 +98,7 @@ pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, 
 impl Record {
     /// Returns the bytes before the payload: head and details.
     pub const fn payload_at(&self) -> usize {
-        RECORD_LEN + if self.flags.contains(Flags::DETAILED) { DETAILS_LEN } else { 0 }
+        RECORD_LEN + if self.flags.contains(Flags::DETAILED) { DETAILS_BYTES } else { 0 }
     }
 
     /// Returns the bytes of the stream that the record takes: head, details, payload and padding.
@@ -107,36 +113,7 @@ pub const fn padded_len(len: u32) -> u64 {
     (RECORD_LEN as u64 + len as u64).next_multiple_of(RECORD_ALIGN)
 }
 
-impl Flags {
-    /// The empty set.
-    pub const NONE: Flags = Flags(0);
-    /// In a receive buffer, the datagram was sent to a broadcast address. In a send buffer, broadcast is
-    /// allowed (`SO_BROADCAST`).
-    pub const BROADCAST: Flags = Flags(1);
-    /// Details follow the head.
-    pub const DETAILED: Flags = Flags(2);
-    /// All flags that are defined.
-    pub const ALL: Flags = Flags(3);
-
-    /// Returns whether all of `flags` are set.
-    pub const fn contains(self, flags: Flags) -> bool {
-        self.0 & flags.0 == flags.0
-    }
-
-    /// Returns the flags as they are written.
-    pub const fn bits(self) -> u16 {
-        self.0
-    }
-
-    /// Returns the union of these flags and `flags`.
-    #[must_use]
-    pub const fn with(self, flags: Flags) -> Flags {
-        Flags(self.0 | flags.0)
-    }
-}
-
 const _: () = assert!((RECORD_LEN as u64).is_multiple_of(RECORD_ALIGN));
-const _: () = assert!(DATAGRAM_MAX as usize == atoll_wire::udp::PAYLOAD_MAX);
 
 #[cfg(test)]
 mod tests;
