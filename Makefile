@@ -61,7 +61,8 @@ fuzz-coverage:
 			-max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
 # The system tests with amounts that take long: 1 GiB per transfer, a million connections. The attacks, with judged rates.
-soak: install-deps build
+soak: build
+	testing/install-deps --soak
 	ATOLL_SOAK=1 $(CARGO) test --release -p atoll-system-tests -p atoll-attacks --no-fail-fast
 
 # Programs that attack the stack they run on (testing/attacks), beside a neighbour that is measured.

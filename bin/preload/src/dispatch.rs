@@ -34,6 +34,8 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use atoll_sys::interception::Interception;
+
 use crate::confinement::is_confined;
 use crate::handlers;
 use crate::instruction::{INSTRUCTION, direct};
@@ -101,6 +103,21 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// Returns whether this process dispatches the program's calls.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
+}
+
+/// Returns by which way the calls of this process reach the library.
+pub fn interception() -> Interception {
+    if is_confined() {
+        Interception::Confined
+    } else if PROGRAM_DISPATCHES.load(Ordering::Relaxed) {
+        Interception::OwnDispatch
+    } else if is_on() {
+        Interception::Dispatch
+    } else if is_valgrind() {
+        Interception::Valgrind
+    } else {
+        Interception::Symbols
+    }
 }
 
 /// Begins to dispatch in this thread, which the kernel has just made: it dispatches in none by itself.

@@ -1,5 +1,5 @@
-//! What follows when the stack is gone with all of its processes ([`crate::hang_up`]), and when one of its name
-//! is up again (`docs/decisions/gone.md`). What becomes of sockets is decided by the client:
+//! What follows when the stack is gone with all of its processes ([`crate::hang_up`]), and when one of its
+//! name is up again (`docs/decisions/gone.md`). What becomes of sockets is decided by the client:
 //! [`atoll_sockets::client::Client::stack_gone`].
 //!
 //! ```text
@@ -38,8 +38,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The time between two attempts to register what was refused.
 const PAUSE_REFUSED: Duration = Duration::from_secs(1);
 
-/// Goes on after the end of the stack: ends what this process had there, and joins the next one. The caller holds
-/// no lock.
+/// Goes on after the end of the stack: ends what this process had there, and joins the next one. The caller
+/// holds no lock.
 pub fn mend(demand: Demand) {
     // A handler that runs meanwhile could leave by siglongjmp(3).
     let held = hold_signals();

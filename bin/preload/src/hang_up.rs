@@ -1,10 +1,10 @@
-//! Whether the stack is gone with all of its processes: nobody is left to say so then. The sign is the hang-up
-//! of the connection to the supervisor. Its other end is also the guardian's, so it stays open when one of the
-//! two dies, and whatever becomes of replicas (`docs/decisions/gone.md`).
+//! Notices that the stack is gone with all of its processes: nobody is left to say so then. The sign is the
+//! hang-up of the connection to the supervisor. Its other end is also the guardian's, so it stays open when
+//! one of the two dies, and whatever becomes of replicas (`docs/decisions/gone.md`).
 //!
 //! ```text
 //!   a thread sleeps       the connection is in its epoll instance (`waiter`), for its hang-up alone
-//!   a thread never does   each 64th call that finds nothing looks, and so do calls that need the stack, and fork
+//!   a thread never does   each 64th call that finds nothing looks; so do calls that need the stack, and fork
 //!   nobody calls          nothing is noticed before the next call
 //! ```
 //! What follows from it is in [`crate::gone`], which this module calls by a pointer: everything that sleeps

@@ -26,6 +26,7 @@
 //! Environment:
 //! * `ATOLL_SOCKET`: the path of the supervisor's socket; if unset, all sockets are the kernel's
 //! * `ATOLL_KERNEL_NETWORK`: what is served by the kernel's network ([`atoll_base::KernelNetwork`])
+//! * `ATOLL_VERBOSE=1`: each program says by which way its calls come here
 //! * `ATOLL_STATS=1`: counters are written at the end of the program
 //! * `ATOLL_HOST`: the dynamic program in whose place static ones are executed; if unset, these are not
 //!   served
@@ -119,11 +120,23 @@ unsafe extern "C" fn start(_count: c_int, arguments: *const *const c_char) {
     process::install();
     hang_up::install(gone::mend);
     dispatch::start(symbols::carry_out);
+    say_how();
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);
     }
     // SAFETY: the C library's arguments, which are the kernel's.
     unsafe { host::run(arguments) };
+}
+
+/// Says by which way this program's calls come to the library, if the user wants to know: `atoll run -v`.
+fn say_how() {
+    let settings = settings::settings();
+    if settings.verbose && settings.socket.is_some() {
+        let name = std::env::args_os().next().unwrap_or_default();
+        let (name, pid) = (name.display(), std::process::id());
+        let how = dispatch::interception().description();
+        complain(format_args!("libatoll: {name} ({pid}) is served {how}\n"));
+    }
 }
 
 extern "C" fn end() {

@@ -15,6 +15,8 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Whether `ATOLL_STATS` is set.
     pub stats: bool,
+    /// Whether `ATOLL_VERBOSE` is set.
+    pub verbose: bool,
     /// The value of `ATOLL_KERNEL_NETWORK`. One that is not valid counts as none.
     pub kernel_network: KernelNetwork,
     /// The value of `ATOLL_HOST`: the program in whose place static ones are executed.
@@ -24,8 +26,8 @@ pub struct Settings {
     pub environment: Vec<CString>,
 }
 
-const VARIABLES: [&str; 5] =
-    ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_STATS", "ATOLL_KERNEL_NETWORK", "ATOLL_HOST"];
+const VARIABLES: [&str; 6] =
+    ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_STATS", "ATOLL_VERBOSE", "ATOLL_KERNEL_NETWORK", "ATOLL_HOST"];
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
@@ -33,7 +35,8 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 pub fn settings() -> &'static Settings {
     SETTINGS.get_or_init(|| Settings {
         socket: std::env::var_os("ATOLL_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from),
-        stats: std::env::var_os("ATOLL_STATS").is_some_and(|value| value == "1"),
+        stats: is_set("ATOLL_STATS"),
+        verbose: is_set("ATOLL_VERBOSE"),
         kernel_network: std::env::var("ATOLL_KERNEL_NETWORK")
             .ok()
             .and_then(|text| text.parse().ok())
@@ -48,6 +51,11 @@ impl Settings {
     pub fn sees_socket(&self) -> bool {
         self.socket.as_deref().is_none_or(atoll_sys::unix::is_visible)
     }
+}
+
+/// Returns whether a variable is 1.
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| value == "1")
 }
 
 /// Returns `NAME=VALUE`, if there is such a variable.

@@ -12,6 +12,7 @@ use atoll_sys::Clock;
 use crate::beyond::with_room;
 use crate::confinement::is_confined;
 use crate::control::Reason;
+use crate::dispatch;
 use crate::hang_up;
 use crate::netlink_end::Netlink;
 use crate::platform::{Client, Session, StackClock};
@@ -200,6 +201,9 @@ impl State {
 pub fn own(session: Session) -> (Session, StackClock, u64) {
     ASKS.store(session.facts.naive_accept, Ordering::Relaxed);
     let clock = StackClock::of(&session);
+    if let Some(replica) = session.replicas().first() {
+        replica.port().set_interception(dispatch::interception() as u8);
+    }
     let mut seed = [0; 8];
     let _ = atoll_sys::process::random(&mut seed);
     (session, clock, u64::from_ne_bytes(seed))

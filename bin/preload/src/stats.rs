@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::dispatch;
 use crate::platform::Client;
 use crate::real::SYSTEM_CALLS;
 
@@ -73,6 +74,7 @@ pub fn publish(client: &Client) {
     if let Some(replica) = client.own().and_then(|session| session.replicas().first()) {
         let (calls, with) = totals();
         replica.port().set_counters(calls, with);
+        replica.port().set_interception(dispatch::interception() as u8);
     }
 }
 

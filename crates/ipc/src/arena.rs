@@ -62,7 +62,8 @@ words! {
         slots_used: u32,
         slots_free: u32; 952 unused,
         calls: u64,
-        calls_with_system_call: u64; 3056 unused,
+        calls_with_system_call: u64,
+        interception: u64; 3048 unused,
         pool: [u8; pool::CONTROL_BYTES]; 4032 unused,
     }
 }
@@ -83,8 +84,10 @@ pub mod library {
     pub const CALLS: usize = offset_of!(Library, calls);
     /// The offset of the number of calls that made a system call (u64), which the supervisor reads.
     pub const CALLS_WITH_SYSTEM_CALL: usize = offset_of!(Library, calls_with_system_call);
-    /// The end of the two counters.
-    pub const CALLS_END: usize = CALLS_WITH_SYSTEM_CALL + size_of::<u64>();
+    /// The offset of the way by which calls of the process reach the library (u64), which the supervisor reads.
+    pub const INTERCEPTION: usize = offset_of!(Library, interception);
+    /// The end of these three words.
+    pub const CALLS_END: usize = INTERCEPTION + size_of::<u64>();
 }
 
 record! {

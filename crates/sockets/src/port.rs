@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use atoll_base::SlotId;
-use atoll_ipc::arena::library::{CALLS, CALLS_WITH_SYSTEM_CALL, SLOTS_FREE, SLOTS_USED};
+use atoll_ipc::arena::library::{CALLS, CALLS_WITH_SYSTEM_CALL, INTERCEPTION, SLOTS_FREE, SLOTS_USED};
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, CUT_OFF, EVENTS, OVERFLOW};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ring::{Consumer, Producer};
@@ -253,6 +253,12 @@ impl<M: Memory> Port<M> {
     pub fn set_counters(&self, calls: u64, with_system_call: u64) {
         self.memory.store64(self.layout.library + CALLS, calls);
         self.memory.store64(self.layout.library + CALLS_WITH_SYSTEM_CALL, with_system_call);
+    }
+
+    /// Publishes by which way the calls of this process reach the library, a number that the process around
+    /// the client defines.
+    pub fn set_interception(&self, way: u8) {
+        self.memory.store64(self.layout.library + INTERCEPTION, way.into());
     }
 }
 

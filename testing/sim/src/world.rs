@@ -633,7 +633,8 @@ pub struct World {
     farewells: Farewells,
     /// How often processes have executed another program, forked, sent a connection, and ended.
     handed: [u32; 4],
-    /// How often the server's stack has gone, when it comes back, and how many connections programs have lost.
+    /// How often the server's stack has gone, when it comes back, and how many connections programs have
+    /// lost.
     gone: u32,
     away_until: Option<Instant>,
     losses: usize,

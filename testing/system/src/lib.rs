@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod events;
+mod kernel_use;
 mod net;
 mod process;
 mod programs;

@@ -17,10 +17,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde_json::Value;
 
+use crate::kernel_use::kernel_use;
 use crate::turn::{self, Turn};
 use crate::{Events, Proc, Scratch};
 
@@ -79,6 +80,8 @@ pub struct Net {
     pub scratch: Scratch,
     name: String,
     relay: Option<Proc>,
+    /// Whether the test itself runs programs on the kernel's network of the server's namespace.
+    uses_kernel: AtomicBool,
     // The turn is the last field, so the next test starts when the rest of the network is gone.
     _turn: Option<Turn>,
 }
@@ -217,7 +220,14 @@ impl Net {
     /// Waits for a turn, and creates a network without namespaces or stack.
     fn bare(stack: Stack) -> Net {
         let turn = turn::beside();
-        Net { stack, scratch: Scratch::new(), name: fresh_name("at"), relay: None, _turn: turn }
+        Net {
+            stack,
+            scratch: Scratch::new(),
+            name: fresh_name("at"),
+            relay: None,
+            uses_kernel: AtomicBool::new(false),
+            _turn: turn,
+        }
     }
 
     fn set(stack: Stack, configuration: &str, impairments: Option<Impairments>, settings: &str) -> Net {
@@ -389,8 +399,9 @@ impl Net {
     }
 
     /// Returns a command for `program` in the server's namespace, on the kernel's stack unless the program
-    /// chooses otherwise itself.
+    /// chooses otherwise itself. After this, uses of the kernel's network of that namespace are not counted.
     pub fn on_server(&self, program: &str) -> Command {
+        self.uses_kernel.store(true, Ordering::Relaxed);
         self.in_namespace(&self.names().server, program)
     }
 
@@ -432,7 +443,18 @@ impl Net {
                 let replicas: BTreeSet<u64> = rows.filter_map(|row| row["replica"].as_u64()).collect();
                 (replicas.len() == self.replicas().len()).then_some(())
             });
+            assert_eq!(self.kernel_use(), [""; 0], "by {}", server.report());
         }
+    }
+
+    /// Returns the uses of the kernel's network by programs on Atoll in their namespace, where no other program
+    /// is: none, unless the test has asked for it with [`Net::on_server`].
+    fn kernel_use(&self) -> Vec<String> {
+        let namespace = self.names().server;
+        let is_counted = self.stack == Stack::Atoll
+            && !self.uses_kernel.load(Ordering::Relaxed)
+            && Path::new("/run/netns").join(&namespace).exists();
+        if is_counted { kernel_use(&namespace) } else { Vec::new() }
     }
 
     /// Runs `atoll COMMAND NAME --json` on the stack, and returns its output.
@@ -481,7 +503,12 @@ impl Net {
 }
 
 impl Drop for Net {
+    /// Takes everything apart.
+    ///
+    /// # Panics
+    /// If a program on Atoll has used the kernel's network.
     fn drop(&mut self) {
+        let used = self.kernel_use();
         if self.stack == Stack::Atoll {
             let mut down = Command::new(atoll());
             let status = down.args(["down", &self.name]).status();
@@ -502,6 +529,9 @@ impl Drop for Net {
             if Path::new("/run/netns").join(&name).exists() {
                 let _ = Command::new("ip").args(["netns", "del", &name]).status();
             }
+        }
+        if !std::thread::panicking() {
+            assert_eq!(used, [""; 0], "a program on the stack has used the kernel's network");
         }
     }
 }
@@ -591,4 +621,37 @@ pub fn atoll() -> PathBuf {
 fn relay_program() -> PathBuf {
     let test = std::env::current_exe().expect("a program knows its name");
     test.ancestors().nth(2).expect("cargo puts tests into target/PROFILE/deps").join("atoll-relay")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_uses_the_kernels_network_is_noticed() {
+        let net = Net::new(Stack::Atoll);
+        assert_eq!(net.kernel_use(), [""; 0]);
+        let program = |text: &str| {
+            let mut python = net.in_namespace(&net.names().server, "/usr/bin/python3");
+            let mut program = Proc::start(python.args(["-c", text]), None);
+            program.says("ready", 20);
+            program
+        };
+        let listen = "import socket; it = socket.create_server(('127.0.0.1', 7007))\n\
+                      print('ready', flush=True); it.accept()";
+        let mut listener = program(listen);
+        assert_eq!(net.kernel_use(), ["TCP: inuse 1"]);
+        let mut client =
+            program("import socket; socket.create_connection(('127.0.0.1', 7007)); print('ready')");
+        assert!(client.end(20).success() && listener.end(20).success());
+        let used = net.kernel_use();
+        assert!(used.contains(&"Tcp: ActiveOpens 1".to_owned()), "{used:?}");
+        let send = "import socket; it = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n\
+                    it.sendto(b'x', ('::1', 9)); print('ready')";
+        program(send).success(20);
+        let used = net.kernel_use();
+        assert!(used.iter().any(|line| line.starts_with("Ip6OutRequests ")), "{used:?}");
+        net.uses_kernel.store(true, Ordering::Relaxed);
+        assert_eq!(net.kernel_use(), [""; 0]);
+    }
 }

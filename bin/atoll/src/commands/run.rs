@@ -54,6 +54,9 @@ pub struct Run {
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
           default_missing_value = KernelNetwork::REST)]
     kernel_network: Option<KernelNetwork>,
+    /// Say of each program that is started, on standard error, by which way its calls reach the stack.
+    #[arg(long, short = 'v')]
+    verbose: bool,
     /// Print what the stack did to standard error when the program has ended.
     #[arg(long)]
     stats: bool,
@@ -180,6 +183,10 @@ impl Run {
         if !self.kernel_network.as_ref().is_some_and(KernelNetwork::has_rest) {
             internet::refuse_sockets_of(&mut command);
         }
+        match self.verbose {
+            true => command.env("ATOLL_VERBOSE", "1"),
+            false => command.env_remove("ATOLL_VERBOSE"),
+        };
         match &self.kernel_network {
             Some(network) => command.env("ATOLL_KERNEL_NETWORK", network.to_string()),
             None => command.env_remove("ATOLL_KERNEL_NETWORK"),

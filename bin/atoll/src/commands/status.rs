@@ -151,7 +151,8 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     if report.sessions.is_empty() {
         return out + "no sessions\n";
     }
-    let mut sessions = vec![row(["SESSION", "PID", "COMMAND", "PROCESSES", "CALLS", "WITHOUT-SYSCALL"])];
+    let head = ["SESSION", "PID", "COMMAND", "PROCESSES", "INTERCEPTION", "CALLS", "WITHOUT-SYSCALL"];
+    let mut sessions = vec![row(head)];
     sessions.extend(report.sessions.iter().map(|session| {
         let members: Vec<String> = session.members.iter().map(u32::to_string).collect();
         vec![
@@ -159,6 +160,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
             session.pid.to_string(),
             if session.comm.is_empty() { "(ended)".into() } else { session.comm.clone() },
             members.join(","),
+            session.interception.clone(),
             session.calls.to_string(),
             share(session.calls, session.calls_with_syscall),
         ]

@@ -9,12 +9,13 @@ use std::rc::Rc;
 use atoll_base::{Instant, SessionId};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::arena::library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL};
+use atoll_ipc::arena::library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL, INTERCEPTION};
 use atoll_ipc::control::{Request, User};
 use atoll_ipc::ledger::{LEDGER_BYTES, LedgerConfig, sessions_in, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::Plan;
+use atoll_sys::interception::Interception;
 use atoll_sys::{View, Views, create_memfd, eventfd};
 
 use super::pairs::Pairs;
@@ -346,6 +347,15 @@ impl SessionMemory {
         }
         sum
     }
+
+    /// Returns what the library has said of the way by which calls reach it.
+    pub fn interception(&self) -> Interception {
+        let library = self.config.layout().library;
+        let arena = self.arenas.first();
+        let mapped = arena.map(|arena| ShmMemory::map(&**arena, library + CALLS_END, Access::ReadOnly));
+        let said = mapped.and_then(Result::ok).map_or(0, |memory| memory.load64(library + INTERCEPTION));
+        u8::try_from(said).map_or(Interception::Unknown, Interception::from_u8)
+    }
 }
 
 /// Opens the same memory through a descriptor that cannot write.
@@ -438,6 +448,24 @@ mod tests {
         for lie in [u64::MAX, u64::MAX / 2, 1 << 60] {
             hostile.store64(layout.library + CALLS, lie);
             assert_eq!(session.library_calls(), LibraryCalls { calls: 100, with_system_call: 3 });
+        }
+    }
+
+    #[test]
+    fn the_way_of_interception_is_what_the_library_says_if_there_is_such_a_way() {
+        let config = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
+        let session = SessionMemory::create(1, User::privileged(0), 2, config).unwrap();
+        assert_eq!(session.interception(), Interception::Unknown);
+        let layout = config.layout();
+        let memory = ShmMemory::map(&*session.arenas[0], layout.total, Access::ReadWrite).unwrap();
+        for (said, way) in [
+            (2, Interception::Dispatch),
+            (255, Interception::Unknown),
+            (u64::MAX, Interception::Unknown),
+            (1 << 32 | 2, Interception::Unknown),
+        ] {
+            memory.store64(layout.library + INTERCEPTION, said);
+            assert_eq!(session.interception(), way);
         }
     }
 }

@@ -26,6 +26,7 @@ pub mod filesystem;
 pub mod futex;
 mod gather;
 pub mod heap;
+pub mod interception;
 pub mod internet;
 mod memfd;
 #[cfg(feature = "netlink")]

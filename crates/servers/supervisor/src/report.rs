@@ -522,6 +522,10 @@ pub struct SessionReport {
     pub calls: u64,
     /// The number of those calls that needed a system call.
     pub calls_with_syscall: u64,
+    /// The way by which the calls of the process that opened the session reach the library: the names of
+    /// `atoll_sys::interception::Interception`.
+    #[serde(default)]
+    pub interception: String,
 }
 
 impl StatusReport {

@@ -1,6 +1,7 @@
 //! The server's stack goes with all of its processes at once, and one of its name comes up again under its
 //! programs. Peers are told nothing: they hear a RST of the next stack when they send, or their keep-alive
-//! finds nobody. What the real library does is in `bin/preload/src/gone.rs`; the client is the one that ships.
+//! finds nobody. What the real library does is in `bin/preload/src/gone.rs`; the client is the one that
+//! ships.
 //!
 //! ```text
 //!   goes        replicas, pages, ledgers and arenas are new; frames find nobody

@@ -1,5 +1,5 @@
-//! What do programs hear when their stack goes with all of its processes, and do they serve again when a stack
-//! of its name is up?
+//! What do programs hear when their stack goes with all of its processes, and do they serve again when a
+//! stack of its name is up?
 
 use atoll_system_tests::{Net, Proc, Stack, program, until};
 

@@ -290,6 +290,7 @@ impl Supervisor {
             members: members.collect(),
             calls: calls.calls,
             calls_with_syscall: calls.with_system_call,
+            interception: memory.interception().name().to_owned(),
         })
     }
 }
