@@ -4,6 +4,7 @@
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
+use atoll_sockets::ancillary::{self, Addressed};
 use atoll_sockets::client::object::Kind;
 
 use crate::fast_open;
@@ -37,14 +38,17 @@ fn receive_specially(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Recei
     }
 }
 
-/// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+/// Sends octets or a datagram: send(2), write(2), sendto(2), sendmsg(2).
 #[inline]
-pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Result<usize, Errno> {
     cancellation::point(|| {
         parts.check()?;
+        if !to.control.is_empty() && is_stream(object) {
+            ancillary::check(to.control)?;
+        }
         match flags & libc::MSG_FASTOPEN != 0 && is_stream(object) {
-            true => send_fast(object, parts, flags, peer),
-            false => transfer::send(object, parts, flags, peer),
+            true => send_fast(object, parts, flags, to.peer),
+            false => transfer::send(object, parts, flags, to),
         }
     })
 }
@@ -93,10 +97,10 @@ fn send_fast(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>)
                 return Err(Errno::EINPROGRESS);
             }
             calls::await_connection(object)?;
-            return transfer::send(object, parts, rest, None);
+            return transfer::send(object, parts, rest, Addressed::default());
         }
     }
-    let sent = transfer::send(object, parts, rest, None)?;
+    let sent = transfer::send(object, parts, rest, Addressed::default())?;
     if !nonblocking && !matches!(way, Way::Connected) {
         // The call returns when the connection is open.
         calls::await_connection(object)?;

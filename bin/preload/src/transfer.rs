@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use atoll_base::{Duration, Endpoint};
+use atoll_base::Duration;
 use atoll_ipc::command::Protocol;
+use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::transfer::{AT_ONCE, Receiving, Sending};
 use atoll_sockets::{Errno, Failure};
 
@@ -135,10 +136,10 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     }
 }
 
-/// Sends octets or a datagram: send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+/// Sends octets or a datagram: send(2), write(2), sendto(2), sendmsg(2).
 // As `receive`.
 #[inline(always)]
-pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::SEND);
     let want = parts.len();
     if flags & libc::MSG_OOB != 0
@@ -161,7 +162,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
     match result {
         Ok(()) => Ok(done),
         Err(_) if done > 0 => Ok(done),
-        Err(NOT_A_STREAM) => send_datagram(object, parts, want, flags, peer),
+        Err(NOT_A_STREAM) => send_datagram(object, parts, want, flags, to),
         Err(errno) => Err(pipe(errno, flags)),
     }
 }
@@ -257,16 +258,16 @@ fn send_datagram(
     parts: &Parts<'_>,
     len: usize,
     flags: i32,
-    peer: Option<Endpoint>,
+    to: Addressed<'_>,
 ) -> Result<usize, Errno> {
     if STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. }))) {
-        if peer.is_none() {
+        if to.peer.is_none() {
             return Err(Errno::EDESTADDRREQ);
         }
         ensure_datagrams(object)?;
     }
     let more = flags & libc::MSG_MORE != 0;
-    let step = |state: &mut State| state.client.send_datagram(object, parts.sources(), len, peer, more);
+    let step = |state: &mut State| state.client.send_datagram(object, parts.sources(), len, to, more);
     send_loop(object, flags, step).map(|()| len).map_err(|errno| pipe(errno, flags))
 }
 

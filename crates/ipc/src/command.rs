@@ -94,6 +94,8 @@ pub enum SocketOption {
     MulticastAllV6 = 41,
     /// `IPV6_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInsideV6 = 42,
+    /// Whether received datagrams bring [`crate::Details`]: 0 or 1 (datagram sockets).
+    Details = 43,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
     MtuV6 = 48,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is

@@ -1,4 +1,5 @@
-//! A datagram in a socket buffer is a record: 24 bytes of head, the payload, and padding to 8 bytes.
+//! A datagram in a socket buffer is a record: 24 bytes of head, 24 bytes of details if it has some, the
+//! payload, and padding to 8 bytes.
 //!
 //! The process that writes the buffer may be hostile: the head is copied out and decoded, and only the copy
 //! is used.
@@ -6,6 +7,7 @@
 use atoll_base::{Addr, Endpoint};
 use bitflags::bitflags;
 
+use crate::details::DETAILS_BYTES;
 use crate::layout::{Field, part, put, record};
 
 record! {
@@ -48,6 +50,8 @@ bitflags! {
         /// In a receive buffer, the datagram was sent to a broadcast address. In a send buffer, broadcast is
         /// allowed (`SO_BROADCAST`).
         const BROADCAST = 1;
+        /// [`crate::Details`] follow the head.
+        const DETAILED = 2;
     }
 }
 
@@ -77,21 +81,34 @@ pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
 }
 
 /// Decodes and validates a head. `available` is the number of bytes in the stream from the head on, head
-/// included. If the head is valid, `padded_len(record.len) <= available`.
+/// included. If the head is valid, `record.padded_len() <= available`.
 pub fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
     let head = part(bytes, 0).and_then(Head::read).map_err(|_| BadRecord::Incomplete)?;
     let flags = Flags::from_bits(head.flags).ok_or(BadRecord::Reserved)?;
     if head.len > DATAGRAM_MAX {
         return Err(BadRecord::TooLong);
     }
-    if padded_len(head.len) > available {
+    let record = Record { len: head.len, peer: Endpoint::at(head.addr, head.port), flags };
+    if record.padded_len() > available {
         return Err(BadRecord::Incomplete);
     }
-    Ok(Record { len: head.len, peer: Endpoint::at(head.addr, head.port), flags })
+    Ok(record)
 }
 
-/// Returns the bytes of the stream that a record with `len` bytes of payload takes: head, payload and
-/// padding.
+impl Record {
+    /// Returns the bytes before the payload: head and details.
+    pub const fn payload_at(&self) -> usize {
+        RECORD_LEN + if self.flags.contains(Flags::DETAILED) { DETAILS_BYTES } else { 0 }
+    }
+
+    /// Returns the bytes of the stream that the record takes: head, details, payload and padding.
+    pub const fn padded_len(&self) -> u64 {
+        (self.payload_at() as u64 + self.len as u64).next_multiple_of(RECORD_ALIGN)
+    }
+}
+
+/// Returns the bytes of the stream that a record without details and with `len` bytes of payload takes: head,
+/// payload and padding.
 pub const fn padded_len(len: u32) -> u64 {
     (RECORD_LEN as u64 + len as u64).next_multiple_of(RECORD_ALIGN)
 }

@@ -31,6 +31,7 @@ pub mod channel;
 pub mod command;
 pub mod control;
 pub mod datagram;
+pub mod details;
 pub mod event;
 pub mod info;
 pub mod ip;
@@ -52,6 +53,7 @@ mod tally;
 pub mod tcp_state;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
+pub use details::Details;
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 pub use message::Message;

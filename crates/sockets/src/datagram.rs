@@ -3,13 +3,16 @@
 //! A datagram socket has one slot in each replica's arena. Datagrams leave through one of the slots, and
 //! arrive in any.
 
-use atoll_base::{Addr, Endpoint, SlotId};
+use core::num::NonZeroU16;
+
+use atoll_base::{Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::datagram::{
-    DATAGRAM_MAX, DATAGRAM_MAX_V4, Flags, RECORD_LEN, Record, decode, encode, padded_len,
+    DATAGRAM_MAX, DATAGRAM_MAX_V4, Flags, RECORD_ALIGN, RECORD_LEN, Record, decode, encode,
 };
+use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Cause, Memory};
+use atoll_ipc::{Cause, Details, Memory};
 
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
@@ -24,8 +27,22 @@ pub struct Waiting {
     pub peer: Endpoint,
     /// The length of the payload in octets.
     pub len: usize,
+    /// What is known of its packet, if the socket had asked for that when it came.
+    pub details: Option<Details>,
+    /// The place of the payload, and of the next datagram.
+    payload: u64,
+    next: u64,
     head: u64,
     extents: Extents,
+}
+
+impl Waiting {
+    /// Returns whether a call that receives several datagrams takes this one after `first` (`UDP_GRO`).
+    pub fn can_follow(&self, first: &Waiting) -> bool {
+        first.len > 0
+            && (1..=first.len).contains(&self.len)
+            && (self.peer, self.details) == (first.peer, first.details)
+    }
 }
 
 /// A view of one slot of a datagram socket, for the length of one call.
@@ -34,12 +51,6 @@ pub struct Datagrams<'a, M: Memory> {
     port: &'a Port<M>,
     slot: SlotId,
     generation: u32,
-}
-
-/// Returns the largest payload in octets of a datagram to this address.
-pub const fn len_max(to: Addr) -> usize {
-    // Cannot truncate: both are below 2^16.
-    (if to.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX }) as usize
 }
 
 impl<'a, M: Memory> Datagrams<'a, M> {
@@ -76,31 +87,49 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             return None;
         }
         let (head, tail) = (slot.receive_head(), slot.receive_tail());
-        let available = tail.wrapping_sub(head);
-        if available == 0 {
+        if head == tail {
             return None;
         }
-        let record = slot.receive_extents(self.port.layout()).and_then(|extents| {
-            if available > self.port.layout().receive_bytes as u64 {
-                return None;
-            }
-            let mut bytes = [0; RECORD_LEN];
-            let area = self.port.layout().receive_area;
-            extents.pieces(head, RECORD_LEN)?.read(self.port.memory(), area, &mut bytes);
-            let Record { len, peer, .. } = decode(&bytes, available).ok()?;
-            Some(Waiting { peer, len: len as usize, head, extents })
-        });
+        let record = self.record_at(head, tail);
         if record.is_none() {
             slot.set_receive_head(tail);
         }
         record
     }
 
+    /// Returns the datagram behind another one; `None` when none waits there.
+    pub fn waiting_behind(&self, waiting: &Waiting) -> Option<Waiting> {
+        let tail = self.port.slot(self.slot)?.receive_tail();
+        if waiting.next == tail { None } else { self.record_at(waiting.next, tail) }
+    }
+
+    fn record_at(&self, head: u64, tail: u64) -> Option<Waiting> {
+        let slot = self.port.slot(self.slot)?;
+        let available = tail.wrapping_sub(head);
+        let extents = slot.receive_extents(self.port.layout())?;
+        if available > self.port.layout().receive_bytes as u64 {
+            return None;
+        }
+        let (memory, area) = (self.port.memory(), self.port.layout().receive_area);
+        let mut bytes = [0; RECORD_LEN];
+        extents.pieces(head, RECORD_LEN)?.read(memory, area, &mut bytes);
+        let record = decode(&bytes, available).ok()?;
+        let mut details = None;
+        if record.flags.contains(Flags::DETAILED) {
+            let mut bytes = [0; DETAILS_BYTES];
+            extents.pieces(head + RECORD_LEN as u64, DETAILS_BYTES)?.read(memory, area, &mut bytes);
+            details = Some(Details::decode(&bytes).ok()?);
+        }
+        let (payload, next) = (head + record.payload_at() as u64, head + record.padded_len());
+        let Record { len, peer, .. } = record;
+        Some(Waiting { peer, len: len as usize, details, payload, next, head, extents })
+    }
+
     /// Copies payload from octet `skip` of the datagram on, as much as fits `out`; returns the number of
     /// octets.
     pub fn copy_out(&self, waiting: &Waiting, skip: usize, out: &mut [u8]) -> usize {
         let n = out.len().min(waiting.len.saturating_sub(skip));
-        let at = waiting.head + (RECORD_LEN + skip) as u64;
+        let at = waiting.payload + skip as u64;
         match waiting.extents.pieces(at, n) {
             Some(pieces) => pieces.read(self.port.memory(), self.port.layout().receive_area, &mut out[..n]),
             None => out[..n].fill(0),
@@ -108,14 +137,15 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         n
     }
 
-    /// Removes a datagram that was read from the buffer. Returns whether the replica is to be kicked.
-    pub fn consume(&self, waiting: &Waiting) -> bool {
+    /// Removes the datagrams from `first` to `last`, which were read from the buffer. Returns whether the
+    /// replica is to be kicked.
+    pub fn consume(&self, first: &Waiting, last: &Waiting) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
-        let to = waiting.head + padded_len(waiting.len as u32);
+        let to = last.next;
         slot.set_receive_head(to);
         self.port.memory().fence();
         let mark = slot.read_mark();
-        waiting.head < mark && mark <= to
+        first.head < mark && mark <= to
     }
 
     /// Takes the pending error (from an ICMP message, for example): each is reported once.
@@ -155,24 +185,17 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         queued.saturating_mul(2) <= u64::from(slot.send_limit())
     }
 
-    /// Appends a datagram to the send buffer. Fails with EMSGSIZE if it is too large, and would block without
-    /// room.
+    /// Appends `len` octets of `parts` to the send buffer: one datagram, or one for each segment. Fails with
+    /// EMSGSIZE if there are too many, and would block without room for all.
     pub fn send<'b>(
         &self,
-        peer: Endpoint,
-        broadcast: bool,
+        to: &Outgoing,
         len: usize,
         parts: impl Iterator<Item = &'b [u8]>,
     ) -> Result<(), Failure> {
-        if len > len_max(peer.addr) {
+        if len > to.len_max() {
             return Err(Errno::EMSGSIZE.into());
         }
-        // Cannot truncate: it is the length of a datagram.
-        let record = Record {
-            len: len as u32,
-            peer,
-            flags: if broadcast { Flags::BROADCAST } else { Flags::empty() },
-        };
         let Some(slot) = self.port.slot(self.slot) else { return Err(Errno::EIO.into()) };
         if slot.replica_generation() != self.generation {
             return Err(Failure::WouldBlock);
@@ -181,8 +204,9 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         let memory = self.port.memory();
         let tail = slot.send_tail();
         let acknowledged = slot.acknowledged().min(tail);
-        let end = tail + padded_len(record.len);
-        let limit = u64::from(slot.send_limit()).max(padded_len(DATAGRAM_MAX));
+        let end = tail + to.padded(len);
+        // As on Linux, the text of one call always fits into an empty buffer.
+        let limit = u64::from(slot.send_limit()).max(to.padded(DATAGRAM_MAX as usize));
         if end - acknowledged > limit {
             return Err(Failure::WouldBlock);
         }
@@ -190,28 +214,107 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         let size_max = (limit as usize).next_power_of_two();
         let room = extents.reserve(&layout.send_pool.state_in(memory), acknowledged, tail, end, size_max);
         slot.set_send_extents(&extents);
-        let (Some(head), true) = (extents.pieces(tail, RECORD_LEN), room >= end) else {
+        if room < end {
             return Err(Failure::WouldBlock);
-        };
-        head.write(memory, layout.send_area, &encode(&record));
-        let mut at = tail + RECORD_LEN as u64;
-        let mut left = len;
-        for part in parts {
-            let part = &part[..part.len().min(left)];
-            if let Some(pieces) = extents.pieces(at, part.len()) {
-                pieces.write(memory, layout.send_area, part);
+        }
+        let write = |at: u64, octets: &[u8]| {
+            if let Some(pieces) = extents.pieces(at, octets.len()) {
+                pieces.write(memory, layout.send_area, octets);
             }
-            at += part.len() as u64;
-            left -= part.len();
+        };
+        let mut left = len;
+        let mut at = tail;
+        let mut parts = parts.filter(|part| !part.is_empty());
+        let mut part: &[u8] = &[];
+        loop {
+            let mut wanted = left.min(to.segment_len().unwrap_or(left));
+            left -= wanted;
+            let (head, head_len) = to.head(wanted);
+            write(at, &head[..head_len]);
+            at += head_len as u64;
+            while wanted > 0 {
+                if part.is_empty() {
+                    part = parts.next().unwrap_or_default();
+                }
+                let (now, later) = part.split_at(part.len().min(wanted));
+                if now.is_empty() {
+                    break;
+                }
+                write(at, now);
+                at += now.len() as u64;
+                wanted -= now.len();
+                part = later;
+            }
+            at = at.next_multiple_of(RECORD_ALIGN);
+            if left == 0 || wanted > 0 {
+                break;
+            }
         }
         slot.set_send_tail(end);
         Ok(())
     }
 }
 
+/// Where and how a call sends its octets.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// The receiver.
+    pub to: Endpoint,
+    /// Whether it may be a broadcast address (`SO_BROADCAST`).
+    pub broadcast: bool,
+    /// What the call asks for by control messages.
+    pub details: Option<Details>,
+    /// The octets of each datagram but the last one (`UDP_SEGMENT`); `None` if there is one datagram.
+    pub segment: Option<NonZeroU16>,
+}
+
+impl Outgoing {
+    /// Returns the most octets of one call.
+    pub fn len_max(&self) -> usize {
+        // Cannot truncate: both are below 2^16.
+        (if self.to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX }) as usize
+    }
+
+    /// Returns the record of one datagram with `len` octets of text, at most [`DATAGRAM_MAX`].
+    fn record(&self, len: usize) -> Record {
+        let mut flags = Flags::empty();
+        flags.set(Flags::BROADCAST, self.broadcast);
+        flags.set(Flags::DETAILED, self.details.is_some());
+        // Cannot truncate: it is the length of a datagram.
+        Record { len: len as u32, peer: self.to, flags }
+    }
+
+    fn segment_len(&self) -> Option<usize> {
+        self.segment.map(|segment| segment.get().into())
+    }
+
+    /// Returns the octets of the send buffer that `len` octets of text take.
+    fn padded(&self, len: usize) -> u64 {
+        let one = |len: usize| self.record(len).padded_len();
+        match self.segment_len() {
+            Some(segment) if len > segment => {
+                let rest = len % segment;
+                (len / segment) as u64 * one(segment) + if rest > 0 { one(rest) } else { 0 }
+            }
+            _ => one(len),
+        }
+    }
+
+    /// Returns what stands before `len` octets of text, and its length.
+    fn head(&self, len: usize) -> ([u8; RECORD_LEN + DETAILS_BYTES], usize) {
+        let record = self.record(len);
+        let mut octets = [0; RECORD_LEN + DETAILS_BYTES];
+        let (head, details) = octets.split_at_mut(RECORD_LEN);
+        head.copy_from_slice(&encode(&record));
+        details.copy_from_slice(&self.details.unwrap_or_default().encode());
+        (octets, record.payload_at())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_base::Addr;
     use atoll_ipc::HeapMemory;
     use atoll_ipc::arena::ArenaConfig;
 
@@ -224,12 +327,13 @@ mod tests {
         let peer = Endpoint::at(Addr::from_octets([0x20; 16]), 6);
         let socket = Datagrams::new(&port, slot, generation);
         let parts: [&[u8]; 2] = [b"ab", b"cde"];
-        assert_eq!(socket.send(peer, false, 5, parts.into_iter()), Ok(()));
-        assert_eq!(socket.send(peer, false, 0, [].into_iter()), Ok(()));
-        assert_eq!(
-            socket.send(peer, false, len_max(peer.addr) + 1, [].into_iter()),
-            Err(Errno::EMSGSIZE.into())
-        );
+        let to = Outgoing { to: peer, broadcast: false, details: None, segment: None };
+        let details = Details { own: peer.addr, tos: Some(2), ..Details::default() };
+        let segmented = Outgoing { details: Some(details), segment: NonZeroU16::new(2), ..to };
+        assert_eq!(socket.send(&to, 5, parts.into_iter()), Ok(()));
+        assert_eq!(socket.send(&to, 0, [].into_iter()), Ok(()));
+        assert_eq!(socket.send(&segmented, 5, parts.into_iter()), Ok(()));
+        assert_eq!(socket.send(&to, to.len_max() + 1, [].into_iter()), Err(Errno::EMSGSIZE.into()));
 
         // The replica plays the send buffer back as a receive buffer.
         let view = port.slot(slot).expect("in range");
@@ -247,10 +351,23 @@ mod tests {
         let mut out = [0; 16];
         assert_eq!((waiting.len, waiting.peer, socket.copy_out(&waiting, 0, &mut out)), (5, peer, 5));
         assert_eq!(&out[..5], b"abcde");
-        socket.consume(&waiting);
+        assert_eq!(waiting.details, None);
+        socket.consume(&waiting, &waiting);
         let waiting = socket.waiting().expect("second");
         assert_eq!(waiting.len, 0);
-        socket.consume(&waiting);
+        socket.consume(&waiting, &waiting);
+        let mut last = socket.waiting().expect("the first segment");
+        let mut seen = alloc::vec::Vec::new();
+        loop {
+            let n = socket.copy_out(&last, 0, &mut out);
+            seen.push((out[..n].to_vec(), last.details));
+            match socket.waiting_behind(&last) {
+                Some(next) => last = next,
+                None => break,
+            }
+        }
+        assert_eq!(seen, [&b"ab"[..], b"cd", b"e"].map(|text| (text.to_vec(), Some(details))));
+        socket.consume(&last, &last);
         assert!(socket.waiting().is_none());
     }
 }

@@ -9,6 +9,7 @@
 //! * [`port`]: the library's side of one session arena: commands out, events in, slots, send buffers
 //! * [`stream`]: receive, send, shutdown and readiness of a connection
 //! * [`urgent`]: urgent octets of a connection, and where reading stops
+//! * [`ancillary`]: the control messages of datagrams
 //! * [`datagram`]: receive, send and readiness of a datagram socket
 //! * [`listener`]: connections on offer, and the claim (P4)
 //! * [`asking`]: connections for applications that ask for each one (P4's naive accept)
@@ -22,6 +23,7 @@
 
 extern crate alloc;
 
+pub mod ancillary;
 pub mod asking;
 pub mod client;
 pub mod datagram;

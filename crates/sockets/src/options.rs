@@ -13,6 +13,7 @@ use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use serde::{Deserialize, Serialize};
 
+use crate::ancillary::{SOL_UDP, UDP_GRO, UDP_SEGMENT};
 use crate::errno::Errno;
 use crate::stream::Local;
 use crate::tcp_info::TCP_INFO_BYTES;
@@ -65,6 +66,15 @@ pub enum Name {
     ReceiveErrorsV6,
     Debug,
     MtuV6,
+    PacketInfo,
+    PacketInfoV6,
+    ReceiveTtl,
+    ReceiveHops,
+    ReceiveTos,
+    ReceiveClass,
+    OriginalAddress,
+    Segment,
+    Merge,
 }
 
 /// The row of an option in the table.
@@ -267,10 +277,20 @@ pub const TABLE: [Row; NAMES] = [
     // As on Linux, the option is kept and does nothing.
     row(Name::Debug, socket(libc::SO_DEBUG), Flag, 0, Nobody),
     row(Name::MtuV6, v6(libc::IPV6_MTU), Codec::PacketSize, 0, Udp(So::MtuV6)),
+    // One setting of the replicas for all of these: `ancillary` writes what was asked for.
+    row(Name::PacketInfo, ip(libc::IP_PKTINFO), Flag, 0, Udp(So::Details)),
+    row(Name::PacketInfoV6, v6(libc::IPV6_RECVPKTINFO), Flag, 0, Udp(So::Details)),
+    row(Name::ReceiveTtl, ip(libc::IP_RECVTTL), Flag, 0, Udp(So::Details)),
+    row(Name::ReceiveHops, v6(libc::IPV6_RECVHOPLIMIT), Flag, 0, Udp(So::Details)),
+    row(Name::ReceiveTos, ip(libc::IP_RECVTOS), Flag, 0, Udp(So::Details)),
+    row(Name::ReceiveClass, v6(libc::IPV6_RECVTCLASS), Flag, 0, Udp(So::Details)),
+    row(Name::OriginalAddress, ip(libc::IP_RECVORIGDSTADDR), Flag, 0, Udp(So::Details)),
+    row(Name::Segment, (SOL_UDP, UDP_SEGMENT), Range(0, 65535), 0, Nobody),
+    row(Name::Merge, (SOL_UDP, UDP_GRO), Flag, 0, Nobody),
 ];
 
 /// The number of options.
-const NAMES: usize = Name::MtuV6 as usize + 1;
+const NAMES: usize = Name::Merge as usize + 1;
 
 const _: () = {
     let mut at = 0;
@@ -569,6 +589,10 @@ impl Options {
     /// Returns the value of an option in the form for replicas.
     pub fn told(&self, row: &Row) -> u32 {
         let value = match row.name {
+            _ if row.told == Told::Udp(So::Details) => {
+                let mut rows = TABLE.iter().filter(|other| other.told == row.told);
+                rows.any(|other| self.is_on(other.name)).into()
+            }
             // The smaller value counts.
             Name::ReceiveBuffer | Name::WindowClamp => {
                 let clamp = Some(self.value(Name::WindowClamp)).filter(|clamp| *clamp > 0);

@@ -2442,6 +2442,151 @@ def udp_mtu_discovery():
     print("TCP:", stream.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
 
 
+# linux/in.h and linux/in6.h
+IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR = 8, 12, 13, 20
+SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
+
+
+def control_of(sock, room=500, flags=0):
+    """Receives a datagram, and prints it with its control messages, in which ports are not printed."""
+    data, control, got, _ = sock.recvmsg(100000, room, flags)
+    port = struct.pack("!H", sock.getsockname()[1])
+    control = [(level, kind, value.replace(port, b"P").hex()) for level, kind, value in control]
+    print("recvmsg:", len(data), data[:20], control, got & ~socket.MSG_PEEK)
+
+
+def answered(server, client, control, to=None):
+    """Sends with control messages, and prints what came with it."""
+    try:
+        server.sendmsg([b"answer"], control, 0, to or client.getsockname())
+    except OSError as error:
+        print(control, errno.errorcode[error.errno])
+        return
+    client.settimeout(10)
+    control_of(client)
+
+
+def datagram_pair(family, address, options):
+    server, client = socket.socket(family, socket.SOCK_DGRAM), socket.socket(family, socket.SOCK_DGRAM)
+    for sock in server, client:
+        for level, option in options:
+            sock.setsockopt(level, option, 1)
+        sock.bind((address, 0))
+        sock.settimeout(10)
+    return server, client
+
+
+@case
+def datagram_details():
+    every = [(0, IP_PKTINFO), (0, IP_RECVTTL), (0, IP_RECVTOS), (0, IP_RECVORIGDSTADDR)]
+    for address in LOOPBACK, "0.0.0.0":
+        server, client = datagram_pair(socket.AF_INET, address, every)
+        client.setsockopt(0, socket.IP_TOS, 0x2e)
+        client.setsockopt(0, socket.IP_TTL, 9)
+        client.sendto(b"question", (LOOPBACK, server.getsockname()[1]))
+        control_of(server, flags=socket.MSG_PEEK)
+        control_of(server)
+    for level, option in every:
+        print("on:", server.getsockopt(level, option))
+        server.setsockopt(level, option, 0)
+        client.sendto(b"question", (LOOPBACK, server.getsockname()[1]))
+        control_of(server)
+    server.setsockopt(0, IP_PKTINFO, 1)
+    for room in 0, 8, 16, 20, 28, 32, 40:
+        client.sendto(b"question", (LOOPBACK, server.getsockname()[1]))
+        data, control, flags, _ = server.recvmsg(100, room)
+        print("room for", room, data, [(level, kind, value.hex()) for level, kind, value in control], flags)
+    client.sendto(b"question", (LOOPBACK, server.getsockname()[1]))
+    print("recv:", server.recv(100))
+    client.sendto(b"question", ("127.0.0.5", server.getsockname()[1]))
+    control_of(server)
+
+
+@case
+def datagrams_with_details():
+    server, client = datagram_pair(socket.AF_INET, "0.0.0.0", [(0, IP_PKTINFO), (0, IP_RECVTTL), (0, IP_RECVTOS)])
+    to = (LOOPBACK, client.getsockname()[1])
+    info = lambda index, source: (0, IP_PKTINFO, struct.pack("i4s4s", index, socket.inet_aton(source), bytes(4)))
+    integer = lambda level, kind, value: (level, kind, struct.pack("i", value))
+    for control in (
+        [], [info(0, "127.0.0.9")], [info(1, "0.0.0.0")], [info(1, LOOPBACK)], [info(77, LOOPBACK)], [info(0, "192.0.2.1")],
+        [integer(0, socket.IP_TOS, 3)], [(0, socket.IP_TOS, b"\xba")], [integer(0, socket.IP_TOS, 256)],
+        [integer(0, socket.IP_TOS, -1)], [(0, socket.IP_TOS, b"\1\0")],
+        [integer(0, socket.IP_TTL, 3)], [integer(0, socket.IP_TTL, 0)], [integer(0, socket.IP_TTL, 256)],
+        [(0, socket.IP_TTL, b"\7")], [(0, IP_PKTINFO, bytes(11))], [(0, 99, bytes(4))],
+        [integer(41, socket.IPV6_TCLASS, 1)], [integer(6, 1, 1)], [(socket.SOL_SOCKET, 99, bytes(4))],
+        [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, bytes(12))],
+        [integer(0, socket.IP_TOS, 1), info(0, "127.0.0.8"), integer(0, socket.IP_TTL, 77)],
+        [(SOL_UDP, 5, bytes(2))], [(SOL_UDP, UDP_SEGMENT, bytes(4))],
+    ):
+        answered(server, client, control, to)
+    server.connect(to)
+    print("sendmsg:", server.sendmsg([b"a"], [integer(0, socket.IP_TOS, 8)]))
+    control_of(client)
+    print("sendmsg:", server.sendmsg([b"in "], [integer(0, socket.IP_TOS, 4)], socket.MSG_MORE), server.send(b"parts"))
+    control_of(client)
+    ends = pair()
+    for level in socket.SOL_SOCKET, 0, 6:
+        attempt("on a connection", ends[0].sendmsg, [b"a"], [integer(level, 99, 1)])
+
+
+@case
+def v6_datagram_details():
+    every = [(41, socket.IPV6_RECVPKTINFO), (41, socket.IPV6_RECVHOPLIMIT), (41, socket.IPV6_RECVTCLASS),
+             (0, IP_RECVTOS), (0, IP_RECVTTL)]
+    server, client = datagram_pair(socket.AF_INET6, "::", every)
+    info = lambda index, source: (41, socket.IPV6_PKTINFO, socket.inet_pton(socket.AF_INET6, source) + struct.pack("i", index))
+    integer = lambda level, kind, value: (level, kind, struct.pack("i", value))
+    for address in "::1", "::ffff:127.0.0.1":
+        print(address)
+        client.sendto(b"question", (address, server.getsockname()[1]))
+        control_of(server)
+        to = (address, client.getsockname()[1])
+        for control in (
+            [], [info(0, "::1")], [info(1, "::")], [info(0, "2001:db8::1")], [info(77, "::1")], [info(0, "::ffff:127.0.0.1")],
+            [info(0, "::ffff:127.0.0.8")], [(41, socket.IPV6_PKTINFO, bytes(19))],
+            [integer(41, socket.IPV6_TCLASS, 3)], [integer(41, socket.IPV6_HOPLIMIT, -1)],
+            [integer(41, socket.IPV6_TCLASS, 256)], [(41, socket.IPV6_TCLASS, b"\1")],
+            [integer(41, socket.IPV6_HOPLIMIT, 0)], [integer(41, socket.IPV6_HOPLIMIT, 7)],
+            [integer(41, socket.IPV6_HOPLIMIT, 256)], [integer(0, socket.IP_TOS, 2)], [integer(0, socket.IP_TTL, 2)],
+            [integer(41, 99, 2)],
+        ):
+            answered(server, client, control, to)
+
+
+@case
+def datagram_segments():
+    for address, family in (LOOPBACK, socket.AF_INET), ("::1", socket.AF_INET6):
+        server, client = datagram_pair(family, address, [])
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        to = server.getsockname()
+        segments = lambda size: [(SOL_UDP, UDP_SEGMENT, struct.pack("H", size))]
+        print(attempt("getsockopt", client.getsockopt, SOL_UDP, UDP_SEGMENT))
+        text = bytes(range(250))
+        for size, length in (100, 250), (100, 200), (100, 100), (100, 99), (0, 250), (1, 128), (1, 129), (125, 0):
+            sent = attempt(f"sendmsg {size}", client.sendmsg, [text[:length]], segments(size), 0, to)
+            parts = []
+            while sent is not None and (not parts or sum(map(len, parts)) < sent):
+                parts.append(server.recv(1000))
+            print([len(part) for part in parts], sent is None or b"".join(parts) == text[:length])
+        for size in 70000, -1, 65000, 100:
+            attempt(f"setsockopt {size}", client.setsockopt, SOL_UDP, UDP_SEGMENT, size)
+        client.sendto(text, to)
+        print([len(server.recv(1000)) for _ in range(3)])
+        client.sendmsg([text], segments(0), 0, to)
+        print(len(server.recv(1000)))
+        attempt("too long", client.sendto, bytes(70000), to)
+        print(attempt("in one piece", server.setsockopt, SOL_UDP, UDP_GRO, 1), server.getsockopt(SOL_UDP, UDP_GRO))
+        client.sendto(text, to)
+        received, sizes = b"", set()
+        while len(received) < len(text):
+            data, control, _, _ = server.recvmsg(1000, 100)
+            received += data
+            sizes |= {(level, kind, struct.unpack("i", value)[0]) for level, kind, value in control}
+        print(received == text, all(size == (SOL_UDP, UDP_GRO, 100) for size in sizes))
+        attempt("on a connection", pair()[0].setsockopt, SOL_UDP, UDP_GRO, 1)
+
+
 GROUP = "239.1.2.3"
 
 

@@ -449,7 +449,7 @@ unsafe fn is_in_proc(path: *const u8) -> bool {
 }
 
 /// The calls that [`crate::symbols`] knows, whatever their words are.
-const CONCERN_US: [c_long; 56] = [
+const CONCERN_US: [c_long; 57] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -501,6 +501,7 @@ const CONCERN_US: [c_long; 56] = [
     libc::SYS_mlockall,
     libc::SYS_seccomp,
     libc::SYS_chroot,
+    libc::SYS_pivot_root,
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_setuid,

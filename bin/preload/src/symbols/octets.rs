@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
+use atoll_sockets::ancillary::{Addressed, Written};
 use atoll_sockets::options::Name;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -49,7 +50,7 @@ fn check(len: size_t, room: size_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     match object_at(fd) {
-        Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), 0, None)),
+        Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), 0, Addressed::default())),
         // SAFETY: the program's memory.
         None => match unsafe { netlink::send(fd, &Parts(&part(buf, len)), std::ptr::null(), 0) } {
             Some(sent) => length(sent),
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
     };
     // SAFETY: the program's memory.
     match unsafe { parts_of(iov, count as usize) } {
-        Some(parts) => length(crate::octets::send(object, &parts, 0, None)),
+        Some(parts) => length(crate::octets::send(object, &parts, 0, Addressed::default())),
         None => length(Err(Errno::EINVAL)),
     }
 }
@@ -114,7 +115,9 @@ pub unsafe extern "C" fn __recv_chk(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     match object_at(fd) {
-        Some(object) => length(crate::octets::send(object, &Parts(&part(buf, len)), flags, None)),
+        Some(object) => {
+            length(crate::octets::send(object, &Parts(&part(buf, len)), flags, Addressed::default()))
+        }
         // SAFETY: the program's memory.
         None => match unsafe { netlink::send(fd, &Parts(&part(buf, len)), std::ptr::null(), 0) } {
             Some(sent) => length(sent),
@@ -245,7 +248,7 @@ pub unsafe extern "C" fn sendto(
     };
     // SAFETY: the program's address.
     match unsafe { receiver(object, addr, alen, flags) } {
-        Ok(peer) => length(crate::octets::send(object, &Parts(&part(buf, len)), flags, peer)),
+        Ok(peer) => length(crate::octets::send(object, &Parts(&part(buf, len)), flags, Addressed::to(peer))),
         Err(Some(errno)) => length(Err(errno)),
         Err(None) => {
             calls::to_kernel(object);
@@ -283,8 +286,11 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
                 },
                 None => msg.msg_namelen = 0,
             }
-            msg.msg_controllen = 0;
+            // SAFETY: the program's room for control messages.
+            let control = unsafe { write_control(object, &received, msg) };
+            msg.msg_controllen = control.len;
             let truncated = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            let truncated = truncated | if control.truncated { libc::MSG_CTRUNC } else { 0 };
             msg.msg_flags = truncated | if received.urgent { libc::MSG_OOB } else { 0 };
             received.len as ssize_t
         }
@@ -318,10 +324,31 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
         }
     };
     // SAFETY: its parts.
-    match unsafe { parts_of(message.msg_iov, message.msg_iovlen) } {
-        Some(parts) => length(crate::octets::send(object, &parts, flags, peer)),
-        None => length(Err(Errno::EMSGSIZE)),
+    let parts = unsafe { parts_of(message.msg_iov, message.msg_iovlen) };
+    let Some(parts) = parts else { return length(Err(Errno::EMSGSIZE)) };
+    let control: &[u8] = match message.msg_control.is_null() {
+        true if message.msg_controllen > 0 => return length(Err(Errno::EFAULT)),
+        true => &[],
+        // SAFETY: the program's control messages.
+        false => unsafe { std::slice::from_raw_parts(message.msg_control.cast(), message.msg_controllen) },
+    };
+    length(crate::octets::send(object, &parts, flags, Addressed { peer, control }))
+}
+
+/// Writes the control messages of what was received where the program wants them.
+///
+/// # Safety
+/// `msg` has as much room for control messages as it says, if any.
+unsafe fn write_control(object: u32, received: &transfer::Received, msg: &msghdr) -> Written {
+    if received.details.is_none() && received.segment.is_none() {
+        return Written::default();
     }
+    let out: &mut [u8] = match msg.msg_control.is_null() {
+        true => &mut [],
+        // SAFETY: the caller's promise.
+        false => unsafe { std::slice::from_raw_parts_mut(msg.msg_control.cast(), msg.msg_controllen) },
+    };
+    STATE.with(|state| state.client.write_control(object, received, out))
 }
 
 /// Runs writev(2) on a socket of netlink.

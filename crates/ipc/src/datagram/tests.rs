@@ -28,12 +28,17 @@ fn an_empty_datagram_is_a_datagram() {
 fn a_record_takes_head_payload_and_padding() {
     assert_eq!([0, 1, 8, 9].map(padded_len), [24, 32, 32, 40]);
     assert_eq!(padded_len(u32::MAX), 0x1_0000_0018);
+    let detailed = |len| Record { len, peer: PEER, flags: Flags::DETAILED }.padded_len();
+    assert_eq!([0, 1, 8, 9].map(detailed), [48, 56, 56, 64]);
 }
 
 #[test]
 fn a_record_that_is_not_there_as_a_whole_is_refused() {
     assert_eq!(decode(&head(9), 39), Err(BadRecord::Incomplete));
     assert!(decode(&head(9), 40).is_ok());
+    let detailed = encode(&Record { len: 9, peer: PEER, flags: Flags::DETAILED });
+    assert_eq!(decode(&detailed, 63), Err(BadRecord::Incomplete));
+    assert!(decode(&detailed, 64).is_ok());
 }
 
 #[test]
@@ -55,16 +60,16 @@ fn unknown_flags_are_refused() {
 
 proptest! {
     #[test]
-    fn decode_undoes_encode(len in 0..=DATAGRAM_MAX, addr: [u8; 16], port: u16, broadcast: bool) {
-        let flags = if broadcast { Flags::BROADCAST } else { Flags::empty() };
+    fn decode_undoes_encode(len in 0..=DATAGRAM_MAX, addr: [u8; 16], port: u16, flags in 0..=3u16) {
+        let flags = Flags::from_bits(flags).expect("both flags");
         let record = Record { len, peer: Endpoint::at(Addr::from_octets(addr), port), flags };
-        prop_assert_eq!(decode(&encode(&record), padded_len(len)), Ok(record));
+        prop_assert_eq!(decode(&encode(&record), record.padded_len()), Ok(record));
     }
 
     #[test]
     fn what_is_accepted_fits(bytes: [u8; RECORD_LEN], available: u64) {
         if let Ok(record) = decode(&bytes, available) {
-            prop_assert!(padded_len(record.len) <= available);
+            prop_assert!(record.padded_len() <= available);
             prop_assert_eq!(encode(&record), bytes);
         }
     }

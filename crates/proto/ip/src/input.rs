@@ -69,6 +69,8 @@ pub enum Received<'a> {
         cast: Cast,
         /// DSCP and ECN.
         tos: u8,
+        /// The TTL or hop limit with which the packet arrived.
+        ttl: u8,
         /// The payload, without the UDP header; several datagrams one after another where the link has merged
         /// them (USO).
         payload: &'a [u8],

@@ -8,7 +8,7 @@ use atoll_ipc::lease::Grant;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
-use atoll_ipc::{Cause, Event, Memory, Ready};
+use atoll_ipc::{Cause, Details, Event, Memory, Ready};
 use atoll_wire::icmp::code;
 
 use crate::datagrams::Datagram;
@@ -19,6 +19,14 @@ use crate::sink::FrameSink;
 use crate::transport::Transport;
 
 mod send;
+
+/// A datagram that has arrived.
+pub(crate) struct Arrived<'a> {
+    pub(crate) tuple: FourTuple,
+    pub(crate) cast: Cast,
+    pub(crate) details: Details,
+    pub(crate) payload: &'a [u8],
+}
 
 /// The most datagram sockets of one session at one port: each gets a copy of a datagram for all, and is
 /// examined for a datagram for one.
@@ -188,7 +196,8 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Handles a datagram for us, for all, or for a group. Returns `false` if no socket has the port.
-    pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, cast: Cast, payload: &[u8]) -> bool {
+    pub(crate) fn handle_datagram(&mut self, arrived: &Arrived<'_>) -> bool {
+        let (tuple, cast) = (&arrived.tuple, arrived.cast);
         let looks = self.datagrams.at_port(tuple.local.port).len() / LOOKS;
         self.load.charge_frame(looks as u32);
         if cast != Cast::Unicast {
@@ -198,7 +207,7 @@ impl<M: Memory> Transport<M> {
             }
             self.load.charge_frame((all.len() * COPY_COST) as u32);
             for index in all {
-                self.store_datagram(index, tuple.remote, cast, payload);
+                self.store_datagram(index, arrived);
             }
             return true;
         }
@@ -206,12 +215,12 @@ impl<M: Memory> Transport<M> {
             self.stats.count(Stat::DatagramsDropped);
             return false;
         };
-        self.store_datagram(index, tuple.remote, cast, payload);
+        self.store_datagram(index, arrived);
         true
     }
 
     /// Stores a datagram for this socket; the work is charged to its session.
-    fn store_datagram(&mut self, index: u32, peer: Endpoint, cast: Cast, payload: &[u8]) {
+    fn store_datagram(&mut self, index: u32, arrived: &Arrived<'_>) {
         let place = self.datagrams.get(index).map(Datagram::place);
         let Some(id) = place.and_then(|place| self.applications.get(place.session)).map(|session| session.id)
         else {
@@ -219,7 +228,7 @@ impl<M: Memory> Transport<M> {
         };
         let before = self.durability.work();
         self.durability.mark(Work::Datagrams(id));
-        self.datagrams.put(index, (&self.applications, &mut self.stats), (peer, cast), payload);
+        self.datagrams.put(index, (&self.applications, &mut self.stats), arrived);
         self.durability.mark(before);
     }
 

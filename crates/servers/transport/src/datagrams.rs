@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use atoll_base::{Endpoint, FourTuple, Slab};
 use atoll_connmgr::are_rivals;
-use atoll_ip::Cast;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory, Ready, SocketOption};
@@ -13,6 +12,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
 use crate::applications::Applications;
+use crate::datagram::Arrived;
 use crate::session::Place;
 use crate::stats::Stats;
 
@@ -293,12 +293,11 @@ impl Datagrams {
         &mut self,
         index: u32,
         (applications, stats): (&Applications<M>, &mut Stats),
-        (peer, cast): (Endpoint, Cast),
-        payload: &[u8],
+        arrived: &Arrived<'_>,
     ) {
         let Some(socket) = self.sockets.get_mut(index) else { return };
         let Some(session) = applications.get(socket.place().session) else { return };
-        let is_stored = socket.put(session, peer, cast, payload);
+        let is_stored = socket.put(session, arrived);
         stats.count(if is_stored { Stat::DatagramsIn } else { Stat::DatagramsDropped });
         self.touch(index);
     }

@@ -6,7 +6,7 @@ use atoll_ip::{ChecksumOffload, ErrorKind, Link, NetworkError, Received};
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
-use atoll_ipc::{Cause, Memory, Ready};
+use atoll_ipc::{Cause, Details, Memory, Ready, details};
 use atoll_tcp::{Events, State, TimeWaitAnswer, Unreachable, Verdict};
 use atoll_wire::fast_open;
 use atoll_wire::icmp::code;
@@ -16,6 +16,7 @@ use atoll_wire::tcp::{self, Flags, Segment};
 
 use crate::accept::ByCookie;
 use crate::challenge::is_suspicious;
+use crate::datagram::Arrived;
 use crate::entry::{self, Stage};
 use crate::passive::{Arrival, Opening};
 use crate::transport::Transport;
@@ -52,9 +53,12 @@ impl<M: Memory> Transport<M> {
                 let text = segment.get(header_len..).unwrap_or_default();
                 self.handle_segment(now, &Arrival { tuple, segment: &header, text, internal });
             }
-            Received::Udp { src, dst, cast, payload, .. } => {
+            Received::Udp { src, dst, cast, tos, ttl, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
-                if !self.handle_datagram(&tuple, cast, payload) {
+                let came_over = if internal { details::Link::Inside } else { details::Link::Outside };
+                let details =
+                    Details { own: dst.addr, tos: Some(tos), ttl: Some(ttl), link: Some(came_over) };
+                if !self.handle_datagram(&Arrived { tuple, cast, details, payload }) {
                     // RFC 1122 §4.1.3.1: no socket has the port.
                     self.ip.unreachable(now, link, frame, code::PORT);
                 }

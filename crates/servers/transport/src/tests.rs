@@ -6,6 +6,7 @@ mod address;
 mod basic;
 mod batches;
 mod blame;
+mod details;
 mod flood;
 mod fragments;
 mod front;

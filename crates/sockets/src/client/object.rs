@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::{Pass, Voucher};
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +163,10 @@ pub struct Corked {
     pub to: Endpoint,
     /// The octets that the calls have written.
     pub octets: Vec<u8>,
+    /// The details that the first of the calls asked for, as a record has them.
+    pub details: Option<[u8; DETAILS_BYTES]>,
+    /// The `UDP_SEGMENT` of the first of the calls; 0 means none.
+    pub segment: u16,
 }
 
 /// The place of a socket: a slot in one of this process's sessions.

@@ -13,6 +13,7 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use super::Client;
 use super::object::{Kind, Place};
 use super::platform::Platform;
+use crate::ancillary::SOL_UDP;
 use crate::errno::Errno;
 use crate::options::{Name, Row, Told, Value, When};
 
@@ -37,17 +38,17 @@ impl<P: Platform> Client<P> {
         let may_open_fast = self.own().is_some_and(|session| session.facts.fast_open & FAST_OPEN_CLIENT != 0);
         let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         let is_tcp = socket.protocol == Protocol::Tcp;
-        let is_level = matches!(level, SOL_SOCKET | IPPROTO_IP | IPPROTO_TCP | IPPROTO_IPV6);
         if level == SOL_SOCKET && value.len() < size_of::<i32>() && number != libc::SO_BINDTODEVICE {
             return Err(Errno::EINVAL);
         }
         let row = Row::find(level, number).filter(|_| match level {
             IPPROTO_TCP => is_tcp,
             IPPROTO_IPV6 => socket.v6,
+            SOL_UDP => !is_tcp,
             _ => true,
         });
-        let refused = if is_level { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP };
-        let row = row.ok_or(if (level, number) == MARK { Errno::EPERM } else { refused })?;
+        let is_mark = (level, number) == MARK;
+        let row = row.ok_or(if is_mark { Errno::EPERM } else { Errno::ENOPROTOOPT })?;
         let mut held = row.decode(value, socket.options.value(row.name), is_tcp)?;
         if row.name == Name::ReceiveLow
             && is_tcp
@@ -90,12 +91,12 @@ impl<P: Platform> Client<P> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let is_tcp = socket.protocol == Protocol::Tcp;
         match level {
-            // Linux passes it on to the datagram level, and from there to IPv6.
-            IPPROTO_TCP if !is_tcp && socket.v6 => return Err(Errno::ENOPROTOOPT),
-            IPPROTO_TCP if !is_tcp => return Err(Errno::EOPNOTSUPP),
-            IPPROTO_IPV6 if !socket.v6 => return Err(Errno::EOPNOTSUPP),
-            SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6 => {}
-            _ => return Err(Errno::EOPNOTSUPP),
+            SOL_SOCKET | IPPROTO_IP => {}
+            IPPROTO_TCP if is_tcp => {}
+            SOL_UDP if !is_tcp => {}
+            IPPROTO_IPV6 if socket.v6 => {}
+            // Linux passes a level that it does not know on to that of IP.
+            _ => return Err(if socket.v6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }),
         }
         if (level, number) == (IPPROTO_IPV6, libc::IPV6_MTU) {
             // ipv6(7): the path's MTU is what is asked for, not what was set. Only replicas know it.

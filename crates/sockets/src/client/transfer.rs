@@ -2,14 +2,18 @@
 //! would wait.
 
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 
-use atoll_base::Endpoint;
+use atoll_base::{Addr, Endpoint};
 use atoll_ipc::command::SocketOption;
+use atoll_ipc::datagram::DATAGRAM_MAX;
+use atoll_ipc::{Details, Memory};
 
 use super::Client;
 use super::object::{Corked, Kind, Place, Socket};
 use super::platform::Platform;
-use crate::datagram::len_max;
+use crate::ancillary::{self, Addressed, Ancillary, Told, Written};
+use crate::datagram::{Datagrams, Outgoing, Waiting};
 use crate::options::Name;
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
@@ -29,6 +33,10 @@ pub struct Received {
     pub truncated: bool,
     /// Whether the octet is an urgent one.
     pub urgent: bool,
+    /// What is known of the packet of a datagram, if the socket has asked for that.
+    pub details: Option<Details>,
+    /// The octets of each of several datagrams (`UDP_GRO`).
+    pub segment: Option<u16>,
 }
 
 /// The flags of recv(2).
@@ -60,6 +68,10 @@ const FRAGMENTING: [u32; 3] = [0, 1, 5];
 const HEADERS: usize = 28;
 /// Octets of the IPv6 and UDP headers.
 const HEADERS_V6: usize = 48;
+/// The MTU of the loopback, as on Linux.
+const LOOPBACK_MTU: usize = 65536;
+/// Linux's `UDP_MAX_SEGMENTS`.
+const SEGMENTS_MAX: usize = 128;
 
 impl<P: Platform> Client<P> {
     // structure: receive_octets: recv(2) with MSG_PEEK, MSG_WAITALL, MSG_TRUNC and a low-water mark is one loop
@@ -138,21 +150,21 @@ impl<P: Platform> Client<P> {
         all(*done)
     }
 
-    /// Copies the next datagram to `targets`.
+    /// Copies the next datagram to `targets`; with `UDP_GRO`, also those of its size that follow it.
     pub fn receive_datagram<'b, I: Iterator<Item = &'b mut [u8]>>(
         &mut self,
         object: u32,
-        targets: impl FnOnce() -> I,
+        targets: impl Fn() -> I,
         how: Receiving,
     ) -> Result<Received, Failure> {
         if let Some(errno) = self.take_error(object) {
             return Err(errno.into());
         }
         let family = self.family(object);
-        let Some(Socket { kind: Kind::Datagram(datagram), v6, .. }) = self.socket(object) else {
+        let Some(Socket { kind: Kind::Datagram(datagram), v6, options, .. }) = self.socket(object) else {
             return Err(Errno::EBADF.into());
         };
-        let v6 = *v6;
+        let (v6, merges) = (*v6, options.is_on(Name::Merge));
         let (count, first, is_shut) = (datagram.places.len(), datagram.next, datagram.shut_receive);
         for i in 0..count {
             // Replicas take turns, so that none is starved.
@@ -160,12 +172,21 @@ impl<P: Platform> Client<P> {
             let place = datagram.places[at];
             let Some(socket) = self.datagrams(place) else { continue };
             let Some(waiting) = socket.waiting() else { continue };
-            let mut skip = 0;
-            for target in targets() {
-                skip += socket.copy_out(&waiting, skip, target);
+            let mut done = copy_datagram(&socket, &waiting, 0, targets());
+            let truncated = done < waiting.len;
+            let (mut last, mut segment) = (waiting, None);
+            if merges && !truncated {
+                let room = targets().map(|target| target.len()).sum::<usize>().min(DATAGRAM_MAX as usize);
+                while let Some(next) = socket.waiting_behind(&last).filter(|_| last.len == waiting.len)
+                    && next.can_follow(&waiting)
+                    && done + next.len <= room
+                {
+                    done += copy_datagram(&socket, &next, done, targets());
+                    last = next;
+                    segment = u16::try_from(waiting.len).ok();
+                }
             }
-            let truncated = skip < waiting.len;
-            let kick = !how.peek && socket.consume(&waiting);
+            let kick = !how.peek && socket.consume(&waiting, &last);
             drop(family);
             if kick {
                 self.kick(place);
@@ -175,13 +196,28 @@ impl<P: Platform> Client<P> {
             {
                 datagram.next = (at + 1) % count;
             }
-            let len = if how.truncate { waiting.len } else { skip };
-            return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated, urgent: false });
+            let len = if how.truncate && truncated { waiting.len } else { done };
+            let (peer, details) = (Some((waiting.peer, v6)), waiting.details);
+            return Ok(Received { len, peer, truncated, urgent: false, details, segment });
         }
         // As on Linux, nothing more will come for a call that waits; a call that does not wait gets EAGAIN as
         // ever.
         let waits = !how.dont_wait && !self.is_nonblocking(object);
         if is_shut && waits { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
+    }
+
+    /// Writes the control messages of what was received, as the options of the socket ask for them.
+    pub fn write_control(&self, object: u32, received: &Received, out: &mut [u8]) -> Written {
+        let Some(socket) = self.socket(object) else { return Written::default() };
+        let told = Told {
+            options: &socket.options,
+            v6: socket.v6,
+            port: socket.local.port,
+            own_v4: self.own().and_then(|session| session.v4()).map(|own| own.addr),
+            details: received.details,
+            segment: received.segment,
+        };
+        ancillary::write(&told, out)
     }
 
     /// Copies what fits of the `want` octets of `sources` to a stream, behind the `done` octets that the call
@@ -293,75 +329,128 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    /// Sends one datagram of `len` octets to `peer`, or to the peer of the socket. With `more` the next call
-    /// continues the same datagram, with the same peer (`MSG_MORE`).
+    /// Sends `len` octets to the receiver that `to` names, or to the peer of the socket: one datagram, or
+    /// several with `UDP_SEGMENT`. With `more` the next call continues what this one has begun, with its
+    /// receiver and control messages (`MSG_MORE`).
     pub fn send_datagram<'b>(
         &mut self,
         object: u32,
         sources: impl Iterator<Item = &'b [u8]>,
         len: usize,
-        peer: Option<Endpoint>,
+        to: Addressed<'_>,
         more: bool,
     ) -> Result<(), Failure> {
         if let Some(errno) = self.take_error(object) {
             return Err(errno.into());
         }
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
-        let remote = socket.remote;
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
-        let corked = datagram.corked.as_ref();
-        if corked.is_none() && peer.is_none() && !datagram.connected {
+        if datagram.corked.is_none() && to.peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
         }
         if datagram.shut_send {
             return Err(Errno::EPIPE.into());
         }
-        if peer.is_some_and(|peer| peer.port == 0) {
+        if to.peer.is_some_and(|peer| peer.port == 0) {
             return Err(Errno::EINVAL.into());
         }
-        let to = corked.map_or(peer.unwrap_or(remote), |corked| corked.to);
+        let outgoing = match &datagram.corked {
+            Some(corked) => Outgoing {
+                to: corked.to,
+                broadcast: socket.options.is_on(Name::Broadcast),
+                details: corked.details.as_ref().and_then(|details| Details::decode(details).ok()),
+                segment: NonZeroU16::new(corked.segment),
+            },
+            None => self.outgoing(socket, to)?,
+        };
+        let corked = datagram.corked.as_ref();
         let len = len + corked.map_or(0, |corked| corked.octets.len());
         if !more && corked.is_none() {
-            return self.send_whole(object, to, sources, len);
+            return self.send_whole(object, &outgoing, sources, len);
         }
         let mut octets = corked.map_or_else(Vec::new, |corked| corked.octets.clone());
-        let result = if len > len_max(to.addr) {
+        let result = if len > outgoing.len_max() {
             Err(Errno::EMSGSIZE.into())
         } else {
             sources.for_each(|source| octets.extend_from_slice(source));
-            if more { Ok(()) } else { self.send_whole(object, to, core::iter::once(&octets[..]), len) }
+            if more { Ok(()) } else { self.send_whole(object, &outgoing, core::iter::once(&octets[..]), len) }
         };
         if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
+            let Outgoing { to, details, segment, .. } = outgoing;
+            let details = details.map(|details| details.encode());
+            let segment = segment.map_or(0, NonZeroU16::get);
             match &result {
                 Err(Failure::WouldBlock) => {}
                 // As on Linux, a datagram that has failed is dropped as a whole.
-                _ => datagram.corked = (more && result.is_ok()).then_some(Corked { to, octets }),
+                _ => {
+                    datagram.corked =
+                        (more && result.is_ok()).then_some(Corked { to, octets, details, segment });
+                }
             }
         }
         result
     }
 
+    /// Returns where and how a call sends what it has, from its control messages and the socket's options.
+    fn outgoing(&self, socket: &Socket, addressed: Addressed<'_>) -> Result<Outgoing, Errno> {
+        let to = addressed.peer.unwrap_or(socket.remote);
+        let asked = match addressed.control {
+            [] => Ancillary::default(),
+            control => ancillary::parse(control, to.addr)?,
+        };
+        if let Some(own) = asked.details.map(|details| details.own).filter(|own| !own.is_unspecified()) {
+            // ip_route_output_key_hash_rcu and ip6_datagram_send_ctl: nobody sends from another's address.
+            let is_own =
+                own.is_v4() == to.addr.is_v4() && self.own().is_some_and(|session| session.is_own(own));
+            if !is_own {
+                return Err(if to.addr.is_v4() { Errno::ENETUNREACH } else { Errno::EINVAL });
+            }
+        }
+        let segment = asked.segment.unwrap_or(socket.options.value(Name::Segment) as u16);
+        let broadcast = socket.options.is_on(Name::Broadcast);
+        Ok(Outgoing { to, broadcast, details: asked.details, segment: NonZeroU16::new(segment) })
+    }
+
     fn send_whole<'b>(
         &mut self,
         object: u32,
-        to: Endpoint,
+        outgoing: &Outgoing,
         sources: impl Iterator<Item = &'b [u8]>,
         len: usize,
     ) -> Result<(), Failure> {
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
-        let broadcast = socket.options.is_on(Name::Broadcast);
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
+        if len > outgoing.len_max() {
+            return Err(Errno::EMSGSIZE.into());
+        }
         // Without a place, or with one in a session that is over, the socket waits for a stack that went.
         let sender = datagram.sender % datagram.places.len().max(1);
         let is_there = |place: &&Place| self.sessions.get(place.session).is_some_and(|it| !it.is_over());
         let place = *datagram.places.get(sender).filter(is_there).ok_or(Errno::ENETDOWN)?;
-        self.check_route(socket, len, to)?;
+        if let Some(segment) = outgoing.segment.map(|segment| usize::from(segment.get())) {
+            self.check_segments(socket, outgoing.to.addr, segment, len)?;
+        }
+        let one = outgoing.segment.map_or(len, |segment| len.min(segment.get().into()));
+        self.check_route(socket, one, outgoing.to)?;
         let family = self.family(object);
         let Some(datagrams) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
-        datagrams.send(to, broadcast, len, sources)?;
+        datagrams.send(outgoing, len, sources)?;
         drop(family);
         self.kick(place);
         Ok(())
+    }
+
+    /// Checks the sizes of a call that sends several datagrams (Linux's `udp_send_skb`).
+    fn check_segments(&self, socket: &Socket, to: Addr, segment: usize, len: usize) -> Result<(), Errno> {
+        let session = self.own().ok_or(Errno::ENETDOWN)?;
+        let is_inside = session.is_own(to) || to.is_loopback();
+        let path = if is_inside { LOOPBACK_MTU } else { session.mtu_for(to) };
+        let mtu = packet_max(socket, to, path);
+        let headers = if to.is_v4() { HEADERS } else { HEADERS_V6 };
+        if headers + segment.min(len) > mtu {
+            return Err(Errno::EMSGSIZE);
+        }
+        if len > segment * SEGMENTS_MAX { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
     /// Returns whether a datagram of `len` octets can leave the stack, as far as this process knows.
@@ -380,20 +469,43 @@ impl<P: Platform> Client<P> {
                 || (options.is_on(Name::DontFragmentV6) && !to.addr.is_v4());
         let is_inside = session.is_own(to.addr) || to.addr.is_loopback();
         let path = if is_inside { usize::MAX } else { session.mtu_for(to.addr) };
-        let most = match options.value(Name::MtuV6) as usize {
-            size if size > 0 && !to.addr.is_v4() => path.min(size),
-            _ => path,
-        };
-        if is_whole && len + headers > most {
+        if is_whole && len + headers > packet_max(socket, to.addr, path) {
             return Err(Errno::EMSGSIZE);
         }
         Ok(())
     }
 }
 
+/// Returns the size in octets of the largest packet to `to` over a path that takes `path` octets.
+fn packet_max(socket: &Socket, to: Addr, path: usize) -> usize {
+    match socket.options.value(Name::MtuV6) as usize {
+        size if size > 0 && !to.is_v4() => path.min(size),
+        _ => path,
+    }
+}
+
+/// Copies a datagram to `targets`, behind their first `before` octets. Returns how much of it fitted.
+fn copy_datagram<'b, M: Memory>(
+    socket: &Datagrams<'_, M>,
+    waiting: &Waiting,
+    mut before: usize,
+    targets: impl Iterator<Item = &'b mut [u8]>,
+) -> usize {
+    let mut done = 0;
+    for target in targets {
+        let start = before.min(target.len());
+        before -= start;
+        done += socket.copy_out(waiting, done, &mut target[start..]);
+        if done == waiting.len {
+            break;
+        }
+    }
+    done
+}
+
 /// Copies the octets of a stream up to `end` to `targets`, behind the first `skip` octets of these.
 #[inline]
-fn copy_out<'b, M: atoll_ipc::Memory>(
+fn copy_out<'b, M: Memory>(
     stream: &Stream<'_, M>,
     readable: &Readable,
     end: u64,

@@ -1,8 +1,8 @@
 //! The answers of an AF_NETLINK socket of NETLINK_ROUTE: rtnetlink(7), netlink(7), RFC 3549.
 //!
 //! A program's packet holds requests, each of which is answered at once: links, addresses and routes from the
-//! [`View`], an empty list of neighbours, EPERM for what changes something. The packet is the program's own,
-//! and may hold anything.
+//! [`View`], an empty list of neighbours, EPERM for what would change something. The packet is the program's
+//! own, and may hold anything.
 
 mod builder;
 
@@ -88,7 +88,7 @@ fn answer_one(view: &View, head: &Head, request: &[u8], answers: &mut Answers) -
     // rtnetlink_rcv_msg: what is too short for a family is passed over.
     let Some(&family) = body.first() else { return Ok(Answered::Acknowledged) };
     if head.kind & KIND != KIND_GET {
-        return Err(Errno::EPERM);
+        return if is_so(view, head.kind, body) { Ok(Answered::Acknowledged) } else { Err(Errno::EPERM) };
     }
     if head.flags & NLM_F_DUMP != 0 {
         dump(view, head, family, answers)?;
@@ -107,6 +107,45 @@ fn answer_one(view: &View, head: &Head, request: &[u8], answers: &mut Answers) -
         _ => return Err(Errno::EOPNOTSUPP),
     }
     Ok(Answered::Acknowledged)
+}
+
+/// Returns whether a request asks for what is so anyway: that the loopback is up and has its addresses. A
+/// program that makes a network namespace for itself sets up the loopback there, and gives up where it cannot
+/// (bubblewrap).
+fn is_so(view: &View, kind: u16, body: &[u8]) -> bool {
+    let word = |at: usize| body.get(at..)?.first_chunk::<4>().map(|octets| u32::from_ne_bytes(*octets));
+    let Some(interface) = word(4).and_then(|index| view.numbered(index)).filter(|one| one.is_loopback())
+    else {
+        return false;
+    };
+    let attributes = |from: usize| attributes(body.get(from..).unwrap_or_default());
+    match kind {
+        RTM_NEWLINK => {
+            let (flags, change) = (word(8).unwrap_or(0), word(12).unwrap_or(0));
+            change == libc::IFF_UP as u32
+                && (flags ^ interface.flags) & change == 0
+                && attributes(16).next().is_none()
+        }
+        RTM_NEWADDR => {
+            let is_v4 = match body.first().map(|family| i32::from(*family)) {
+                Some(libc::AF_INET) => true,
+                Some(libc::AF_INET6) => false,
+                _ => return false,
+            };
+            let is_there = |octets: &[u8]| {
+                interface.addresses.iter().any(|own| {
+                    let same = match own.addr.to_v4() {
+                        Some(v4) => is_v4 && octets == v4.to_be_bytes(),
+                        None => !is_v4 && octets == own.addr.octets(),
+                    };
+                    same && body.get(1) == Some(&own.prefix_len)
+                })
+            };
+            let named = || attributes(8).filter(|(kind, _)| matches!(*kind, IFA_ADDRESS | IFA_LOCAL));
+            named().next().is_some() && named().all(|(_, octets)| is_there(octets))
+        }
+        _ => false,
+    }
 }
 
 fn dump(view: &View, head: &Head, family: u8, answers: &mut Answers) -> Result<(), Errno> {

@@ -10,7 +10,7 @@ use atoll_ipc::page::StackFacts;
 use atoll_ipc::tcp_state::LISTEN;
 
 use super::proc_net::{File, Plain};
-use super::{Counters, LINK, View, netlink, proc_net, request};
+use super::{Counters, LINK, LOOPBACK, View, netlink, proc_net, request};
 use crate::Errno;
 
 fn v6(first: u16, last: u8) -> Addr {
@@ -151,6 +151,32 @@ fn netlink_changes_nothing_and_says_so() {
     // What is no request is acknowledged, if that is wanted.
     assert_eq!(error_of(&kinds(3, 5, &[])), 0);
     assert!(kinds(3, 1, &[]).is_empty());
+}
+
+#[test]
+fn netlink_takes_for_done_what_is_so() {
+    let address = |octets: [u8; 4], prefix_len, interface: u32| {
+        let mut body = vec![libc::AF_INET as u8, prefix_len, 0x80, 254];
+        body.extend(interface.to_ne_bytes());
+        for kind in [2, 1] {
+            body.extend([8, 0, kind, 0]);
+            body.extend(octets);
+        }
+        error_of(&kinds(20, 0x605, &body))
+    };
+    let not_permitted = -Errno::EPERM.0;
+    assert_eq!(address([127, 0, 0, 1], 8, LOOPBACK), 0);
+    assert_eq!(address([127, 0, 0, 2], 8, LOOPBACK), not_permitted);
+    assert_eq!(address([127, 0, 0, 1], 32, LOOPBACK), not_permitted);
+    assert_eq!(address([198, 18, 0, 2], 24, LINK), not_permitted);
+    let link = |interface: u32, flags: u32, change: u32| {
+        let body = [0, interface, flags, change].map(u32::to_ne_bytes).concat();
+        error_of(&kinds(16, 5, &body))
+    };
+    assert_eq!(link(LOOPBACK, 1, 1), 0);
+    assert_eq!(link(LOOPBACK, 0, 1), not_permitted, "down");
+    assert_eq!(link(LOOPBACK, 1, 0x101), not_permitted);
+    assert_eq!(link(LINK, 1, 1), not_permitted);
 }
 
 #[test]

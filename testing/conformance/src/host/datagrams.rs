@@ -1,9 +1,12 @@
 //! The calls on datagram sockets, as in `libatoll.so`.
 
+use std::cell::Cell;
+
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::datagram::DATAGRAM_MAX;
 use atoll_sockets::Errno;
 use atoll_sockets::Failure;
+use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::simulated::Opening;
 use atoll_sockets::client::transfer::Receiving;
 
@@ -32,7 +35,8 @@ impl Host {
             let any = if to.addr.is_v4() { Addr::V4_ANY } else { self.family.any() };
             self.bind(fd, Some(Endpoint::at(any, 0)))?;
         }
-        let sent = self.client.send_datagram(object, [&vec![0; len][..]].into_iter(), len, to, false);
+        let (octets, to) = (vec![0; len], Addressed::to(to));
+        let sent = self.client.send_datagram(object, std::iter::once(&octets[..]), len, to, false);
         self.step();
         sent.map(|()| len as i64)
     }
@@ -44,8 +48,9 @@ impl Host {
             return Err(Failure::WouldBlock);
         }
         let mut bytes = vec![0; most.min(DATAGRAM_MAX as usize)];
-        let (target, how) = (&mut bytes[..], Receiving { peek, ..Receiving::default() });
-        let received = self.client.receive_datagram(object, || std::iter::once(target), how);
+        // The targets are asked for once, because the socket does not merge datagrams.
+        let (target, how) = (Cell::new(Some(&mut bytes[..])), Receiving { peek, ..Receiving::default() });
+        let received = self.client.receive_datagram(object, || target.take().into_iter(), how);
         self.step();
         let received = received?;
         self.last_peer = received.peer.map(|(peer, _)| peer).or(self.last_peer);

@@ -11,7 +11,7 @@ use atoll_base::{Addr, Duration, Endpoint, Instant, Rng, SlotId};
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::{Cause, Command, Event, HeapMemory};
-use atoll_sockets::datagram::Datagrams;
+use atoll_sockets::datagram::{Datagrams, Outgoing};
 
 use super::{Departure, PORT, Process, SERVER, World, WorldViolation, address};
 
@@ -233,7 +233,8 @@ impl Mailer {
         let (slot, generation) = socket.slots[replica];
         let (number, peer) = (self.sent.len() as u64, Endpoint::new(address(SERVER), MAILBOX));
         let one = Datagrams::new(&process.ports[replica], slot, generation);
-        if one.send(peer, false, 8, std::iter::once(&number.to_le_bytes()[..])).is_ok() {
+        let to = Outgoing { to: peer, broadcast: false, details: None, segment: None };
+        if one.send(&to, 8, std::iter::once(&number.to_le_bytes()[..])).is_ok() {
             self.sent.push((now, number));
             process.push(replica, &Command::Kick { slot, generation });
         }
@@ -420,7 +421,7 @@ impl Process {
             let mut number = [0; 8];
             one.copy_out(&waiting, 0, &mut number);
             numbers.insert(u64::from_le_bytes(number));
-            kick |= one.consume(&waiting);
+            kick |= one.consume(&waiting, &waiting);
         }
         if kick {
             let _ = self.ports[replica].push(&Command::Kick { slot, generation });

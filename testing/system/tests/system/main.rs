@@ -49,6 +49,7 @@ mod passing;
 mod privileges;
 mod recovery;
 mod rootless;
+mod runtimes;
 mod scaling;
 mod semantics;
 mod servers;

@@ -14,10 +14,7 @@ const REFUSED: &[&str] = &[
     "IPV6_FREEBIND",
     "IPV6_HOPLIMIT",
     "IPV6_MINHOPCOUNT",
-    "IPV6_RECVHOPLIMIT",
-    "IPV6_RECVPKTINFO",
     "IPV6_RECVRTHDR",
-    "IPV6_RECVTCLASS",
     "IP_BIND_ADDRESS_NO_PORT",
     "IP_FREEBIND",
     "IP_HDRINCL",
@@ -25,11 +22,7 @@ const REFUSED: &[&str] = &[
     "IP_MINTTL",
     "IP_MTU",
     "IP_OPTIONS",
-    "IP_PKTINFO",
     "IP_RECVOPTS",
-    "IP_RECVORIGDSTADDR",
-    "IP_RECVTOS",
-    "IP_RECVTTL",
     "IP_TRANSPARENT",
     "SO_BINDTODEVICE",
     "SO_BUSY_POLL",
@@ -46,6 +39,8 @@ const REFUSED: &[&str] = &[
     "TCP_MD5SIG",
     "TCP_TX_DELAY",
     "TCP_ULP",
+    "UDP_CORK",
+    "UDP_NO_CHECK6_TX",
 ];
 
 /// These act, and cannot be asked for where the kernel says what the path takes: only replicas know that.

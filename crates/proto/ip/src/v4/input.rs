@@ -53,6 +53,7 @@ pub(super) fn udp<'a>(
         dst: Endpoint::new(header.dst, ports.dst_port),
         cast,
         tos: header.tos,
+        ttl: header.ttl,
         payload: datagram.get(head..).ok_or(Reason::Malformed)?,
         checksum,
     })

@@ -67,6 +67,7 @@ pub(super) fn udp<'a>(
         dst: Endpoint::at(header.dst, ports.dst_port),
         cast,
         tos: header.traffic_class,
+        ttl: header.hop_limit,
         payload: datagram.get(head..).ok_or(Reason::Malformed)?,
         checksum,
     })

@@ -4,7 +4,7 @@ use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
 use atoll_ipc::datagram::{DATAGRAM_MAX_V4, Flags as RecordFlags, Record};
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Memory, Ready};
+use atoll_ipc::{Cause, Details, Memory, Ready, details};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::{checksum, udp};
 
@@ -55,13 +55,13 @@ impl<M: Memory> Transport<M> {
                 }
                 return true;
             }
-            let Some((record, pieces)) = socket.first(session) else {
+            let Some((record, details, pieces)) = socket.first(session) else {
                 self.stats.count(Stat::BadCommands);
                 return false;
             };
             let pieces = Absolute::new(session.layout.send_area, &pieces);
             let text = TextRef::Pieces(&session.arena, pieces.parts());
-            match plan(&mut self.ip, now, socket, &record) {
+            match plan(&mut self.ip, now, socket, &record, &details) {
                 Plan::Leave(leaving) => {
                     if let Err(Full) = send_first(&mut self.ip, socket, &leaving, text, out) {
                         // The record, or what is left of it, waits where it is.
@@ -80,7 +80,7 @@ impl<M: Memory> Transport<M> {
                     socket.fail(cause, Ready::default());
                 }
             }
-            socket.pop(record.len);
+            socket.pop(&record);
             if let Some(session) = self.applications.get_mut(place) {
                 session.share.take(flush, record.len as usize);
             }
@@ -89,14 +89,15 @@ impl<M: Memory> Transport<M> {
 }
 
 /// Decides what is done with a datagram.
-fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
+fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record, details: &Details) -> Plan {
     let peer = if record.peer.port == 0 { socket.remote().unwrap_or_default() } else { record.peer };
     let options = socket.options();
     let route = if peer.port == 0 { Route::Unreachable } else { ip.route(now, peer.addr) };
     let broadcast = ip.cast(peer.addr) == Some(Cast::Broadcast);
     let multicast = ip.cast(peer.addr) == Some(Cast::Multicast);
     let wishes = options.multicast().of(peer.addr);
-    let to_inside = multicast && wishes.inside;
+    let is_inside = details.link.map_or(wishes.inside, |link| link == details::Link::Inside);
+    let to_inside = multicast && is_inside;
     let route = if to_inside { Route::Local } else { route };
     let discovery = options.discovery_to(peer.addr);
     let most = options.packet_max_to(peer.addr);
@@ -117,7 +118,7 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
         Route::Resolving => return Plan::Wait,
         Route::Unreachable => Err(Cause::HostUnreachable),
     };
-    let src = source(ip, socket.local(), peer.addr, to_inside)
+    let src = source(ip, details.own, socket.local(), peer.addr, to_inside)
         .filter(|_| !(socket.grant().v6_only && peer.addr.is_v4()));
     let (internal, mac, src) = match (way, src) {
         (Ok((internal, mac)), Some(src)) => (internal, mac, src),
@@ -125,7 +126,8 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
         (Err(cause), _) => return Plan::Refuse(cause),
     };
     let (tos, ttl) = options.marks_to(peer.addr, ip.hop_limit());
-    let ttl = if multicast { wishes.ttl } else { ttl };
+    let ttl = details.ttl.unwrap_or(if multicast { wishes.ttl } else { ttl });
+    let tos = details.tos.unwrap_or(tos);
     Plan::Leave(Leaving {
         way: Way { internal, mac, tos, ttl },
         tuple: FourTuple { local: Endpoint::at(src, socket.local().port), remote: peer },
@@ -165,8 +167,12 @@ fn send_first<M: Memory>(
 
 /// Returns the source address of a datagram to `peer`. A socket bound to the unspecified address, or to a
 /// group or broadcast address, uses a suitable one; a socket bound to an address that is gone has none, as on
-/// Linux. `inside` says that the datagram is for a group on the inside link.
-fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
+/// Linux. `named` is the address that the call has asked for, if it is not unspecified; `inside` says that
+/// the datagram is for a group on the inside link.
+fn source(ip: &Ip, named: Addr, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
+    if !named.is_unspecified() {
+        return Some(named).filter(|addr| ip.is_own(*addr) && addr.is_v4() == peer.is_v4());
+    }
     let is_definite = !local.addr.is_unspecified() && ip.is_own(local.addr);
     match is_definite {
         _ if inside && Some(local.addr) != ip.addr().map(Addr::v4) => Some(peer.loopback_of_family()),

@@ -3,13 +3,15 @@
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
-use atoll_ipc::datagram::{self, DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
+use atoll_ipc::datagram::{self, DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record};
+use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::Slot;
-use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
+use atoll_ipc::{Cause, Details, Event, Memory, Ready, SocketOption};
 
 use super::groups::Multicast;
 use crate::applications::Applications;
+use crate::datagram::Arrived;
 use crate::fragment::{MtuDiscovery, Progress};
 use crate::session::{Place, Session};
 use crate::stats::Stats;
@@ -77,6 +79,8 @@ pub(crate) struct Options {
     discovery_v6: MtuDiscovery,
     /// The value of `IPV6_DONTFRAG`.
     whole_v6: bool,
+    /// Whether the application wants the details of what it receives.
+    details: bool,
     /// The value of `IPV6_MTU`, if set.
     mtu_v6: Option<u16>,
     multicast: Multicast,
@@ -113,6 +117,7 @@ impl Options {
             discovery: MtuDiscovery::Want,
             discovery_v6: MtuDiscovery::Want,
             whole_v6: false,
+            details: false,
             mtu_v6: None,
             multicast: Multicast::new(),
         }
@@ -285,6 +290,7 @@ impl Datagram {
                 None => return false,
             },
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
+            SocketOption::Details => options.details = value != 0,
             SocketOption::MtuV6 if value == 0 => options.mtu_v6 = None,
             SocketOption::MtuV6 if value >= IPV6_MTU_MIN => {
                 options.mtu_v6 = Some(u16::try_from(value).unwrap_or(u16::MAX));
@@ -304,20 +310,17 @@ impl Datagram {
     }
 
     /// Stores a datagram, whole or not at all. Returns `false` if there is no room for it.
-    pub(super) fn put<M: Memory>(
-        &mut self,
-        session: &Session<M>,
-        peer: Endpoint,
-        cast: Cast,
-        payload: &[u8],
-    ) -> bool {
-        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::empty() };
+    pub(super) fn put<M: Memory>(&mut self, session: &Session<M>, arrived: &Arrived<'_>) -> bool {
+        let &Arrived { tuple, cast, payload, ref details } = arrived;
+        let mut flags = RecordFlags::empty();
+        flags.set(RecordFlags::BROADCAST, cast == Cast::Broadcast);
+        flags.set(RecordFlags::DETAILED, self.options.details);
         let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else {
             return false;
         };
         let Some(slot) = session.slot(self.place.slot) else { return false };
-        let is_stored =
-            self.inbox.put(session, &slot, self.place.generation, &Record { len, peer, flags }, payload);
+        let record = Record { len, peer: tuple.remote, flags };
+        let is_stored = self.inbox.put(session, &slot, self.place.generation, (&record, details), payload);
         if is_stored.is_some() {
             self.ready |= Ready::IN;
         }
@@ -337,14 +340,22 @@ impl Datagram {
         self.outbox.tail - self.outbox.head
     }
 
-    /// Returns the first datagram that waits for the link, and where its text is; `None` if it is not what a
-    /// library writes.
-    pub(crate) fn first<M: Memory>(&self, session: &Session<M>) -> Option<(Record, Pieces)> {
+    /// Returns the first datagram that waits for the link, what its call has asked for, and where its text
+    /// is; `None` if it is not what a library writes.
+    pub(crate) fn first<M: Memory>(&self, session: &Session<M>) -> Option<(Record, Details, Pieces)> {
         let Outbox { rings, head, tail, .. } = &self.outbox;
+        let area = session.layout.send_area;
         let mut bytes = [0; RECORD_LEN];
-        rings.pieces(*head, RECORD_LEN)?.read(&session.arena, session.layout.send_area, &mut bytes);
+        rings.pieces(*head, RECORD_LEN)?.read(&session.arena, area, &mut bytes);
         let record = datagram::decode(&bytes, tail - head).ok()?;
-        Some((record, rings.pieces(head + RECORD_LEN as u64, record.len as usize)?))
+        let mut details = Details::default();
+        if record.flags.contains(RecordFlags::DETAILED) {
+            let mut bytes = [0; DETAILS_BYTES];
+            rings.pieces(head + RECORD_LEN as u64, DETAILS_BYTES)?.read(&session.arena, area, &mut bytes);
+            details = Details::decode(&bytes).ok()?;
+        }
+        let text = rings.pieces(head + record.payload_at() as u64, record.len as usize)?;
+        Some((record, details, text))
     }
 
     /// Returns the progress of the first datagram.
@@ -367,9 +378,9 @@ impl Datagram {
         self.outbox.has_looped = true;
     }
 
-    /// Removes the first datagram, of `len` octets, which was sent or refused.
-    pub(crate) fn pop(&mut self, len: u32) {
-        self.outbox.head += padded_len(len);
+    /// Removes the first datagram, which was sent or refused.
+    pub(crate) fn pop(&mut self, record: &Record) {
+        self.outbox.head += record.padded_len();
         self.outbox.has_looped = false;
     }
 
@@ -468,17 +479,21 @@ impl Inbox {
         session: &Session<M>,
         slot: &Slot<'_, M>,
         generation: u32,
-        record: &Record,
+        (record, details): (&Record, &Details),
         payload: &[u8],
     ) -> Option<()> {
-        let end = self.tail + padded_len(record.len);
+        let end = self.tail + record.padded_len();
         if slot.app_generation() == generation {
             self.take_head(slot);
         }
         self.make_room(session, slot, end)?;
         let area = session.layout.receive_area;
         self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &datagram::encode(record));
-        let at = self.tail + RECORD_LEN as u64;
+        if record.flags.contains(RecordFlags::DETAILED) {
+            let at = self.tail + RECORD_LEN as u64;
+            self.rings.pieces(at, DETAILS_BYTES)?.write(&session.arena, area, &details.encode());
+        }
+        let at = self.tail + record.payload_at() as u64;
         self.rings.pieces(at, payload.len())?.write(&session.arena, area, payload);
         self.tail = end;
         Some(())

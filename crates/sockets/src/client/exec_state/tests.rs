@@ -34,7 +34,12 @@ fn sockets() -> Vec<Socket> {
         next: 1,
         shut_receive: true,
         shut_send: true,
-        corked: Some(Corked { to: Endpoint::at(Addr::v4(0x0a00_0001), 53), octets: vec![1, 2, 3] }),
+        corked: Some(Corked {
+            to: Endpoint::at(Addr::v4(0x0a00_0001), 53),
+            octets: vec![1, 2, 3],
+            details: Some([7; 24]),
+            segment: 9,
+        }),
     };
     let local = Local { error_taken: true, ..Local::default() };
     let kinds = [
@@ -281,8 +286,12 @@ fn what_cannot_be_is_refused() {
         (BadState::Socket, |state| state.sockets[2].socket.protocol = Protocol::Udp),
         (BadState::Socket, |state| state.sockets[3].socket.protocol = Protocol::Tcp),
         (BadState::Socket, |state| {
-            datagram(state).corked =
-                Some(Corked { to: Endpoint::default(), octets: vec![0; CORKED_MAX + 1] });
+            datagram(state).corked = Some(Corked {
+                to: Endpoint::default(),
+                octets: vec![0; CORKED_MAX + 1],
+                details: None,
+                segment: 0,
+            });
         }),
         (BadState::Socket, |state| {
             let joined = vec![(Addr::v4(0xe000_0001), false); MEMBERSHIPS_MAX + 1];
@@ -312,5 +321,5 @@ fn the_form_of_this_version_is_this() {
     let digest = octets.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, octet| {
         (digest ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
     });
-    assert_eq!((VERSION, TABLE.len(), octets.len(), digest), (4, 42, 600, 0xed0b_acae_31c4_8828));
+    assert_eq!((VERSION, TABLE.len(), octets.len(), digest), (5, 51, 626, 0xac5c_c7b7_ea22_2c75));
 }

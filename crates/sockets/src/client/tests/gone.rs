@@ -1,6 +1,7 @@
 //! A stack that goes with all of its processes, and one of its name that is up again.
 
 use super::*;
+use crate::ancillary::Addressed;
 use crate::client::Losses;
 use crate::client::simulated::Opening;
 use crate::client::transfer::Receiving;
@@ -173,7 +174,7 @@ fn a_datagram_socket_fails_once_and_gets_its_port_back() {
             object,
             std::iter::once(&b"x"[..]),
             1,
-            Some(Endpoint::new(0x7f00_0001, 9)),
+            Addressed::to(Some(Endpoint::new(0x7f00_0001, 9))),
             false,
         )
     };

@@ -12,6 +12,7 @@ use atoll_ipc::lease::Pass;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, STACK_PAGE_BYTES, StackFacts, StackPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
 use atoll_ipc::{Command, SocketOption};
+use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Object, any};
 use atoll_sockets::client::session::Session;
@@ -269,7 +270,7 @@ impl Process {
                         *object,
                         [&text[..]].into_iter(),
                         text.len(),
-                        Some(peer),
+                        Addressed::to(Some(peer)),
                         false,
                     );
                     // There may be no memory, or a pending error.

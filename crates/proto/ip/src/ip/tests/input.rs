@@ -34,6 +34,7 @@ fn a_datagram_is_given_up_without_its_header() {
         dst: Endpoint::new(US, 53),
         cast: Cast::Unicast,
         tos: 0,
+        ttl: 64,
         payload: b"hello",
         checksum: ChecksumState::Verified,
     };

@@ -1,0 +1,140 @@
+//! What a datagram in a socket buffer says of its packet, besides its peer: the control messages of ip(7) and
+//! ipv6(7), cmsg(3).
+//!
+//! Details stand between the header of a record and its payload. They are there where a socket has asked for
+//! them ([`crate::SocketOption::Details`]), and where a call has given some with its datagram.
+
+use atoll_base::Addr;
+
+use bitflags::bitflags;
+use zerocopy::TryFromBytes;
+
+use crate::layout::{BadMessage, Field, numbered, part, put, record};
+
+record! {
+    /// The octets of details.
+    struct Written {
+        own: Addr,
+        tos: u8,
+        ttl: u8,
+        known: u8,
+        link: u8,
+        reserved: u32,
+    }
+}
+
+bitflags! {
+    /// The fields that have a value.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct Known: u8 {
+        const TOS = 1;
+        const TTL = 2;
+    }
+}
+
+/// The length of details in octets.
+pub const DETAILS_BYTES: usize = size_of::<<Written as Field>::Octets>();
+
+/// What is known of the packet of a datagram, or asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// In a receive buffer, the destination of the packet. In a send buffer, its source; unspecified if the
+    /// call has named none.
+    pub own: Addr,
+    /// Type of service or traffic class; `None` in a send buffer if the socket's own counts.
+    pub tos: Option<u8>,
+    /// TTL or hop limit; `None` in a send buffer if the socket's own counts.
+    pub ttl: Option<u8>,
+    /// The link over which the packet came, or over which a datagram to a group is to leave.
+    pub link: Option<Link>,
+}
+
+/// The links of a stack, as programs tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
+pub enum Link {
+    /// The loopback.
+    Inside = 1,
+    /// The link to the network.
+    Outside = 2,
+}
+
+numbered!(Link);
+
+impl Details {
+    /// Encodes the details.
+    pub fn encode(&self) -> [u8; DETAILS_BYTES] {
+        let mut known = Known::empty();
+        known.set(Known::TOS, self.tos.is_some());
+        known.set(Known::TTL, self.ttl.is_some());
+        let written = Written {
+            own: self.own,
+            tos: self.tos.unwrap_or(0),
+            ttl: self.ttl.unwrap_or(0),
+            known: known.bits(),
+            link: self.link.map_or(0, |link| link as u8),
+            reserved: 0,
+        };
+        let mut octets = [0; DETAILS_BYTES];
+        put(&mut octets, 0, &written.write());
+        octets
+    }
+
+    /// Decodes details. Fails with [`BadMessage`] if a field has a value that does not exist.
+    pub fn decode(octets: &[u8; DETAILS_BYTES]) -> Result<Details, BadMessage> {
+        let written = Written::read(part(octets, 0)?)?;
+        let known = Known::from_bits(written.known).ok_or(BadMessage)?;
+        let link = match written.link {
+            0 => None,
+            n => Some(Link::from_u8(n).ok_or(BadMessage)?),
+        };
+        if written.reserved != 0 {
+            return Err(BadMessage);
+        }
+        let (tos, ttl) = (known.contains(Known::TOS), known.contains(Known::TTL));
+        Ok(Details {
+            own: written.own,
+            tos: tos.then_some(written.tos),
+            ttl: ttl.then_some(written.ttl),
+            link,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_survive_the_buffer() {
+        let own = Addr::from_octets([0x20; 16]);
+        for tos in [None, Some(0), Some(255)] {
+            for ttl in [None, Some(0), Some(64)] {
+                for link in [None, Some(Link::Inside), Some(Link::Outside)] {
+                    let details = Details { own, tos, ttl, link };
+                    assert_eq!(Details::decode(&details.encode()), Ok(details));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn details_have_these_octets() {
+        let own = Addr::from_octets(core::array::from_fn(|at| 0x10 + at as u8));
+        let details = Details { own, tos: Some(5), ttl: Some(6), link: Some(Link::Outside) };
+        let octets = [
+            0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f,
+            5, 6, 3, 2, 0, 0, 0, 0,
+        ];
+        assert_eq!(details.encode(), octets);
+    }
+
+    #[test]
+    fn values_that_do_not_exist_are_no_details() {
+        for (at, value) in [(18, 4), (19, 3), (20, 1), (23, 128)] {
+            let mut octets = Details::default().encode();
+            octets[at] = value;
+            assert_eq!(Details::decode(&octets), Err(BadMessage), "{at}");
+        }
+    }
+}

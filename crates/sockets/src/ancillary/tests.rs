@@ -1,0 +1,107 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+
+const V4: Addr = Addr::v4(0xc612_0001);
+const V6: Addr = Addr::from_octets([0x20; 16]);
+
+/// Returns a control message, padded as programs pad it.
+fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+    let mut octets = (HEADER + data.len()).to_ne_bytes().to_vec();
+    octets.extend(level.to_ne_bytes());
+    octets.extend(kind.to_ne_bytes());
+    octets.extend(data);
+    octets.resize(octets.len().next_multiple_of(WORD), 0);
+    octets
+}
+
+fn int(level: i32, kind: i32, value: i32) -> Vec<u8> {
+    message(level, kind, &value.to_ne_bytes())
+}
+
+#[test]
+fn several_messages_are_one_wish() {
+    let control = [
+        int(IPPROTO_IP, libc::IP_TOS, 1),
+        message(IPPROTO_IP, libc::IP_PKTINFO, &[1, 0, 0, 0, 198, 18, 0, 2, 0, 0, 0, 0]),
+        int(IPPROTO_IP, libc::IP_TTL, 3),
+        message(SOL_UDP, UDP_SEGMENT, &1200u16.to_ne_bytes()),
+    ]
+    .concat();
+    let details =
+        Details { own: Addr::v4(0xc612_0002), tos: Some(1), ttl: Some(3), link: Some(Link::Inside) };
+    assert_eq!(parse(&control, V4), Ok(Ancillary { details: Some(details), segment: Some(1200) }));
+}
+
+#[test]
+fn the_family_of_the_receiver_decides_which_level_counts() {
+    let control = [int(IPPROTO_IP, libc::IP_TOS, 1), int(IPPROTO_IPV6, libc::IPV6_TCLASS, 2)].concat();
+    let tos = |to| parse(&control, to).expect("good").details.and_then(|details| details.tos);
+    assert_eq!((tos(V4), tos(V6)), (Some(1), Some(2)));
+    let mut info = V4.octets().to_vec();
+    info.extend([0; 4]);
+    let mapped = message(IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+    assert_eq!(parse(&mapped, V4).expect("good").details.map(|details| details.own), Some(V4));
+}
+
+#[test]
+fn lengths_that_cannot_be_are_refused() {
+    for len in [0usize, 15, 21, 4096, usize::MAX - 3, usize::MAX] {
+        let mut control = int(IPPROTO_IP, libc::IP_TOS, 1);
+        control.truncate(20);
+        control[..8].copy_from_slice(&len.to_ne_bytes());
+        assert_eq!(parse(&control, V4), Err(Errno::EINVAL), "{len}");
+        assert_eq!(check(&control), Err(Errno::EINVAL), "{len}");
+    }
+    // As on Linux, what is too short for a header is nothing.
+    assert_eq!(parse(&[1; 15], V4), Ok(Ancillary::default()));
+}
+
+#[test]
+fn any_octets_are_parsed_without_panic() {
+    let mut rng = atoll_base::Rng::new(5);
+    for _ in 0..100_000 {
+        let mut control = vec![0u8; (rng.next_u32() % 80) as usize];
+        control.fill_with(|| (rng.next_u32() % 70) as u8);
+        for at in (0..control.len()).step_by(24) {
+            if let Some(len) = control.get_mut(at..at + 8) {
+                len.copy_from_slice(&(16 + u64::from(rng.next_u32() % 24)).to_ne_bytes());
+            }
+        }
+        let _ = (parse(&control, V4), parse(&control, V6), check(&control));
+    }
+}
+
+#[test]
+fn messages_that_do_not_fit_are_cut_off() {
+    let mut options = Options::default();
+    options.set(Name::PacketInfo, 1);
+    options.set(Name::ReceiveTos, 1);
+    let details = Details { own: V4, tos: Some(5), ttl: Some(64), link: Some(Link::Outside) };
+    let told = Told {
+        options: &options,
+        v6: false,
+        port: 7,
+        own_v4: Some(0xc612_0001),
+        details: Some(details),
+        segment: None,
+    };
+    for (room, len, truncated) in
+        [(100, 56, false), (49, 49, false), (48, 48, true), (32, 32, true), (20, 20, true), (8, 0, true)]
+    {
+        let mut out = vec![0xee; room + 8];
+        assert_eq!(write(&told, &mut out[..room]), Written { len, truncated }, "{room}");
+        assert_eq!(out[room..], [0xee; 8]);
+    }
+}
+
+#[test]
+fn a_group_is_answered_from_the_stack_s_address() {
+    let options = Options::default();
+    let details = |link| Details { own: V4, tos: None, ttl: None, link: Some(link) };
+    let told = Told { options: &options, v6: false, port: 7, own_v4: Some(5), details: None, segment: None };
+    assert_eq!(told.answers_from(0xef01_0203, &details(Link::Outside)), 5);
+    assert_eq!(told.answers_from(0xef01_0203, &details(Link::Inside)), 0x7f00_0001);
+    assert_eq!(told.answers_from(0x7f00_0005, &details(Link::Inside)), 0x7f00_0005);
+}
