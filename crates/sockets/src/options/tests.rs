@@ -121,7 +121,7 @@ fn what_is_written_is_read_and_nothing_else() {
         assert_eq!(Options::try_from(written), Ok(options.clone()));
     }
     assert_eq!(Options::try_from(vec![]), Ok(Options::default()));
-    let last = Name::Debug as u8;
+    let last = NAMES as u8 - 1;
     for wrong in [vec![(last + 1, 1)], vec![(255, 1)], vec![(3, 1), (3, 1)], vec![(4, 1), (3, 1)]] {
         assert!(Options::try_from(wrong.clone()).is_err(), "{wrong:?}");
     }
