@@ -84,7 +84,8 @@ pub mod library {
     pub const CALLS: usize = offset_of!(Library, calls);
     /// The offset of the number of calls that made a system call (u64), which the supervisor reads.
     pub const CALLS_WITH_SYSTEM_CALL: usize = offset_of!(Library, calls_with_system_call);
-    /// The offset of the way by which calls of the process reach the library (u64), which the supervisor reads.
+    /// The offset of the way by which calls of the process reach the library (u64), which the supervisor
+    /// reads.
     pub const INTERCEPTION: usize = offset_of!(Library, interception);
     /// The end of these three words.
     pub const CALLS_END: usize = INTERCEPTION + size_of::<u64>();
@@ -258,9 +259,10 @@ mod tests {
     #[test]
     fn words_are_where_they_have_always_been() {
         assert_eq!([REPLICA_EPOCH, OVERFLOW, CUT_OFF, INFO], [64, 68, 72, 256]);
-        use library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL, LOCK, SLOTS_FREE, SLOTS_USED};
+        use library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL, INTERCEPTION};
+        use library::{LOCK, SLOTS_FREE, SLOTS_USED};
         assert_eq!([LOCK, SLOTS_USED, SLOTS_FREE], [0, 64, 68]);
-        assert_eq!([CALLS, CALLS_WITH_SYSTEM_CALL, CALLS_END], [1024, 1032, 1040]);
+        assert_eq!([CALLS, CALLS_WITH_SYSTEM_CALL, INTERCEPTION, CALLS_END], [1024, 1032, 1040, 1048]);
         let layout = ArenaConfig::default().layout();
         let [control, links] = [layout.send_pool.control, layout.send_pool.links];
         assert_eq!([control, links].map(|at| at - layout.library), [4096, 8192]);

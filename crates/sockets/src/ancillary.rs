@@ -6,18 +6,11 @@
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::Details;
 use atoll_ipc::details::Link;
-use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, UDP_GRO, UDP_SEGMENT};
 
 use crate::Errno;
 use crate::options::{Name, Options};
 use crate::view::{LINK, LOOPBACK};
-
-/// The level of options of UDP: udp(7).
-pub const SOL_UDP: i32 = 17;
-/// linux/udp.h: the octets of each datagram that a call sends.
-pub const UDP_SEGMENT: i32 = 103;
-/// linux/udp.h: several datagrams of one size are received by one call.
-pub const UDP_GRO: i32 = 104;
 
 /// What a call asks for with its datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

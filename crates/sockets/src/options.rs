@@ -10,10 +10,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use atoll_ipc::{CONGESTION_NAMES, SocketOption};
-use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 use serde::{Deserialize, Serialize};
 
-use crate::ancillary::{SOL_UDP, UDP_GRO, UDP_SEGMENT};
 use crate::errno::Errno;
 use crate::stream::Local;
 use crate::tcp_info::TCP_INFO_BYTES;
@@ -189,6 +188,10 @@ const fn v6(number: i32) -> (i32, i32) {
     (IPPROTO_IPV6, number)
 }
 
+const fn udp(number: i32) -> (i32, i32) {
+    (SOL_UDP, number)
+}
+
 /// The sizes that Linux reports for a new socket, in octets.
 const SEND_BUFFER: u64 = 87040;
 const RECEIVE_BUFFER: u64 = 131_072;
@@ -285,8 +288,8 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::ReceiveTos, ip(libc::IP_RECVTOS), Flag, 0, Udp(So::Details)),
     row(Name::ReceiveClass, v6(libc::IPV6_RECVTCLASS), Flag, 0, Udp(So::Details)),
     row(Name::OriginalAddress, ip(libc::IP_RECVORIGDSTADDR), Flag, 0, Udp(So::Details)),
-    row(Name::Segment, (SOL_UDP, UDP_SEGMENT), Range(0, 65535), 0, Nobody),
-    row(Name::Merge, (SOL_UDP, UDP_GRO), Flag, 0, Nobody),
+    row(Name::Segment, udp(libc::UDP_SEGMENT), Range(0, 65535), 0, Nobody),
+    row(Name::Merge, udp(libc::UDP_GRO), Flag, 0, Nobody),
 ];
 
 /// The number of options.

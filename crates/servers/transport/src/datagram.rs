@@ -1,6 +1,6 @@
 //! Moves datagrams from the wire to sockets and back: RFC 768, udp(7).
 
-use atoll_base::{Addr, Endpoint, FourTuple, Instant};
+use atoll_base::{Addr, Endpoint, Instant};
 use atoll_connmgr::covers;
 use atoll_ip::{Cast, ErrorKind, Link, NetworkError};
 use atoll_ipc::command::Protocol;
@@ -8,10 +8,10 @@ use atoll_ipc::lease::Grant;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
-use atoll_ipc::{Cause, Details, Event, Memory, Ready};
+use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_wire::icmp::code;
 
-use crate::datagrams::Datagram;
+use crate::datagrams::{Arrived, Datagram};
 use crate::durability::Subject;
 use crate::fragment::MtuDiscovery;
 use crate::session::{Occupant, Place};
@@ -19,14 +19,6 @@ use crate::sink::FrameSink;
 use crate::transport::Transport;
 
 mod send;
-
-/// A datagram that has arrived.
-pub(crate) struct Arrived<'a> {
-    pub(crate) tuple: FourTuple,
-    pub(crate) cast: Cast,
-    pub(crate) details: Details,
-    pub(crate) payload: &'a [u8],
-}
 
 /// The most datagram sockets of one session at one port: each gets a copy of a datagram for all, and is
 /// examined for a datagram for one.

@@ -4,15 +4,15 @@ use alloc::vec::Vec;
 
 use atoll_base::{Endpoint, FourTuple, Slab};
 use atoll_connmgr::are_rivals;
+use atoll_ip::Cast;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Memory, Ready, SocketOption};
+use atoll_ipc::{Cause, Details, Memory, Ready, SocketOption};
 use core::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
 use crate::applications::Applications;
-use crate::datagram::Arrived;
 use crate::session::Place;
 use crate::stats::Stats;
 
@@ -22,6 +22,14 @@ mod socket;
 use socket::Kicked;
 
 pub(crate) use socket::Datagram;
+
+/// A datagram that has arrived.
+pub(crate) struct Arrived<'a> {
+    pub(crate) tuple: FourTuple,
+    pub(crate) cast: Cast,
+    pub(crate) details: Details,
+    pub(crate) payload: &'a [u8],
+}
 
 /// All datagram sockets of this replica.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use atoll_wire::tcp::{self, Flags, Segment};
 
 use crate::accept::ByCookie;
 use crate::challenge::is_suspicious;
-use crate::datagram::Arrived;
+use crate::datagrams::Arrived;
 use crate::entry::{self, Stage};
 use crate::passive::{Arrival, Opening};
 use crate::transport::Transport;

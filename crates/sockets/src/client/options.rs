@@ -8,12 +8,11 @@ use atoll_base::Addr;
 use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_ipc::page::FAST_OPEN_CLIENT;
-use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 
 use super::Client;
 use super::object::{Kind, Place};
 use super::platform::Platform;
-use crate::ancillary::SOL_UDP;
 use crate::errno::Errno;
 use crate::options::{Name, Row, Told, Value, When};
 

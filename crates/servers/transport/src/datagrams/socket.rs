@@ -9,9 +9,9 @@ use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Cause, Details, Event, Memory, Ready, SocketOption};
 
+use super::Arrived;
 use super::groups::Multicast;
 use crate::applications::Applications;
-use crate::datagram::Arrived;
 use crate::fragment::{MtuDiscovery, Progress};
 use crate::session::{Place, Session};
 use crate::stats::Stats;
