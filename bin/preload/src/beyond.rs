@@ -15,13 +15,15 @@
 //! process or execute a program ([`LIMIT`]). A process that has forbidden itself system calls leaves the
 //! limit as it is.
 
+use std::ffi::c_long;
 use std::os::fd::{IntoRawFd, OwnedFd};
 
 use libc::rlimit;
 
 use crate::confinement::is_confined;
 use crate::futex_lock::FutexLock;
-use crate::real::{last_errno, sys};
+use crate::instruction::direct;
+use crate::real::last_errno;
 use crate::table::{self, Internal};
 
 /// The highest number at which the library's descriptors begin.
@@ -97,16 +99,22 @@ fn raise(before: rlimit) -> bool {
 
 fn limit() -> rlimit {
     let mut limit = rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    let nothing = std::ptr::null::<rlimit>();
     // SAFETY: asks about this process; the target is valid.
-    unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, nothing, &raw mut limit) };
+    unsafe { prlimit(std::ptr::null(), &raw mut limit) };
     limit
 }
 
 fn set_limit(limit: rlimit) -> bool {
-    let nothing = std::ptr::null_mut::<rlimit>();
     // SAFETY: the new limit is valid.
-    unsafe { sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, nothing) == 0 }
+    unsafe { prlimit(&raw const limit, std::ptr::null_mut()) == 0 }
+}
+
+/// Calls prlimit(2) for this process by the instruction that is let through even where the C library's own
+/// calls are dispatched: dispatched, it would wait for [`LIMIT`], which its caller holds.
+unsafe fn prlimit(new: *const rlimit, old: *mut rlimit) -> c_long {
+    let words = [0, libc::RLIMIT_NOFILE.into(), new as c_long, old as c_long, 0, 0];
+    // SAFETY: the caller's promise: each is null or valid.
+    unsafe { direct(libc::SYS_prlimit64, words) }
 }
 
 #[cfg(test)]

@@ -157,8 +157,8 @@ impl Shadow {
     }
 
     /// Changes the stack for signals of the running thread: sigaltstack(2). Where the program has none, one
-    /// of this library's takes its place, because the program's own stacks may be too short for the handler of
-    /// SIGSYS: musl's posix_spawn(3) has 5 KiB. Returns what the kernel does.
+    /// of this library's takes its place, because the program's own stacks may be too short for the handler
+    /// of SIGSYS: musl's posix_spawn(3) has 5 KiB. Returns what the kernel does.
     ///
     /// # Safety
     /// The pointers are null or valid.

@@ -153,9 +153,11 @@ fn sleep_until_next_look(
     let time = libc::timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
     let mut entry = libc::pollfd { fd: member, events: libc::POLLIN, revents: 0 };
     count_system_call();
-    // SAFETY: one entry (which ppoll(2) passes over if its number is negative), a valid time, and the mask,
-    // which is null or the program's. 8: size of the kernel's signal set.
-    let result = unsafe { sys!(libc::SYS_ppoll, &raw mut entry, 1, &raw const time, mask, 8) };
+    // ppoll(2) refuses more entries than RLIMIT_NOFILE allows descriptors, which may be 0.
+    let entries = usize::from(member >= 0);
+    // SAFETY: one entry or none, a valid time, and the mask, which is null or the program's. 8: size of the
+    // kernel's signal set.
+    let result = unsafe { sys!(libc::SYS_ppoll, &raw mut entry, entries, &raw const time, mask, 8) };
     hang_up::after_nothing();
     if result < 0 { Err(last_errno()) } else { Ok(result > 0) }
 }

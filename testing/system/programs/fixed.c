@@ -48,7 +48,7 @@ int main(int count, char **arguments)
     long len = readlink("/proc/self/exe", path, sizeof path - 1);
     const char *base = strrchr(arguments[0], '/');
     printf("own file: %d\n", len > 0 && base != NULL && strcmp(strrchr(path, '/'), base) == 0);
-    printf("vector: %d\n", strcmp((char *)getauxval(AT_EXECFN), arguments[0]) == 0 && getauxval(AT_BASE) == 0);
+    printf("vector: %d\n", strcmp((char *)getauxval(AT_EXECFN), arguments[0]) == 0);
     char *large = malloc(1 << 24), *small = malloc(100);
     memset(large, 1, 1 << 24);
     free(large);

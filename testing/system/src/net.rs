@@ -447,8 +447,8 @@ impl Net {
         }
     }
 
-    /// Returns the uses of the kernel's network by programs on Atoll in their namespace, where no other program
-    /// is: none, unless the test has asked for it with [`Net::on_server`].
+    /// Returns the uses of the kernel's network by programs on Atoll in their namespace, where no other
+    /// program is: none, unless the test has asked for it with [`Net::on_server`].
     fn kernel_use(&self) -> Vec<String> {
         let namespace = self.names().server;
         let is_counted = self.stack == Stack::Atoll
@@ -562,7 +562,7 @@ impl NoNet {
             return self.without_network(command);
         }
         let mut run = Command::new(atoll());
-        run.args(["run", "--"]).arg(command.get_program()).args(command.get_args());
+        run.args(["run", "--private", "--"]).arg(command.get_program()).args(command.get_args());
         self.without_network(&run)
     }
 

@@ -33,8 +33,8 @@ pub fn compiled_by(compiler: &str, source: &str, options: &[&str]) -> String {
     compile(compiler, source, &format!("-{compiler}{}", options.concat()), options)
 }
 
-/// Builds `testing/system/programs/NAME.go` once, with the C library's functions (cgo) or without. Returns the
-/// program's full name. It may use Go's standard library alone.
+/// Builds `testing/system/programs/NAME.go` once, with the C library's functions (cgo) or without. Returns
+/// the program's full name. It may use Go's standard library alone.
 pub fn of_go(name: &str, with_cgo: bool) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILER.lock();
