@@ -179,7 +179,7 @@ fn a_datagram_socket_fails_once_and_gets_its_port_back() {
         )
     };
     let receive = |client: &mut Client<Simulated>| {
-        client.receive_datagram(object, || std::iter::empty(), Receiving::default())
+        client.receive_datagram(object, std::iter::empty, Receiving::default())
     };
     assert_eq!(receive(&mut client), Err(Errno::ENETDOWN.into()));
     assert_eq!(receive(&mut client), Err(Failure::WouldBlock), "an error is reported once");
