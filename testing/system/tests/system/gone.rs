@@ -1,8 +1,8 @@
 //! What do programs hear when their stack goes with all of its processes, and do they serve again when a
 //! stack of its name is up?
 //!
-//! Most run in `make soak` alone, because they find the fault that docs/limits.md names ("a stack of the name is
-//! up again"): sometimes sockets are not registered again.
+//! Most run in `make soak` alone, because they find the fault that docs/limits.md names ("a stack of the
+//! name is up again"): sometimes sockets are not registered again.
 
 use atoll_system_tests::{Net, Proc, Stack, program, soak, until};
 
