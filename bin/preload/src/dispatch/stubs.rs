@@ -251,7 +251,7 @@ pub unsafe extern "C" fn enter_first() {
     )
 }
 
-/// Returns from [`super::guests::begin_guest`]: the thread ends. `rcx` is its shadow.
+/// Returns from the function in which a guest begins: the thread ends. `rcx` is its shadow.
 #[unsafe(naked)]
 pub unsafe extern "C" fn end_guest() {
     core::arch::naked_asm!(
