@@ -138,7 +138,11 @@ impl Image {
                     && i64::try_from(segment.offset.saturating_add(segment.file_len)).is_ok()
                     && segment.offset % PAGE == segment.address % PAGE
                     && begins >= end;
-                end = segment.address.saturating_add(segment.len).next_multiple_of(PAGE);
+                end = segment
+                    .address
+                    .saturating_add(segment.len)
+                    .checked_next_multiple_of(PAGE)
+                    .unwrap_or(u64::MAX);
                 is_sound
             })
     }
