@@ -64,6 +64,10 @@ pub fn mend(demand: Demand) {
 /// Ends what this process had on the stack, if the connection to the supervisor has hung up.
 fn end_if_hung_up() {
     let losses = SUPERVISOR.with(|connections| {
+        // Another thread may have ended it meanwhile, and has no connection then.
+        if hang_up::status() != Status::HungUp {
+            return None;
+        }
         if !connections.own.as_ref().is_some_and(|own| hang_up::is_hung_up(own.descriptor().number())) {
             let waits = STATE.0.with(|state| !state.client.waiting_for_stack().is_empty());
             hang_up::set_status(if waits { Status::Partly } else { Status::Fine });
@@ -129,10 +133,12 @@ fn register_again() {
     }
     let waits = STATE.with(|state| !state.client.waiting_for_stack().is_empty());
     hang_up::set_waits(waits);
-    // Otherwise it has gone once more meanwhile.
-    if matches!(hang_up::status(), Status::Fine | Status::Partly) {
-        hang_up::set_status(if waits { Status::Partly } else { Status::Fine });
-    }
+    // Otherwise it has gone once more meanwhile, which other threads note under the same lock.
+    SUPERVISOR.with(|_| {
+        if matches!(hang_up::status(), Status::Fine | Status::Partly) {
+            hang_up::set_status(if waits { Status::Partly } else { Status::Fine });
+        }
+    });
     hang_up::put_off(PAUSE_REFUSED);
     if IS_TOLD.swap(false, Ordering::Relaxed) {
         REFUSAL.store(0, Ordering::Relaxed);
