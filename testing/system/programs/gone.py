@@ -117,7 +117,10 @@ def serve(in_child):
     if in_child and os.fork():
         os.wait()
         return
-    peeking = connections[0]
+    # The peer has sent something over its first connection; replicas do not accept in the order of its calls.
+    peeking = select.select(connections, [], [])[0][0]
+    connections.remove(peeking)
+    connections.insert(0, peeking)
     sleepers = {
         "recv": (lambda c: attempt(c.recv, 1), connections[1]),
         "send": (by_send, connections[2]),
