@@ -81,6 +81,22 @@ class Keep(Case):
         return float(re.search(r"Requests/sec:\s+([\d.]+)", report)[1]), requests
 
 
+def serve_http(case, lab, stack, cpu):
+    """Starts a small HTTP server: of C, linked statically (`static`), of Go (`go`), or of Go with cgo (`cgo`)."""
+    program = lab.compile("http", "-static") if case.program == "static" else lab.compile_go("http", case.program == "cgo")
+    return lab.start(stack.on_server(cpu, program, "80"))
+
+
+class ShortOf(Short):
+    def serve(self, lab, stack, cpu):
+        return serve_http(self, lab, stack, cpu)
+
+
+class KeepOf(Keep):
+    def serve(self, lab, stack, cpu):
+        return serve_http(self, lab, stack, cpu)
+
+
 class Redis(Case):
     port = 6379
 
@@ -163,6 +179,9 @@ def cases():
     """Returns all cases, by name."""
     found = [Short(f"short-{c}", clients=c, requests=40_000, quick=c == 16) for c in (4, 16, 64, 200)]
     found += [Keep(f"keep-{c}", clients=c, seconds=3, quick=c == 64) for c in (8, 64)]
+    for program in ("static", "go", "cgo"):
+        found.append(ShortOf(f"short-16-{program}", program=program, clients=16, requests=20_000, quick=False))
+        found.append(KeepOf(f"keep-64-{program}", program=program, clients=64, seconds=3, quick=False))
     for test in ("get", "set"):
         for pipeline, requests in ((1, 200_000), (16, 2_000_000)):
             name = f"redis-{test}-{pipeline}"

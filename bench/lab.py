@@ -128,10 +128,21 @@ class Lab:
 
     def compile(self, name, *flags):
         """Compiles bench/NAME.c and returns the program."""
-        target = os.path.join(self.folder, name)
+        target = os.path.join(self.folder, name + "".join(flags))
         if not os.path.exists(target):
             source = os.path.join(ROOT, "bench", name + ".c")
             sh("cc", "-O2", "-Wall", "-pthread", *flags, "-o", target, source, deadline=60)
+        return target
+
+
+    def compile_go(self, name, cgo):
+        """Compiles bench/NAME.go, statically or (`cgo`) with the C library, and returns the program."""
+        target = os.path.join(self.folder, f"{name}-{'cgo' if cgo else 'go'}")
+        if not os.path.exists(target):
+            source = os.path.join(ROOT, "bench", name + ".go")
+            # net alone takes the C library only where it is asked to.
+            tags = ["-tags", "netcgo"] if cgo else []
+            sh("env", f"CGO_ENABLED={int(cgo)}", "GOTOOLCHAIN=local", "go", "build", *tags, "-o", target, source, deadline=300)
         return target
 
 
@@ -291,9 +302,10 @@ class AtollInternal(Atoll):
         return self.on_server(cpu, *command)
 
 
-def wait_for(stack, cpu, server, port, seconds=10):
-    """Waits until a server listens."""
-    address = "127.0.0.1" if isinstance(stack, (KernelLoopback, AtollInternal)) else SERVER
+def wait_for(stack, cpu, server, port, seconds=10, address=None):
+    """Waits until a server listens: at the server's end of the network, unless another address is given."""
+    if address is None:
+        address = "127.0.0.1" if isinstance(stack, (KernelLoopback, AtollInternal)) else SERVER
     deadline = time.monotonic() + seconds
     while True:
         probe = stack.on_client(cpu, "nc.openbsd", "-z", "-w", "1", address, str(port))
