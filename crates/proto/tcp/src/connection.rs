@@ -163,6 +163,7 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) -> Events {
         let mut events = Events::empty();
         if self.timers.take_due(Timer::Ack, now) {
+            self.note_one_way();
             self.pending.set(Pending::ACK);
         }
         // The pace allows the next text; polling does the rest.

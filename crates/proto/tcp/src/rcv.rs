@@ -42,10 +42,23 @@ pub(crate) struct Rcv {
     /// How many full-sized segments are still to be acknowledged at once (quick-ack at the start and after
     /// loss).
     pub(crate) quick: u8,
+    /// Whether text of ours is expected, on which the next ACK can ride.
+    pub(crate) answers: Answers,
     /// The weight of the text received since the last ACK sent: see `ack_is_overdue`.
     pub(crate) unacked: u8,
     /// The number of duplicate ACKs owed to a peer without SACK, beyond the one that is pending.
     pub(crate) duplicates_owed: u8,
+}
+
+/// How text of ours has followed the peer's small segments: see `output/ack_policy.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// In time for an ACK to ride on it, or nothing is known yet.
+    Ride,
+    /// Not yet: an ACK has left alone, without a delay or after a short one.
+    AfterAck,
+    /// Not in the time for which an ACK may wait.
+    Never,
 }
 
 impl Rcv {
@@ -63,6 +76,7 @@ impl Rcv {
             mss,
             segment_max: mss.min(SEGMENT_MAX_START),
             quick: QUICK_ACKS,
+            answers: Answers::Ride,
             unacked: 0,
             duplicates_owed: 0,
         }

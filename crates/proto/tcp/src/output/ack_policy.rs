@@ -4,13 +4,18 @@
 //! segments of one connection is better ended early, because a sender that gets few ACKs sends in bursts;
 //! [`Connection::ack_is_overdue`] says when. A peer without SACK counts duplicate ACKs; only such a peer gets
 //! one for every segment out of order.
+//!
+//! A small segment's ACK waits for text of ours to ride on. Where none came in time, the text goes one way: a
+//! peer with Nagle's algorithm would wait out that delay for each small segment, so those that follow are
+//! acknowledged at once, until text of ours answers one. Linux does so when the program has read them
+//! (`tcp_cleanup_rbuf`, outside ping-pong mode).
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
 
 use crate::connection::Connection;
 use crate::pending::Pending;
-use crate::rcv::{QUICK_ACKS, Rcv};
+use crate::rcv::{Answers, QUICK_ACKS, Rcv};
 use crate::timers::Timer;
 
 impl Connection {
@@ -36,6 +41,9 @@ impl Connection {
             self.pending.set(Pending::ACK);
         } else if is_full && self.rcv.quick > 0 {
             self.rcv.quick -= 1;
+            self.pending.set(Pending::ACK);
+        } else if !is_full && self.rcv.answers != Answers::Ride {
+            self.rcv.answers = Answers::AfterAck;
             self.pending.set(Pending::ACK);
         } else {
             self.acknowledge_soon(now);
@@ -74,11 +82,18 @@ impl Connection {
         if self.rcv.quick > 0 { ACK_DELAY_QUICK } else { ACK_DELAY }
     }
 
-    /// Notes that text of ours leaves. If an ACK waits, the connection is a conversation, and later ACKs can
-    /// ride on text (Linux's ping-pong mode).
+    /// Notes that an ACK has waited for text of ours in vain.
+    pub(crate) fn note_one_way(&mut self) {
+        // A program that takes longer than the short delay may still answer; then the next ACK waits longer.
+        self.rcv.answers = if self.rcv.quick > 0 { Answers::AfterAck } else { Answers::Never };
+    }
+
+    /// Notes that text of ours leaves. If an ACK waits, or had no need to leave alone, the connection is a
+    /// conversation, and later ACKs can ride on text (Linux's ping-pong mode).
     pub(super) fn note_interactive(&mut self) {
-        if self.timers.is_armed(Timer::Ack) {
+        if self.timers.is_armed(Timer::Ack) || self.rcv.answers == Answers::AfterAck {
             self.rcv.quick = 0;
+            self.rcv.answers = Answers::Ride;
         }
     }
 

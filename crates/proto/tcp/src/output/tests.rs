@@ -153,6 +153,50 @@ fn an_ack_rides_on_text() {
 }
 
 #[test]
+fn small_segments_that_nothing_answers_are_acknowledged_at_once() {
+    let mut t = Tcb::established();
+    t.takes(data(1..2));
+    assert_eq!(t.advance_to_timer().0, ms(40));
+    t.expect([ack_of(2)]);
+    for n in 2..10 {
+        t.takes(data(n..n + 1));
+        t.expect([ack_of(n + 1)]);
+    }
+    // An answer makes a conversation of it: the next ACK rides on text again.
+    t.write(10);
+    t.expect([data(1..11).ack(10)]);
+    t.takes(data(10..20).ack(11));
+    t.expect_silence();
+    t.write(10);
+    t.expect([data(11..21).ack(20)]);
+    // Full-sized segments are acknowledged by pairs all the same.
+    t.takes(data(20..21).ack(21));
+    t.advance_to_timer();
+    t.expect([ack_of(21)]);
+    t.takes(data(21..1021));
+    t.expect_silence();
+    t.takes(data(1021..2021));
+    t.expect([ack_of(2021)]);
+}
+
+#[test]
+fn who_answers_late_gets_no_ack_of_its_own_twice() {
+    // A conversation whose first answer took longer than the short delay at the start.
+    let mut t = Tcb::connecting(&settings());
+    t.poll();
+    t.takes(syn_ack(1));
+    t.poll();
+    t.takes(data(1..101));
+    assert_eq!(t.advance_to_timer().0, ms(1));
+    t.expect([ack_of(101)]);
+    t.write(10);
+    t.expect([data(1..11).ack(101)]);
+    t.takes(data(101..201).ack(11));
+    t.expect_silence();
+    assert_eq!(t.advance_to_timer().0, ms(40));
+}
+
+#[test]
 fn at_the_start_full_segments_are_acknowledged_at_once_and_requests_soon() {
     let mut t = Tcb::connecting(&settings());
     t.poll();
